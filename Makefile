@@ -1,0 +1,65 @@
+# make demo               a checkpoint file becomes a picture, with PyTorch and with OpenVINO
+# make test               the whole suite
+# make test-webui-pins    the same suite under the WebUI's own pins (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
+# make bench              the benchmarks
+# Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
+
+TORCH  ?= torch==2.13.0
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.10 python3,$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+PYTHON_PINS ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) \
+                $(foreach p,python3.10 python3.11,$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
+ARGS ?=
+
+VENV := .venv
+PINS := .venv-webui-pins
+PIP  := pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-webui-pins lint javascript bench clean
+
+demo: $(VENV)/.ready
+	$(VENV)/bin/python -m ov_backend demo $(ARGS)
+
+test: $(VENV)/.ready-test lint javascript
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+test-webui-pins: $(PINS)/.ready-test
+	$(PINS)/bin/python -m pytest $(ARGS)
+
+lint: $(VENV)/.ready-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+# The page's JavaScript: lint and unit tests. Without npm or Chromium (installed here where apt-get may) it says so.
+javascript: node_modules/.ready
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0 \
+	  && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium >/dev/null; } \
+	  || echo "No Chromium: the browser tests will be skipped (apt-get install chromium)"
+	@test -d node_modules/eslint && npm run --silent lint && npm run --silent test \
+	  || { test ! -d node_modules/eslint && echo "No npm: the JavaScript is neither linted nor tested"; }
+
+node_modules/.ready: package.json
+	@command -v npm >/dev/null && npm install --silent --no-audit --no-fund; mkdir -p node_modules && touch $@
+
+bench: $(VENV)/.ready-test
+	$(VENV)/bin/$(PIP) -e '.[bench]'
+	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+$(VENV)/.ready: pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/$(PIP) '$(TORCH)'
+	$(VENV)/bin/$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/.ready-test: $(VENV)/.ready tests/requirements-no-deps.txt
+	$(VENV)/bin/$(PIP) -e '.[demo,test]'
+	$(VENV)/bin/$(PIP) --no-deps -r tests/requirements-no-deps.txt
+	touch $@
+
+$(PINS)/.ready-test: pyproject.toml tests/requirements-webui-pins.txt tests/requirements-webui-pins-no-deps.txt
+	test -x $(PINS)/bin/python || $(PYTHON_PINS) -m venv $(PINS)
+	$(PINS)/bin/$(PIP) -r tests/requirements-webui-pins.txt
+	$(PINS)/bin/$(PIP) --no-deps -r tests/requirements-webui-pins-no-deps.txt -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(PINS) build *.egg-info

@@ -1,0 +1,1 @@
+"""Benchmarks. Each asserts that its result is right before it prints a time."""

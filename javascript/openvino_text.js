@@ -1,0 +1,153 @@
+"use strict";
+
+// What the panel says, made from a status snapshot: no page, no network.
+(function () {
+    const BYTE_UNITS = ["B", "KB", "MB", "GB", "TB"];
+
+    function bytes(count) {
+        let value = Math.max(0, Number(count) || 0);
+        let unit = 0;
+        while (value >= 1024 && unit < BYTE_UNITS.length - 1) {
+            value /= 1024;
+            unit += 1;
+        }
+        return `${unit === 0 || value >= 100 ? value.toFixed(0) : value.toFixed(1)} ${BYTE_UNITS[unit]}`;
+    }
+
+    function seconds(value) {
+        if (value === null || value === undefined || !Number.isFinite(value)) return "";
+        if (value < 1) return `${(value * 1000).toFixed(0)} ms`;
+        return value < 60 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
+    }
+
+    function percent(share) {
+        return `${Math.round(100 * share)} %`;
+    }
+
+    // What a screen reader is told: it changes with the stage, not with every second.
+    function headline(snapshot) {
+        const { stage, run, job } = snapshot;
+        if (stage) return stage.label;
+        if (run && run.active) return run.step > 0 ? `${run.what}, step ${run.step} of ${run.steps}` : run.what;
+        if (job && job.state === "running") return job.text || "Working";
+        if (run && run.error) return `Ended: ${run.error}`;
+        return run ? `Done in ${seconds(run.seconds)}` : "Nothing is running";
+    }
+
+    function spoken(snapshot) {
+        const { stage, run } = snapshot;
+        return !stage && run && run.active ? run.what : headline(snapshot);
+    }
+
+    // How far it is, 0 to 1, or null where nobody can know.
+    function progress(snapshot) {
+        const { stage, run, job } = snapshot;
+        if (stage) return stage.stages > 0 && stage.number > 0 ? (stage.number - 0.5) / stage.stages : null;
+        if (run && run.active) return run.steps > 0 ? Math.min(1, run.step / run.steps) : null;
+        if (job && job.state === "running") return job.total > 0 ? job.done / job.total : null;
+        return null;
+    }
+
+    function timing(snapshot) {
+        const { stage, run } = snapshot;
+        const parts = [];
+        if (stage) parts.push(`${seconds(stage.seconds)} so far`, `part ${stage.number} of ${stage.stages}`);
+        if (run && run.seconds_per_step !== null) {
+            if (run.active) parts.push(`${seconds(run.seconds_per_step)} for the last step`);
+            parts.push(`${seconds(run.average_seconds_per_step)} per step on average`);
+        }
+        return parts.join(", ");
+    }
+
+    const OTHERS = { preparing: "Preparing", other: "Everything else" };
+
+    // [{name, label, share, text}], largest network first, then preparing and the rest; shares too small to see are left out.
+    function shares(snapshot) {
+        const found = (snapshot.run && snapshot.run.shares) || {};
+        const label = (name) => OTHERS[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name;
+        const rank = (name) => Object.keys(OTHERS).indexOf(name);
+        return Object.entries(found)
+            .filter(([, share]) => share >= 0.005)
+            .sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x)
+            .map(([name, share]) => ({ name, label: label(name), share, text: `${label(name)} ${percent(share)}` }));
+    }
+
+    function compared(result) {
+        const { pytorch_seconds: pytorch, openvino_seconds: openvino } = result;
+        const verdict =
+            openvino < pytorch
+                ? `OpenVINO is ${(pytorch / openvino).toFixed(2)} times as fast`
+                : `PyTorch is ${(openvino / pytorch).toFixed(2)} times as fast: leave OpenVINO off here`;
+        return `One step of ${result.size}: PyTorch ${seconds(pytorch)}, OpenVINO ${seconds(openvino)}. ${verdict}.`;
+    }
+
+    function jobResult(job) {
+        if (!job || job.state === "running") return "";
+        if (job.state !== "done") return job.text;
+        if (job.kind === "compare") return compared(job.result);
+        return job.kind === "precompile" ? `Ready for ${job.result.sizes.join(", ")}.` : "";
+    }
+
+    function coverage(snapshot) {
+        const lines = [];
+        for (const network of Object.values(snapshot.networks)) {
+            const left = Object.entries(network.in_pytorch || {});
+            if (left.length > 0) {
+                lines.push(`${network.label}: in PyTorch ${left.map(([name, count]) => `${name} (${count})`).join(", ")}`);
+            } else if (network.calls > 0) {
+                lines.push(`${network.label}: 100 % in OpenVINO`);
+            }
+        }
+        return lines;
+    }
+
+    function fallbacks(snapshot) {
+        const times = (count) => `${count} ${count === 1 ? "time" : "times"}`;
+        return Object.values(snapshot.networks).flatMap((network) => [
+            ...Object.entries(network.fallbacks || {}).map(
+                ([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`,
+            ),
+            ...Object.entries(network.corrections || {}).map(([what, count]) => `${network.label}, ${times(count)}: ${what}`),
+        ]);
+    }
+
+    function held(snapshot) {
+        const count = snapshot.compiled.length;
+        const text = `${count} compiled ${count === 1 ? "network" : "networks"}`;
+        return snapshot.engine ? `${text}, ${bytes(snapshot.engine.bytes)} of at most ${bytes(snapshot.engine.budget_bytes)}` : text;
+    }
+
+    const COLUMNS = [
+        ["Network", (row) => row.label],
+        ["Size", (row) => row.size],
+        ["Batch", (row) => String(row.batch)],
+        ["Device", (row) => row.device],
+        ["Precision", (row) => row.precision],
+        ["Memory", (row) => bytes(row.bytes)],
+        ["Compiled in", (row) => seconds(row.compile_seconds)],
+        ["Calls", (row) => String(row.calls)],
+        ["Found again", (row) => String(row.hits)],
+    ];
+
+    function cache(info) {
+        if (!info.kept) return "Nothing is kept on disk.";
+        const graphs = info.entries === 1 ? "1 prepared graph" : `${info.entries} prepared graphs`;
+        return `${graphs} on disk, ${bytes(info.bytes)} of at most ${bytes(info.max_bytes)}`;
+    }
+
+    // "512x512, 768 x 512" -> {sizes: [[512, 512], [768, 512]]} or {error: sentence}.
+    function parseSizes(text) {
+        const words = text.split(/[,;\n]+/).map((word) => word.trim()).filter(Boolean);
+        const sizes = [];
+        for (const word of words) {
+            const match = /^(\d{1,5})\s*[x×*]\s*(\d{1,5})$/i.exec(word);
+            if (!match) return { error: `"${word}" is no size; write width x height, for example 512x768.` };
+            sizes.push([Number(match[1]), Number(match[2])]);
+        }
+        return sizes.length > 0 ? { sizes } : { error: "Write the sizes to prepare, for example 512x512, 512x768." };
+    }
+
+    globalThis.OpenVINOText = {
+        bytes, cache, COLUMNS, coverage, fallbacks, headline, held, jobResult, parseSizes, percent, progress, seconds, shares, spoken, timing,
+    };
+})();

@@ -1,0 +1,63 @@
+"""Stable Diffusion on OpenVINO: a ``torch.compile`` backend and an engine for whole pipelines.
+
+``torch.compile(model, backend="openvino_fx")`` or ``ov_backend.accelerate(pipe)``. Importing this package registers the
+backend and nothing else; OpenVINO itself is loaded at first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from ov_backend.errors import OVBackendError
+from ov_backend.settings import Settings
+from ov_backend.version import __version__
+
+__all__ = ["OVBackendError", "Settings", "__version__", "accelerate", "explain", "openvino_fx", "openvino_ts", "reset", "stats"]
+
+_LAZY = {
+    "accelerate": "ov_backend.pipelines",
+    "explain": "ov_backend.report",
+    "reset": "ov_backend.backend",
+    "stats": "ov_backend.backend",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def openvino_fx(
+    gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
+) -> Any:
+    """The ``torch.compile`` backend; see :func:`ov_backend.backend.openvino_fx`."""
+    return import_module("ov_backend.backend").openvino_fx(gm, example_inputs, options=options, **kwargs)
+
+
+def openvino_ts(
+    gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
+) -> Any:
+    """The same by way of TorchScript; see :func:`ov_backend.backend.openvino_ts`."""
+    return import_module("ov_backend.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
+
+
+def _reset() -> None:
+    import_module("ov_backend.backend").reset()
+
+
+openvino_fx.reset = openvino_ts.reset = _reset  # type: ignore[attr-defined]
+
+
+def _register() -> None:
+    """Make the backends known to Dynamo by name, unless they are already, by an earlier import or the entry points."""
+    from torch._dynamo.backends import registry
+
+    for backend in (openvino_fx, openvino_ts):
+        if backend.__name__ not in registry._BACKENDS:
+            registry.register_backend(backend, name=backend.__name__)
+
+
+_register()

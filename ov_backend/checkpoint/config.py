@@ -1,0 +1,292 @@
+"""The configuration of a checkpoint's networks, read off the shapes of its weights.
+
+What shapes cannot tell comes from the .yaml beside the file, if there is one: the number of attention heads, the
+parameterisation, the noise schedule. Without it they are those of the released models of the same family.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header
+from ov_backend.errors import CheckpointError
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+HEADS_SD1 = 8
+HEAD_CHANNELS = 64
+GROUPS = 32
+SCALE = {"sd1": 0.18215, "sd2": 0.18215, "sdxl": 0.13025}
+SIZE = {"sd1": 64, "sd2": 64, "sdxl": 128}
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """One text encoder: where it is in the file, its layout there, and transformers' CLIPTextConfig of it."""
+
+    prefix: str
+    open_clip: bool
+    projection: bool
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Everything needed to build a pipeline: arguments of diffusers' and transformers' own configurations.
+
+    Attributes:
+        family: "sd1", "sd2" or "sdxl".
+        prediction: "epsilon" or "v_prediction", or "" where neither shapes nor .yaml say.
+    """
+
+    family: str
+    unet: dict[str, Any]
+    vae: dict[str, Any]
+    texts: tuple[TextConfig, ...]
+    scheduler: dict[str, Any]
+    prediction: str
+
+
+def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | None = None) -> Configuration:
+    """Infer the configuration.
+
+    Args:
+        header: names and shapes.
+        yaml: ``model.params`` of the .yaml beside the file, or empty.
+        companion: a ``config.json`` of the first text encoder, or None.
+
+    Raises:
+        CheckpointError: the shapes are those of no architecture that is known here.
+    """
+    try:
+        size = int(yaml.get("image_size", SIZE[header.family]))
+        unet = _unet(header, _params(yaml, "unet_config", "network_config"), size)
+        vae = _vae(header.under(VAE), yaml.get("scale_factor", SCALE[header.family]))
+        texts = _texts(header, json.loads(companion.read_text(encoding="utf-8")) if companion else {})
+    except (KeyError, IndexError) as error:
+        raise _unknown(header, f"it has no weight {error}") from error
+    except (TypeError, ValueError, AttributeError, OSError) as error:
+        raise _unknown(header, str(error)) from error
+    return Configuration(header.family, unet, vae, texts, _scheduler(yaml), _prediction(header, yaml))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """``model.params`` of the .yaml beside a checkpoint, or an empty dict where there is no such file.
+
+    Raises:
+        CheckpointError: the file is there and is no such configuration.
+    """
+    import yaml
+
+    file = next((f for f in (path.with_suffix(".yaml"), path.with_suffix(".yml")) if f.is_file()), None)
+    if file is None:
+        return {}
+    try:
+        params = yaml.safe_load(file.read_text(encoding="utf-8"))["model"]["params"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file.name} is no configuration of a checkpoint (model: params: is expected); correct it or take it away."
+        ) from error
+    return dict(params)
+
+
+def _unknown(header: Header, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{header.path.name} has an unknown architecture ({why}); Stable Diffusion 1, 2 and XL are known."
+    )
+
+
+def _params(yaml: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    return next((dict(yaml[name].get("params", {})) for name in names if name in yaml), {})
+
+
+# ---------------------------------------------------------------- the UNet
+
+
+def _unet(header: Header, params: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """``size`` is that of the latents; the .yaml's number of the same name among the UNet's own is unused by the original."""
+    shapes = header.under(UNET)
+    channels, inputs = shapes["input_blocks.0.0.weight"][:2]
+    if inputs != 4:
+        kind = "an inpainting" if inputs == 9 else "a picture-guided"
+        raise ValueError(f"its UNet takes {inputs} channels, as {kind} checkpoint does, where text-to-image takes 4")
+    levels = _levels(shapes)
+    layers = {len(level) for level in levels}
+    if len(layers) != 1 or channels % GROUPS:
+        raise ValueError("its levels differ in their number of blocks" if len(layers) != 1 else f"{channels} channels")
+    depths = [level[0][1] for level in levels]
+    if any(depth != level[0][1] for level in levels for _, depth in level) or not any(depths):
+        raise ValueError("attention differs within a level")
+    widths = [level[0][0] for level in levels]
+    attention = next(name for name in shapes if name.endswith(".transformer_blocks.0.attn2.to_k.weight"))
+    config: dict[str, Any] = {
+        "in_channels": 4,
+        "out_channels": shapes["out.2.weight"][0],
+        "sample_size": size,
+        "block_out_channels": widths,
+        "layers_per_block": layers.pop(),
+        "down_block_types": ["CrossAttnDownBlock2D" if depth else "DownBlock2D" for depth in depths],
+        "up_block_types": ["CrossAttnUpBlock2D" if depth else "UpBlock2D" for depth in reversed(depths)],
+        "transformer_layers_per_block": [depth or 1 for depth in depths],
+        "cross_attention_dim": shapes[attention][1],
+        "use_linear_projection": len(shapes["middle_block.1.proj_in.weight"]) == 2,
+        # diffusers calls it a dimension, but it is the number of heads of each level
+        "attention_head_dim": _heads(header.family, widths, depths, params),
+    }
+    if _depth(shapes, "middle_block.1") != config["transformer_layers_per_block"][-1]:
+        raise ValueError("the middle block is deeper than the last level")
+    if "label_emb.0.0.weight" in shapes:
+        config |= _added(header, shapes["label_emb.0.0.weight"][1])
+    return config
+
+
+def _levels(shapes: Shapes) -> list[list[tuple[int, int]]]:
+    """Channels and number of transformer blocks of every residual block on the way down, level by level."""
+    levels: list[list[tuple[int, int]]] = [[]]
+    for i in range(1, len(shapes)):
+        if f"input_blocks.{i}.0.op.weight" in shapes:
+            levels.append([])
+        elif f"input_blocks.{i}.0.out_layers.3.weight" in shapes:
+            levels[-1].append((shapes[f"input_blocks.{i}.0.out_layers.3.weight"][0], _depth(shapes, f"input_blocks.{i}.1")))
+        else:
+            return levels
+    return levels
+
+
+def _depth(shapes: Shapes, block: str) -> int:
+    start = f"{block}.transformer_blocks."
+    return len({name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)})
+
+
+def _heads(family: str, widths: Sequence[int], depths: Sequence[int], params: Mapping[str, Any]) -> list[int]:
+    """Attention heads per level."""
+    heads, channels = params.get("num_heads", -1), params.get("num_head_channels", -1)
+    if heads == channels == -1:
+        heads, channels = (HEADS_SD1, -1) if family == "sd1" else (-1, HEAD_CHANNELS)
+    counts = [width // channels if channels != -1 else heads for width in widths]
+    for width, count, depth in zip(widths, counts, depths):
+        if depth and (count < 1 or width % count):
+            raise ValueError(f"{width} channels do not divide into its attention heads; put its .yaml beside it")
+    return counts
+
+
+def _added(header: Header, width: int) -> dict[str, Any]:
+    """SDXL's second conditioning: the pooled text and six numbers of the picture's size and place, 256 values each."""
+    pooled = header.shapes.get(f"{XL_OPEN_CLIP}text_projection", (0, 0))[1]
+    if header.family != "sdxl" or width != pooled + 6 * 256:
+        raise ValueError(f"its UNet takes {width} added values")
+    return {
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 256,
+        "projection_class_embeddings_input_dim": width,
+    }
+
+
+# ---------------------------------------------------------------- the VAE
+
+
+def _vae(shapes: Shapes, scale: float) -> dict[str, Any]:
+    widths: list[int] = []
+    while (name := f"encoder.down.{len(widths)}.block.0.conv2.weight") in shapes:
+        widths.append(shapes[name][0])
+    layers = len([n for n in shapes if n.startswith("encoder.down.0.block.") and n.endswith(".conv2.weight")])
+    if not widths or any(".attn." in n and (".down." in n or ".up." in n) for n in shapes) or any(w % GROUPS for w in widths):
+        raise ValueError("its VAE is of another kind")
+    return {
+        "in_channels": 3,
+        "out_channels": shapes["decoder.conv_out.weight"][0],
+        "latent_channels": shapes["post_quant_conv.weight"][1],
+        "block_out_channels": widths,
+        "layers_per_block": layers,
+        "down_block_types": ["DownEncoderBlock2D"] * len(widths),
+        "up_block_types": ["UpDecoderBlock2D"] * len(widths),
+        "scaling_factor": float(scale),
+        "sample_size": 256,
+    }
+
+
+# ---------------------------------------------------------------- the text encoders
+
+
+def _texts(header: Header, companion: Mapping[str, Any]) -> tuple[TextConfig, ...]:
+    if header.family == "sd1":
+        return (_clip(header, CLIP, companion),)
+    if header.family == "sd2":
+        return (_open_clip(header, OPEN_CLIP, skip=1, projection=False),)
+    return _clip(header, XL_CLIP, companion), _open_clip(header, XL_OPEN_CLIP, skip=0, projection=True)
+
+
+def _clip(header: Header, prefix: str, companion: Mapping[str, Any]) -> TextConfig:
+    shapes = header.under(prefix)
+    start = "text_model." if any(name.startswith("text_model.") for name in shapes) else ""
+    vocabulary, width = shapes[f"{start}embeddings.token_embedding.weight"]
+    config = {
+        **_text_config(width, vocabulary, shapes[f"{start}embeddings.position_embedding.weight"][0]),
+        "intermediate_size": shapes[f"{start}encoder.layers.0.mlp.fc1.weight"][0],
+        "num_hidden_layers": _count(shapes, f"{start}encoder.layers."),
+        "hidden_act": companion.get("hidden_act", "quick_gelu"),
+        "projection_dim": width,
+    }
+    if companion.get("hidden_size") == width:
+        config["num_attention_heads"] = companion["num_attention_heads"]
+    return TextConfig(prefix, False, False, _checked(config))
+
+
+def _open_clip(header: Header, prefix: str, skip: int, projection: bool) -> TextConfig:
+    """``skip``: SD2 never computes the last layer, and its diffusers pipeline has no other way to say so."""
+    shapes = header.under(prefix)
+    vocabulary, width = shapes["token_embedding.weight"]
+    config = {
+        **_text_config(width, vocabulary, shapes["positional_embedding"][0]),
+        "intermediate_size": shapes["transformer.resblocks.0.mlp.c_fc.weight"][0],
+        "num_hidden_layers": _count(shapes, "transformer.resblocks.") - skip,
+        "hidden_act": "gelu",
+        "projection_dim": shapes["text_projection"][1] if projection else width,
+    }
+    return TextConfig(prefix, True, projection, _checked(config))
+
+
+def _text_config(width: int, vocabulary: int, positions: int) -> dict[str, Any]:
+    return {
+        "hidden_size": width,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": positions,
+        "num_attention_heads": max(1, width // HEAD_CHANNELS),
+        "bos_token_id": 49406,
+        "eos_token_id": 49407,
+        "pad_token_id": 49407,
+    }
+
+
+def _checked(config: dict[str, Any]) -> dict[str, Any]:
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise ValueError(f"a text encoder of {config['hidden_size']} channels has no known number of heads")
+    return config
+
+
+def _count(shapes: Shapes, start: str) -> int:
+    return len({name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)})
+
+
+# ---------------------------------------------------------------- the noise schedule
+
+
+def _scheduler(yaml: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "num_train_timesteps": int(yaml.get("timesteps", 1000)),
+        "beta_start": float(yaml.get("linear_start", 0.00085)),
+        "beta_end": float(yaml.get("linear_end", 0.012)),
+        "beta_schedule": "scaled_linear",
+        "steps_offset": 1,
+    }
+
+
+def _prediction(header: Header, yaml: Mapping[str, Any]) -> str:
+    scaling = str(_params(_params(yaml, "denoiser_config"), "scaling_config") or yaml.get("denoiser_config", ""))
+    if "v_pred" in header.shapes or yaml.get("parameterization") == "v" or "VScaling" in scaling:
+        return "v_prediction"
+    return "" if header.family == "sd2" and not yaml else "epsilon"

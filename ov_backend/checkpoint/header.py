@@ -1,0 +1,145 @@
+"""What a checkpoint file says about itself: its header is read and judged before any weight of it is.
+
+A safetensors file is eight bytes of length, that much JSON (name, dtype, shape and place of every tensor), and the
+data (https://github.com/huggingface/safetensors#format). Nothing in it is ever executed; a pickle is refused unread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_backend.errors import CheckpointError
+
+MAX_HEADER_BYTES = 100 << 20  # the bound that safetensors itself sets
+_PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+UNET = "model.diffusion_model."
+VAE = "first_stage_model."
+CLIP = "cond_stage_model.transformer."
+OPEN_CLIP = "cond_stage_model.model."
+XL_CLIP = "conditioner.embedders.0.transformer."
+XL_OPEN_CLIP = "conditioner.embedders.1.model."
+XL_REFINER = "conditioner.embedders.0.model."
+
+WANTED = (
+    "a Stable Diffusion checkpoint in the original layout (.safetensors with model.diffusion_model.*, first_stage_model.*"
+    " and cond_stage_model.* or conditioner.*)"
+)
+#: What other files are known by: a piece of a key, and what to say.
+_OTHERS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("lora_unet_", "lora_te", ".lora_down.", ".lora_A.", ".lora_up."), "is a LoRA, an addition to a checkpoint"),
+    (("control_model.", "controlnet_"), "is a ControlNet, an addition to a checkpoint"),
+    (("emb_params", "clip_l", "clip_g"), "is a textual inversion embedding"),
+    (("double_blocks.", "joint_blocks.", "transformer_blocks.0.attn.add"), "is a diffusion transformer, an unknown architecture"),
+    (("down_blocks.0.", "mid_block."), "is in the layout of a diffusers folder"),
+)
+
+
+@dataclass(frozen=True)
+class Header:
+    """Names and shapes of a checkpoint's tensors.
+
+    Attributes:
+        path: the file.
+        shapes: shape of every tensor by its name.
+        family: "sd1", "sd2" or "sdxl".
+    """
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    family: str
+
+    def under(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        """The tensors whose names begin with ``prefix``, by the rest of the name."""
+        return {name.removeprefix(prefix): shape for name, shape in self.shapes.items() if name.startswith(prefix)}
+
+
+def read_header(path: Path) -> Header:
+    """Read and judge the header of a checkpoint file.
+
+    Raises:
+        CheckpointError: the file is missing, a pickle, truncated, or no checkpoint of a known family.
+    """
+    shapes = _shapes(path)
+    return Header(path, shapes, _family(path, shapes))
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    if not path.is_file():
+        raise CheckpointError(f"{path} is no file; give the path of {WANTED}.")
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            _refuse_pickle(path, start)
+            length = int.from_bytes(start, "little")
+            if size < 8 or (length <= MAX_HEADER_BYTES and 8 + length > size):
+                raise CheckpointError(_truncated(path, size, 8 + length))
+            if length > MAX_HEADER_BYTES:
+                raise CheckpointError(f"{path.name} is not a safetensors file; give {WANTED}.")
+            text = file.read(length)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    try:
+        entries = dict(_entries(json.loads(text)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged; give {WANTED}.") from error
+    end = 8 + length + max((stop for _, stop in entries.values()), default=0)
+    if size != end:
+        raise CheckpointError(_truncated(path, size, end))
+    return {name: shape for name, (shape, _) in entries.items()}
+
+
+def _refuse_pickle(path: Path, start: bytes) -> None:
+    if path.suffix.lower() in _PICKLES or start.startswith(_PICKLE_STARTS):
+        raise CheckpointError(
+            f"{path.name} is a pickle, which could run any code when read and is therefore not opened;"
+            " convert it to .safetensors (the WebUI's Checkpoint Merger does) and give that file."
+        )
+
+
+def _truncated(path: Path, size: int, expected: int) -> str:
+    return f"{path.name} is damaged: it has {size:,} bytes where {max(expected, 8):,} are expected; download or copy it again."
+
+
+def _entries(header: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], int]]]:
+    for name, entry in header.items():
+        if name != "__metadata__":
+            shape, (begin, stop) = tuple(entry["shape"]), entry["data_offsets"]
+            if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, stop)) or begin > stop:
+                raise ValueError(f"{name} has no proper shape and place")
+            yield name, (shape, stop)
+
+
+def _family(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    def has(prefix: str) -> bool:
+        return any(name.startswith(prefix) for name in shapes)
+
+    if not has(UNET):
+        raise CheckpointError(f"{path.name} {_what_instead(shapes)}; give {WANTED}.")
+    if has(XL_REFINER):
+        raise CheckpointError(f"{path.name} is an SDXL refiner, which finishes other models' pictures; give a base checkpoint.")
+    if not has(VAE):
+        raise CheckpointError(f"{path.name} holds no VAE (no key begins with {VAE}); give {WANTED}.")
+    if has(XL_CLIP) and has(XL_OPEN_CLIP):
+        return "sdxl"
+    if has(OPEN_CLIP):
+        return "sd2"
+    if has(CLIP):
+        return "sd1"
+    raise CheckpointError(f"{path.name} holds no known text encoder (no key begins with {CLIP}); give {WANTED}.")
+
+
+def _what_instead(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    for marks, words in _OTHERS:
+        if any(mark in name for mark in marks for name in shapes):
+            return words
+    if any(name.removeprefix(VAE).startswith("decoder.") for name in shapes):
+        return "is a VAE without the other networks"
+    example = next(iter(sorted(shapes)), None)
+    return f"is no checkpoint: its keys are like {example!r}" if example else "is no checkpoint: it holds no tensor"

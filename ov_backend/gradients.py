@@ -1,0 +1,71 @@
+"""Gradients without a backward graph: the results are OpenVINO's, the gradients are computed by PyTorch when asked for."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+
+
+class Recomputed(torch.autograd.Function):
+    """Runs a graph in OpenVINO; its backward runs the graph again in PyTorch, and differentiates that."""
+
+    @staticmethod
+    def run(
+        graph: Callable[..., Any], infer: Callable[[Sequence[Any]], Any], differentiable: Sequence[bool], full: Sequence[Any]
+    ) -> Any:
+        """Answer one call.
+
+        Args:
+            graph: the graph, ``graph(*full)``, returning a flat tuple.
+            infer: the same, ``infer(full)``, without gradients.
+            differentiable: for every tensor that the graph returns, whether gradients flow through it.
+            full: all inputs.
+        """
+        _say_once()
+        results = infer(full)
+        flat = list(results) if isinstance(results, (tuple, list)) else [results]
+        tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+        wanted = [i for i, flows in zip(tensors, differentiable) if flows]
+        attached = Recomputed.apply(graph, wanted, [flat[i] for i in wanted], *full)
+        for i, tensor in zip(wanted, attached):
+            flat[i] = tensor
+        return type(results)(flat) if isinstance(results, (tuple, list)) else flat[0]
+
+    @staticmethod
+    def forward(ctx: Any, graph: Any, wanted: list[int], results: list[torch.Tensor], *full: Any) -> Any:
+        """Attach the results to the graph of gradients."""
+        ctx.graph, ctx.wanted = graph, wanted
+        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in full]
+        ctx.tensors = [i for i, value in enumerate(full) if isinstance(value, torch.Tensor)]
+        ctx.save_for_backward(*(full[i] for i in ctx.tensors))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Compute the graph again, in PyTorch, and its gradients."""
+        full = list(ctx.others)
+        for i, tensor in zip(ctx.tensors, ctx.saved_tensors):
+            full[i] = tensor.detach().requires_grad_(tensor.requires_grad)
+        with torch.enable_grad():
+            results = ctx.graph(*full)
+        flat = results if isinstance(results, (tuple, list)) else [results]
+        pairs = [(flat[i], gradient) for i, gradient in zip(ctx.wanted, gradients) if gradient is not None]
+        inputs = [i for i in ctx.tensors if full[i].requires_grad]
+        outputs, grads = zip(*pairs)
+        found = torch.autograd.grad(outputs, [full[i] for i in inputs], grads, allow_unused=True)
+        by_input = dict(zip(inputs, found))
+        return (None, None, None, *(by_input.get(i) for i in range(len(full))))
+
+
+@functools.lru_cache(maxsize=1)
+def _say_once() -> None:
+    log.warning(
+        "Gradients are enabled: openvino_fx computes results in OpenVINO and gradients in PyTorch, which then runs the graph"
+        ' a second time. Call the model under torch.no_grad(), or train with options={"aot_autograd": True}.'
+    )

@@ -1,0 +1,137 @@
+"""The file of one entry of the store: a zip archive with a manifest that names every member and its length.
+
+Nothing of it is executed or unpickled; lengths and counts are checked before they are believed, and every byte of
+content is under a CRC.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+MANIFEST = "manifest.json"
+MAX_MEMBERS = 16
+#: What reading a truncated, flipped, foreign or malicious zip file can raise.
+DAMAGE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, ArithmeticError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a store holds.
+
+    Attributes:
+        suffix: of its files; they are told by it from everything else in the folder.
+        format: name and version, in every file.
+        max_bytes: the most that one entry may claim to be.
+        packed: whether entries are worth compressing.
+    """
+
+    suffix: str
+    format: str
+    max_bytes: int
+    packed: bool
+
+    @property
+    def temporary(self) -> str:
+        """Suffix of a file that is being written."""
+        return f"{self.suffix}-part"
+
+    @property
+    def what(self) -> str:
+        """In a word."""
+        return self.format.split()[1]
+
+    def owns(self, name: str) -> bool:
+        """Whether a file of this name is one of this store's."""
+        suffix, temporary = re.escape(self.suffix), re.escape(self.temporary)
+        return re.fullmatch(rf"[0-9a-f]+{suffix}|[0-9a-f]+\.\w+{temporary}", name) is not None
+
+
+GRAPHS = Kind(".ovgraph", "ov_backend graph 1", 256 << 20, packed=True)
+#: What a device made of a graph and its weights: as large as the weights.
+BLOBS = Kind(".ovblob", "ov_backend blob 1", 64 << 30, packed=False)
+
+
+def pack(file: IO[bytes], kind: Kind, key: str, files: Mapping[str, bytes], meta: Mapping[str, Any]) -> None:
+    """Write an entry."""
+    sizes = {name: len(data) for name, data in files.items()}
+    manifest = {"format": kind.format, "key": key, "meta": dict(meta), "sizes": sizes}
+    method = zipfile.ZIP_DEFLATED if kind.packed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(file, "w", method, compresslevel=1 if kind.packed else None) as archive:
+        archive.writestr(MANIFEST, json.dumps(manifest, sort_keys=True))
+        for name, data in files.items():
+            archive.writestr(name, data)
+
+
+def unpack(path: Path, kind: Kind, key: str) -> dict[str, bytes]:
+    """Read an entry.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DAMAGE: it is not one, not of this kind and key, or not whole.
+    """
+    with _open(path, kind) as file, zipfile.ZipFile(file) as archive:
+        manifest = _manifest(archive, kind)
+        if manifest.get("format") != kind.format:
+            raise ValueError("it is in another format")
+        if manifest.get("key") != key:
+            raise ValueError("it belongs to another key")
+        members = {info.filename: info for info in archive.infolist()}
+        sizes = manifest.get("sizes")
+        if not isinstance(sizes, dict) or set(sizes) != set(members) - {MANIFEST}:
+            raise ValueError("its manifest does not fit its contents")
+        return {name: _member(archive, members[name], size) for name, size in sizes.items()}
+
+
+def read_manifest(path: Path, kind: Kind) -> dict[str, Any]:
+    """What an entry says of itself; raises as :func:`unpack`."""
+    with _open(path, kind) as file, zipfile.ZipFile(file) as archive:
+        return _manifest(archive, kind)
+
+
+def _manifest(archive: zipfile.ZipFile, kind: Kind) -> dict[str, Any]:
+    members = archive.infolist()
+    if len(members) > MAX_MEMBERS or sum(info.file_size for info in members) > kind.max_bytes:
+        raise ValueError(f"it claims to be larger than any {kind.what} is")
+    if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in members):
+        raise ValueError("it is packed in a way that is not ours")
+    manifest = json.loads(archive.read(MANIFEST))
+    if not isinstance(manifest, dict):
+        raise ValueError("it is in another format")
+    return manifest
+
+
+def _open(path: Path, kind: Kind) -> IO[bytes]:
+    """A plain file no larger than an entry may be; never what a link leads to."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no file")
+        if found.st_size > kind.max_bytes:
+            raise ValueError(f"it is larger than any {kind.what} is")
+        return os.fdopen(handle, "rb")
+    except (OSError, ValueError):
+        os.close(handle)
+        raise
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: object) -> bytes:
+    """One member; zipfile stops at the length in its header, and checks length and CRC."""
+    data = archive.read(info) if info.file_size == size else None
+    if data is None or len(data) != size:
+        raise ValueError(f"{info.filename} is not as long as its manifest says")
+    return data

@@ -1,0 +1,29 @@
+"""Lowering: small passes over a captured ATen graph, each ``(gm) -> gm`` in a file of its own, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.fx import GraphModule
+
+from ov_backend.lowering.remove_identities import remove_identities
+from ov_backend.lowering.unify_attention import unify_attention
+from ov_backend.lowering.widen_group_norm import widen_group_norm
+
+Pass = Callable[[GraphModule], GraphModule]
+
+PASSES: tuple[Pass, ...] = (
+    remove_identities,
+    unify_attention,
+    widen_group_norm,
+)
+
+
+def lower(gm: GraphModule) -> GraphModule:
+    """Run every pass, in order, and leave a graph that is consistent and free of dead code."""
+    for run in PASSES:
+        gm = run(gm)
+    gm.graph.eliminate_dead_code()
+    gm.graph.lint()
+    gm.recompile()
+    return gm

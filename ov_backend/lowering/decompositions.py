@@ -1,0 +1,210 @@
+"""How operators are taken apart: those of the backward pass, and those that the user or the converter asks for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+
+from ov_backend.errors import SettingsError
+
+_aten = torch.ops.aten
+Table = dict[Any, Callable[..., Any]]
+
+
+def convolution_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """The gradients of a convolution, as convolutions (Dumoulin and Visin, "A guide to convolution arithmetic").
+
+    Args:
+        grad: ``[N, K, *out]``.
+        x: ``[N, C, *in]``.
+        weight: ``[K, C / groups, *kernel]``.
+        output_mask: which of the gradients of x, weight and bias are asked for.
+    """
+    if transposed:
+        return NotImplemented
+    spatial = tuple(range(2, x.dim()))
+    grad_x = grad_weight = grad_bias = None
+    if output_mask[0]:
+        rest = [
+            x.shape[d] - ((grad.shape[d] - 1) * s - 2 * p + w * (weight.shape[d] - 1) + 1)
+            for d, s, p, w in zip(spatial, stride, padding, dilation)
+        ]
+        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, rest, groups)
+    if output_mask[1]:
+        grad_weight = _weight_gradient(grad, x, weight, stride, padding, dilation, groups)
+    if output_mask[2]:
+        grad_bias = grad.sum((0, *spatial))
+    return grad_x, grad_weight, grad_bias
+
+
+def _weight_gradient(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    """The batch takes the channels' place: every pair of an input and an output channel is correlated."""
+    n, outputs, inputs = x.shape[0], grad.shape[1], x.shape[1]
+    # [N, G*c, *in] -> [c, G*N, *in]; [N, G*k, *out] -> [G*k, N, *out]
+    moved = (
+        x.reshape(n, groups, inputs // groups, *x.shape[2:]).transpose(0, 2).reshape(inputs // groups, groups * n, *x.shape[2:])
+    )
+    kernel = grad.transpose(0, 1)
+    zeros = [0] * len(stride)
+    full = _aten.convolution(moved, kernel, None, dilation, padding, stride, False, zeros, groups)  # [c, G*k, *kernel or more]
+    for d in range(2, weight.dim()):
+        full = full.narrow(d, 0, weight.shape[d])
+    return full.transpose(0, 1).reshape(outputs, *weight.shape[1:])
+
+
+def max_pool2d_with_indices_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: torch.Tensor,
+) -> torch.Tensor:
+    """Every output's gradient goes to the input it was taken from; inputs taken twice get the sum."""
+    lead = x.shape[:-2]
+    zeros = torch.zeros((*lead, x.shape[-2] * x.shape[-1]), dtype=grad.dtype)
+    flat = zeros.scatter_add(-1, indices.reshape(*lead, -1), grad.reshape(*lead, -1))
+    return flat.reshape(x.shape)
+
+
+@functools.lru_cache(maxsize=1)
+def for_training() -> Mapping[Any, Callable[..., Any]]:
+    """What AOTAutograd takes apart: the operators of the backward pass, and what the forward pass saves for them.
+
+    Operators that OpenVINO has as one stay whole.
+    """
+    table: Table = {op: rule for op, rule in decomposition_table.items() if _wanted(op)}
+    table[_aten.convolution_backward.default] = convolution_backward
+    table[_aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
+    return table
+
+
+def _wanted(op: Any) -> bool:
+    name = str(op).removeprefix("aten.").partition(".")[0]
+    return "backward" in name or name in _APART
+
+
+#: Operators outside the backward pass that AOTAutograd's graphs are better off without.
+_APART = frozenset(
+    {"_unsafe_view", "_reshape_alias", "native_batch_norm", "_native_batch_norm_legit_functional"}
+    | {
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "native_layer_norm",
+        "native_group_norm",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        "mse_loss",
+        "threshold",
+        "embedding_dense_backward",
+        "select_scatter",
+        "slice_scatter",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "new_empty",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "rsub",
+        "addcmul",
+        "addcdiv",
+        "masked_fill",
+        "sgn",
+        "unsafe_split",
+        "detach",
+    }
+)
+
+
+def var_mean(
+    x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Variance with any correction, and the mean, over ``dim`` (all dimensions when there is none)."""
+    dims = [d % x.dim() for d in dim] if dim else list(range(x.dim()))
+    count = math.prod(x.shape[d] for d in dims)
+    mean = x.mean(dims, True)
+    squares = (x - mean).square().sum(dims, keepdim)
+    rest = count - (1 if correction is None else correction)
+    return squares * (1 / rest if rest > 0 else math.inf), mean if keepdim else mean.squeeze(dims)
+
+
+def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
+    return var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _std(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
+    return var_mean(x, dim, correction=correction, keepdim=keepdim)[0].sqrt()
+
+
+def argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    """The first place of the largest value, of integers; OpenVINO's own takes any of several."""
+    if x.is_floating_point() or not x.dim():
+        return NotImplemented
+    flat, axis = (x.reshape(-1), 0) if dim is None else (x, dim % x.dim())
+    size = flat.shape[axis]
+    places = torch.arange(size, 0, -1, dtype=torch.int32).reshape([-1 if d == axis else 1 for d in range(flat.dim())])
+    found = flat == flat.max(axis, keepdim=True)[0]
+    first = size - (found * places).max(axis, keepdim=keepdim)[0].to(torch.int64)
+    return first.reshape([1] * x.dim()) if dim is None and keepdim else first
+
+
+def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Softmax that is 0 where all values are minus infinity."""
+    empty = (x == -math.inf).all(dim, keepdim=True)
+    return torch.where(empty, 0.0, torch.softmax(torch.where(empty, 0.0, x), dim, dtype=dtype))
+
+
+#: Operators that OpenVINO gets wrong as a whole and right in parts.
+REWRITTEN: Table = {
+    _aten.var.correction: _var,
+    _aten.std.correction: _std,
+    _aten.var_mean.correction: var_mean,
+    _aten.argmax.default: argmax,
+    _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
+}
+if hasattr(_aten, "_safe_softmax"):  # since torch 2.5
+    REWRITTEN[_aten._safe_softmax.default] = safe_softmax
+
+
+@functools.lru_cache(maxsize=256)
+def chosen(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
+    """The decompositions of these operators, as ``aten.silu.default`` or ``aten.silu`` for all its overloads.
+
+    Raises:
+        SettingsError: PyTorch has no decomposition for one of them.
+    """
+    table: Table = {}
+    for name in names:
+        found = {op: rule for op, rule in decomposition_table.items() if str(op) == name or str(op).rpartition(".")[0] == name}
+        if not found:
+            raise SettingsError(f"decompositions holds {name!r}, which PyTorch cannot take apart; leave it out.")
+        table.update(found)
+    return table

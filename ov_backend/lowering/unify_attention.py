@@ -1,0 +1,49 @@
+"""Write every kernel's attention operator as ``scaled_dot_product_attention``, which OpenVINO has as one operator.
+
+Under a trace PyTorch has already chosen a kernel; the kernel's operator returns its log-sum-exp beside the result and
+takes its mask by keyword, neither of which the converter follows in all cases (it refuses a causal one).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+_KERNELS = tuple(
+    getattr(_aten, name).default
+    for name in ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention")
+    if hasattr(_aten, name)
+)
+
+
+def unify_attention(gm: GraphModule) -> GraphModule:
+    """Replace attention kernels whose log-sum-exp nobody reads."""
+    for node in list(gm.graph.nodes):
+        if node.op == "call_function" and node.target in _KERNELS and all(_takes_result(user) for user in node.users):
+            _replace(gm, node)
+    return gm
+
+
+def _takes_result(user: Node) -> bool:
+    return getattr(user.target, "__name__", "") == "getitem" and (user.args[1] == 0 or not user.users)
+
+
+def _replace(gm: GraphModule, node: Node) -> None:
+    query, key, value, *rest = node.args
+    dropout = rest[0] if rest else node.kwargs.get("dropout_p", 0.0)
+    causal = rest[1] if len(rest) > 1 else node.kwargs.get("is_causal", False)
+    mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
+    with gm.graph.inserting_before(node):
+        named = {} if scale is None else {"scale": scale}
+        unified = gm.graph.call_function(
+            _aten.scaled_dot_product_attention.default, (query, key, value, mask, dropout, causal), named
+        )
+    result = node.meta.get("val")
+    if result is not None:
+        unified.meta["val"] = result[0]
+    for user in list(node.users):
+        if user.users:
+            user.replace_all_uses_with(unified)
+        gm.graph.erase_node(user)
+    gm.graph.erase_node(node)

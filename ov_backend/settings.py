@@ -1,0 +1,165 @@
+"""All settings of the backend, in one frozen dataclass.
+
+Every field says what it affects, and the cache key and the compiled-graph key are built from that alone:
+
+- ``graph``: the captured graph itself (a new value means a new graph),
+- ``compile``: only what OpenVINO makes of it (a new value means a new compile of the same graph),
+- ``run``: neither.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ov_backend.errors import SettingsError
+
+PRECISIONS = ("auto", "f32", "bf16", "f16")
+CONVERTERS = ("fx", "ts")
+BLOB_CACHES = ("auto", "on", "off")
+FALLBACKS = ("pytorch", "inductor", "raise")
+
+ENV_DEVICE = "OPENVINO_TORCH_BACKEND_DEVICE"
+ENV_CACHING = "OPENVINO_TORCH_MODEL_CACHING"
+ENV_CACHE_DIR = "OPENVINO_TORCH_CACHE_DIR"
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off", ""}
+
+
+def _setting(affects: str, **kwargs: Any) -> Any:
+    return field(metadata={"affects": affects}, **kwargs)
+
+
+def parse_bool(value: object, name: str) -> bool:
+    """Read a switch given as bool, 0/1 or a word.
+
+    Raises:
+        SettingsError: the value is none of these.
+    """
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise SettingsError(f"{name} is {value!r}; it must be true or false.")
+
+
+def environment(name: str) -> str | None:
+    """A variable of the environment; read here and nowhere else."""
+    return os.environ.get(name)
+
+
+def _env_caching() -> bool:
+    return parse_bool(os.environ.get(ENV_CACHING, "true"), ENV_CACHING)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How networks are captured, compiled and kept.
+
+    Attributes:
+        device: an OpenVINO device: "CPU", "GPU", "GPU.1", "NPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU".
+        precision: arithmetic of the device: "auto" (its own default), "f32", "bf16" or "f16".
+        model_caching: keep captured graphs on disk, so that another process neither traces nor converts.
+        cache_dir: folder of the graph store; None is the user's cache folder.
+        disabled_ops: operators that stay in PyTorch, as ``torch.ops.aten.add.Tensor`` or ``"aten.add.Tensor"``.
+        config: any OpenVINO property for ``compile_model``, e.g. ``{"PERFORMANCE_HINT": "LATENCY"}``.
+        decompositions: operators that are taken apart before conversion, spelled as in ``disabled_ops``.
+        converter: "fx" converts the graph itself, and by way of TorchScript what that way lacks; "ts" takes TorchScript for
+            everything (``openvino_ts``).
+        min_block_size: fewer operators than this in a row stay in PyTorch; ``math.inf`` is a dry run.
+        truncate_long_and_double: let OpenVINO compute int64 as int32 and float64 as float32.
+        wide_integers: int64 inputs may exceed 2 ** 20 (``torch.compile`` sees that by itself); int64 arithmetic then stays
+            in PyTorch, as OpenVINO computes it in 32 bits.
+        aot_autograd: forward and backward both in OpenVINO, for training (``torch.compile`` only).
+        dynamic_shapes: where Dynamo hands over symbolic sizes, one graph for the whole range (``torch.compile`` only).
+        debug: report every graph's coverage and partitions in the log (``torch.compile`` only).
+        fallback: "pytorch" runs in PyTorch what cannot be accelerated and says so; "inductor" takes inductor for it where
+            there is a C++ compiler; "raise" raises instead.
+        memory_mb: budget in MiB for compiled graphs held at once; 0 is half of the machine's memory.
+        cache_mb: bound in MiB of the graph store on disk.
+        blob_cache: keep what the device made of a graph and its weights on disk too, so that a new process need not
+            compile: "auto" does it where compiling is slow (GPU, NPU), "on" for every device that can, "off" never.
+        blob_mb: bound in MiB of that; one network of Stable Diffusion takes as much as its weights.
+    """
+
+    device: str = _setting("compile", default_factory=lambda: os.environ.get(ENV_DEVICE) or "CPU")
+    precision: str = _setting("compile", default="auto")
+    model_caching: bool = _setting("run", default_factory=_env_caching)
+    cache_dir: str | None = _setting("run", default_factory=lambda: os.environ.get(ENV_CACHE_DIR) or None)
+    disabled_ops: tuple[str, ...] = _setting("graph", default=())
+    decompositions: tuple[str, ...] = _setting("graph", default=())
+    converter: str = _setting("graph", default="fx")
+    min_block_size: float = _setting("graph", default=1)
+    truncate_long_and_double: bool = _setting("graph", default=False)
+    wide_integers: bool = _setting("graph", default=False)
+    aot_autograd: bool = _setting("run", default=False)
+    dynamic_shapes: bool = _setting("run", default=False)
+    debug: bool = _setting("run", default=False)
+    config: Mapping[str, Any] = _setting("compile", default_factory=dict)
+    fallback: str = _setting("run", default="pytorch")
+    memory_mb: int = _setting("run", default=0)
+    cache_mb: int = _setting("run", default=1024)
+    blob_cache: str = _setting("run", default="auto")
+    blob_mb: int = _setting("run", default=8192)
+
+    def __post_init__(self) -> None:
+        """Normalise and check every value, so that nothing downstream has to."""
+        _set = object.__setattr__
+        if not isinstance(self.device, str) or not self.device.strip():
+            raise SettingsError(f"device is {self.device!r}; it must be an OpenVINO device name such as 'CPU' or 'GPU.0'.")
+        _set(self, "device", self.device.strip().upper())
+        _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("converter", self.converter, CONVERTERS)
+        _check_choice("fallback", self.fallback, FALLBACKS)
+        _check_choice("blob_cache", self.blob_cache, BLOB_CACHES)
+        for name in ("model_caching", "truncate_long_and_double", "wide_integers", "aot_autograd", "dynamic_shapes", "debug"):
+            _set(self, name, parse_bool(getattr(self, name), name))
+        if self.cache_dir is not None:
+            if not isinstance(self.cache_dir, (str, os.PathLike)):
+                raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
+            _set(self, "cache_dir", str(Path(self.cache_dir)))
+        for name in ("disabled_ops", "decompositions"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not hasattr(value, "__iter__"):
+                raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
+            _set(self, name, tuple(sorted({operator_name(op) for op in value})))
+        size = self.min_block_size
+        if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 1:
+            raise SettingsError(f"min_block_size is {size!r}; it must be a number of operators, 1 or more, or math.inf.")
+        if not isinstance(self.config, Mapping):
+            raise SettingsError(f"config is {self.config!r}; it must be a dict of OpenVINO properties.")
+        _set(self, "config", dict(self.config))
+        for name in ("memory_mb", "cache_mb", "blob_mb"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise SettingsError(f"{name} is {value!r}; it must be a whole number of MiB, 0 or more.")
+
+    def __hash__(self) -> int:
+        """Settings are values: equal settings hash alike although ``config`` is a dict."""
+        return hash((self.device, self.precision, self.disabled_ops, repr(sorted(self.config.items(), key=str))))
+
+    def affecting(self, what: str) -> dict[str, Any]:
+        """The fields that affect ``what`` ("graph", "compile" or "run"), by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["affects"] == what}
+
+    def replace(self, **changes: Any) -> Settings:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def operator_name(op: object) -> str:
+    """The one spelling of an operator, ``aten.add.Tensor``, whatever it was given as."""
+    return str(op).removeprefix("torch.ops.")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")

@@ -1,0 +1,83 @@
+"""Counts and seconds of one accelerated network, and the one place where a fallback is announced."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+log = logging.getLogger("ov_backend")
+
+
+@dataclass
+class Statistics:
+    """What happened to one network so far.
+
+    Attributes:
+        captures: how often it was traced.
+        graph_hits: how often its graph came from the disk instead.
+        compiles: how often OpenVINO compiled it.
+        blob_hits: how often its compiled form came from the disk instead.
+        calls: calls answered by OpenVINO.
+        fallbacks: calls answered by PyTorch instead, by reason.
+        corrections: calls computed again in another way, by reason.
+        seconds: time spent, by stage.
+        coverage: operators that stay in PyTorch, with counts, of the graphs in use.
+    """
+
+    captures: int = 0
+    graph_hits: int = 0
+    compiles: int = 0
+    blob_hits: int = 0
+    calls: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    corrections: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    coverage: dict[str, int] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Add the seconds of a block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+    def made(self, bind: float, compile: float, imported: float) -> None:  # noqa: A002  (the stages' names)
+        """Count what was compiled, or found in the blob cache (``imported`` is not 0 then), and its seconds."""
+        if imported:
+            self.blob_hits += 1
+        else:
+            self.compiles += 1
+        for stage, seconds in (("bind", bind), ("compile", compile), ("import", imported)):
+            self.seconds[stage] += seconds
+
+    def fall_back(self, network: str, reason: str) -> None:
+        """Count one call that PyTorch answered; say so in the log the first time for this reason."""
+        if reason not in self.fallbacks:
+            log.warning("%s runs in PyTorch: %s.", network, reason.rstrip("."))
+        self.fallbacks[reason] += 1
+
+    def correct(self, network: str, what: str) -> None:
+        """Count one call that had to be computed again, and say so."""
+        log.warning("%s: %s.", network, what)
+        self.corrections[what] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """A plain dict, for JSON."""
+        return {
+            "captures": self.captures,
+            "graph_hits": self.graph_hits,
+            "compiles": self.compiles,
+            "blob_hits": self.blob_hits,
+            "calls": self.calls,
+            "fallbacks": dict(self.fallbacks),
+            "corrections": dict(self.corrections),
+            "seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())},
+            "in_pytorch": dict(self.coverage),
+        }

@@ -1,0 +1,71 @@
+"""What cannot run in OpenVINO: answered all the same, counted, and said once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import ov_backend
+import ov_backend.backend
+from ov_backend import plain
+from tests.backend.conftest import Compile, agree, calls, fallbacks
+
+
+def complex_only(x: torch.Tensor) -> torch.Tensor:
+    return torch.fft.fft(x).abs()
+
+
+def test_a_graph_that_fails_runs_by_inductor(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    if not plain.compiler_found():
+        pytest.skip("there is no C++ compiler")
+    g = compiled(complex_double, fallback="inductor")
+    x = torch.randn(4, dtype=torch.float64)
+    with caplog.at_level(logging.WARNING, "ov_backend"):
+        for _ in range(3):
+            agree(g(x), complex_double(x))
+    assert sum(fallbacks().values()) == 3
+    assert calls() == 0
+    assert caplog.text.count("runs in PyTorch") == 1, "said once"
+    assert ov_backend.backend.compiled_by() == {"inductor"}
+
+
+def complex_double(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).sin() + x.cos()
+
+
+def test_without_a_compiler_it_runs_eagerly(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "compiler_found", lambda: False)
+    x = torch.randn(4, dtype=torch.float64)
+    agree(compiled(complex_double, fallback="inductor")(x), complex_double(x))
+    assert sum(fallbacks().values()) == 1
+    assert ov_backend.backend.compiled_by() == {"eager"}
+
+
+def test_fallback_raise(compiled: Compile) -> None:
+    with pytest.raises(Exception, match=r"none of its operators can run in OpenVINO.*float64"):
+        compiled(complex_double, fallback="raise")(torch.randn(4, dtype=torch.float64))
+
+
+def test_fallback_pytorch(compiled: Compile) -> None:
+    x = torch.randn(4, dtype=torch.float64)
+    agree(compiled(complex_double, fallback="pytorch")(x), complex_double(x))
+    assert ov_backend.backend.compiled_by() == {"eager"}
+
+
+def test_complex_numbers(compiled: Compile) -> None:
+    x = torch.randn(8)
+    agree(compiled(complex_only, fallback="pytorch")(x), complex_only(x))
+
+
+def test_unsupported_operators_are_named_with_counts(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x).exp() + torch.linalg.inv(x * 2)
+
+    x = torch.eye(3) * 2 + 0.1
+    agree(compiled(f)(x), f(x))
+    (network,) = ov_backend.stats().values()
+    (count,) = network["in_pytorch"].values()
+    assert count == 2
+    assert "linalg_inv" in next(iter(network["in_pytorch"]))

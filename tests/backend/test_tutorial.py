@@ -1,0 +1,130 @@
+"""The examples of PyTorch's own torch.compile tutorial, with this backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ov_backend
+from tests.backend.conftest import Compile, agree, calls, fallbacks
+
+
+def foo(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    a = torch.sin(x)
+    b = torch.cos(y)
+    return a + b
+
+
+class MyModule(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(100, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.relu(self.lin(x))
+
+
+def f1(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.sum() < 0:
+        return -y
+    return y
+
+
+def f2(x: torch.Tensor, y: int) -> torch.Tensor:
+    return x + y
+
+
+def bar(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    x = a / (torch.abs(a) + 1)
+    if b.sum() < 0:
+        b = b * -1
+    return x * b
+
+
+def test_foo(compiled: Compile) -> None:
+    x, y = torch.randn(10, 10), torch.randn(10, 10)
+    agree(compiled(foo)(x, y), foo(x, y))
+    assert calls() == 1
+
+
+def test_foo_as_a_decorator() -> None:
+    @torch.compile(backend="openvino_fx", options={"fallback": "raise", "precision": "f32"})
+    def decorated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return foo(x, y)
+
+    x, y = torch.randn(10, 10), torch.randn(10, 10)
+    agree(decorated(x, y), foo(x, y))
+    assert calls() == 1
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_my_module(compiled: Compile, gradients: bool) -> None:
+    module, x = MyModule(), torch.randn(10, 100)
+    with torch.set_grad_enabled(gradients):
+        result = compiled(module)(x)
+        agree(result, module(x))
+        assert result.requires_grad is gradients
+    assert calls() == 1
+
+
+def test_f1_data_dependent_control_flow(compiled: Compile) -> None:
+    x, y = torch.randn(5, 5).abs(), torch.randn(5, 5)
+    g = compiled(f1)
+    agree(g(x, y), f1(x, y))
+    agree(g(-x, y), f1(-x, y))
+
+
+def test_f2_a_number_among_the_inputs(compiled: Compile) -> None:
+    x = torch.randn(5, 5)
+    g = compiled(f2)
+    for y in (3, 4):
+        agree(g(x, y), f2(x, y))
+
+
+def test_f3_a_function_that_is_not_pytorchs(compiled: Compile) -> None:
+    fft = pytest.importorskip("scipy.fft")
+
+    def f3(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        x = torch.from_numpy(fft.dct(x.numpy()))
+        return x * 2
+
+    x = torch.randn(5, 5)
+    agree(compiled(f3)(x), f3(x))
+    assert calls() >= 2
+
+
+def test_bar_three_graphs(compiled: Compile) -> None:
+    g = compiled(bar)
+    a, b = torch.randn(10), torch.randn(10).abs()
+    agree(g(a, b), bar(a, b))
+    agree(g(a, -b), bar(a, -b))
+    assert len(ov_backend.stats()) == 3
+    assert not fallbacks()
+
+
+def test_dynamo_explain_counts_the_graph_breaks_of_bar() -> None:
+    told = torch._dynamo.explain(bar)(torch.randn(10), torch.randn(10))
+    assert (told.graph_count, told.graph_break_count) == (2, 1)
+
+
+def test_fullgraph_raises_on_bar_and_runs_foo(compiled: Compile) -> None:
+    with pytest.raises(Exception, match=r"[Dd]ata.dependent|generic_jump|[Dd]ynamic control flow"):
+        compiled(bar, fullgraph=True)(torch.randn(10), torch.randn(10))
+    x, y = torch.randn(10, 10), torch.randn(10, 10)
+    agree(compiled(foo, fullgraph=True)(x, y), foo(x, y))
+
+
+def test_densenet121_inference(compiled: Compile) -> None:
+    models = pytest.importorskip("torchvision.models")
+    torch.manual_seed(1)
+    model = models.densenet121(weights=None).eval()
+    x = torch.randn(2, 3, 64, 64)
+    agree(compiled(model, fullgraph=True)(x), model(x))
+    assert calls() == 1
+
+
+def test_listed_among_the_backends() -> None:
+    listed = torch.compiler.list_backends()
+    assert "openvino_fx" in listed
+    assert "openvino_ts" in listed

@@ -1,0 +1,149 @@
+"use strict";
+
+const assert = require("node:assert/strict");
+const { test } = require("node:test");
+const { page, panel, snapshot } = require("./helper.js");
+
+const NASTY = '<img src=x onerror="globalThis.broken=1">';
+
+// A page whose panel is on the screen, and a server that answers what the test says.
+function open(answers, confirmed = true) {
+    const requests = [];
+    const window = page(panel(), (w) => {
+        w.Element.prototype.getClientRects = () => [{}]; // jsdom lays nothing out
+        w.confirm = () => confirmed;
+        w.setTimeout = () => 0;
+        w.fetch = async (path, options) => {
+            requests.push({ path, ...options });
+            const name = `${options.method || "GET"} ${path.replace("./openvino/", "")}`;
+            const [status, body] = answers[name] || [200, name === "GET status" ? snapshot() : {}];
+            return { ok: status < 400, status, json: async () => body };
+        };
+    });
+    const settled = async () => {
+        if (window.document.readyState === "loading") await new Promise((done) => window.addEventListener("load", done));
+        for (let i = 0; i < 10; i += 1) await new Promise(setImmediate);
+    };
+    const part = (name) => window.document.querySelector(`[data-openvino="${name}"]`);
+    const press = async (name) => {
+        window.document.querySelector(`[data-openvino-action="${name}"]`).click();
+        await settled();
+    };
+    return { window, requests, settled, part, press };
+}
+
+test("a name that looks like HTML stays text, wherever it is shown", () => {
+    const { window } = open({});
+    const root = window.document.querySelector(".openvino-instruments");
+    const row = {
+        network: NASTY, label: NASTY, size: NASTY, batch: 1, device: NASTY, precision: NASTY, bytes: 1, compile_seconds: 1, calls: 1, hits: 0,
+    };
+    const run = {
+        what: NASTY, active: true, seconds: 2, step: 0, steps: 0, seconds_per_step: null, average_seconds_per_step: null, error: NASTY,
+        shares: { [NASTY]: 0.7 },
+    };
+    const network = { label: NASTY, calls: 1, in_pytorch: { [NASTY]: 1 }, fallbacks: { [NASTY]: 1 }, corrections: { [NASTY]: 1 } };
+    const job = { kind: "precompile", state: "failed", text: NASTY, done: 0, total: 1, result: {} };
+    window.OpenVINOPanel.render(
+        root,
+        snapshot({ state: "running", run, job, compiled: [row], networks: { [NASTY]: network }, messages: [NASTY] }),
+    );
+    assert.equal(root.querySelectorAll("img").length, 0);
+    for (const name of ["headline", "spoken", "result", "shares", "rows", "coverage", "fallbacks"]) {
+        assert.ok(root.querySelector(`[data-openvino="${name}"]`).textContent.includes(NASTY), name);
+    }
+    assert.equal(window.broken, undefined);
+});
+
+test("the status is asked with the page's token and shown", async () => {
+    const run = { what: "Generating", active: true, step: 1, steps: 4, seconds_per_step: 1, average_seconds_per_step: 1, shares: {} };
+    const { requests, settled, part, window } = open({ "GET status": [200, snapshot({ state: "running", run })] });
+    await settled();
+    assert.equal(requests[0].path, "./openvino/status");
+    assert.equal(requests[0].headers["X-OpenVINO-Token"], "secret");
+    assert.equal(part("headline").textContent, "Generating, step 1 of 4");
+    assert.equal(part("progress").value, 0.25);
+    assert.equal(part("progress").hidden, false);
+    const disabled = (name) => window.document.querySelector(`[data-openvino-action="${name}"]`).disabled;
+    assert.deepEqual([disabled("interrupt"), disabled("clear"), disabled("precompile"), disabled("compare")], [false, true, true, true]);
+});
+
+test("a bar without a known end is indeterminate", () => {
+    const { window, part } = open({});
+    const run = { what: "Generating", active: true, step: 0, steps: 0, seconds_per_step: null, average_seconds_per_step: null, shares: {} };
+    window.OpenVINOPanel.render(window.document.querySelector("section"), snapshot({ state: "running", run }));
+    assert.equal(part("progress").hasAttribute("value"), false);
+});
+
+test("what does not change is not drawn again", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector("section");
+    const found = snapshot({ messages: ["one"] });
+    window.OpenVINOPanel.render(root, found);
+    const first = part("fallbacks").firstChild;
+    window.OpenVINOPanel.render(root, found);
+    assert.equal(part("fallbacks").firstChild, first);
+});
+
+test("precompile sends the sizes; nonsense is said and not sent", async () => {
+    const { requests, part, press, settled } = open({});
+    await settled();
+    await press("precompile");
+    const sent = requests.find((request) => request.method === "POST");
+    assert.equal(sent.path, "./openvino/precompile");
+    const choices = { device: "CPU — a CPU", vae: false, memory_mb: 512, config_json: "{}" };
+    assert.deepEqual(JSON.parse(sent.body), { sizes: [[512, 512]], batch: 1, choices });
+    part("sizes").value = "big";
+    await press("precompile");
+    assert.match(part("alert").textContent, /"big" is no size/);
+    assert.equal(requests.filter((request) => request.method === "POST").length, 1);
+});
+
+test("the server's sentence is shown when it refuses", async () => {
+    const { part, press, settled } = open({ "POST compare": [409, { error: "Something is running already." }] });
+    await settled();
+    await press("compare");
+    assert.equal(part("alert").textContent, "Something is running already.");
+});
+
+test("the cache is cleared only after a yes", async () => {
+    const answers = { "GET cache": [200, { kept: true, entries: 2, bytes: 10, max_bytes: 100 }], "DELETE cache": [200, { removed: 2 }] };
+    const no = open(answers, false);
+    await no.settled();
+    await no.press("clear");
+    assert.equal(no.requests.filter((request) => request.method === "DELETE").length, 0);
+    const yes = open(answers, true);
+    await yes.settled();
+    await yes.press("clear");
+    assert.equal(yes.requests.filter((request) => request.method === "DELETE").length, 1);
+    assert.equal(yes.part("alert").textContent, "2 graphs removed.");
+});
+
+test("a hidden tab asks for nothing", async () => {
+    const { window, requests, settled } = open({});
+    await settled();
+    const before = requests.length;
+    Object.defineProperty(window.document, "hidden", { value: true, configurable: true });
+    window.document.dispatchEvent(new window.Event("visibilitychange"));
+    await settled();
+    assert.equal(requests.length, before);
+});
+
+test("a server that is gone is said to be gone, once it is back nothing is", async () => {
+    const answers = { "GET status": [502, {}] };
+    const { window, part, settled, press } = open(answers);
+    await settled();
+    assert.match(part("alert").textContent, /cannot be read: The server answered 502/);
+    answers["GET status"] = [200, snapshot()];
+    await press("compare");
+    await settled();
+    assert.equal(part("alert").textContent, "");
+    assert.equal(window.document.querySelector("section").dataset.openvinoState, "idle");
+});
+
+test("controls get their tooltips", async () => {
+    const { window, settled } = open({});
+    await settled();
+    assert.equal(window.document.querySelector("#openvino_txt2img_device").title, "where");
+    assert.equal(window.document.querySelector("#openvino_txt2img_memory_mb").title, "how much");
+});

@@ -1,0 +1,89 @@
+"use strict";
+
+const assert = require("node:assert/strict");
+const { test } = require("node:test");
+const { page, snapshot } = require("./helper.js");
+
+const text = page().OpenVINOText;
+const plain = (value) => JSON.parse(JSON.stringify(value)); // values from the page are of the page's own classes
+
+const RUN = {
+    what: "Generating", active: true, seconds: 10, step: 3, steps: 20, seconds_per_step: 0.5, average_seconds_per_step: 1.25,
+    shares: {}, error: "",
+};
+const STAGE = { network: "unet", stage: "convert", label: "Converting UNet 512x512", seconds: 12.3, number: 2, stages: 3 };
+
+test("amounts are written with their units", () => {
+    assert.deepEqual([0, 1023, 2048, 5 * 1024 ** 2, 300 * 1024 ** 3].map(text.bytes), ["0 B", "1023 B", "2.0 KB", "5.0 MB", "300 GB"]);
+    assert.deepEqual([0.0312, 2.08, 125].map(text.seconds), ["31 ms", "2.1 s", "2 min 5 s"]);
+    assert.equal(text.seconds(null), "");
+});
+
+test("a stage comes before the steps, in the headline and in the bar", () => {
+    const preparing = snapshot({ state: "preparing", stage: STAGE, run: RUN });
+    assert.equal(text.headline(preparing), "Converting UNet 512x512");
+    assert.equal(text.progress(preparing), 0.5);
+    assert.match(text.timing(preparing), /^12\.3 s so far, part 2 of 3/);
+    const sampling = snapshot({ state: "running", run: RUN });
+    assert.equal(text.headline(sampling), "Generating, step 3 of 20");
+    assert.equal(text.progress(sampling), 0.15);
+    assert.equal(text.timing(sampling), "500 ms for the last step, 1.3 s per step on average");
+});
+
+test("a screen reader hears of stages, not of every step", () => {
+    const at = (step) => text.spoken(snapshot({ state: "running", run: { ...RUN, step } }));
+    assert.equal(at(3), at(4));
+    assert.equal(text.spoken(snapshot({ stage: STAGE, run: RUN })), "Converting UNet 512x512");
+});
+
+test("what is over is said to be over, and why", () => {
+    assert.equal(text.headline(snapshot()), "Nothing is running");
+    assert.equal(text.headline(snapshot({ run: { ...RUN, active: false } })), "Done in 10.0 s");
+    assert.equal(text.headline(snapshot({ run: { ...RUN, active: false, error: "interrupted" } })), "Ended: interrupted");
+});
+
+test("an unknown number of steps has no bar to fill", () => {
+    assert.equal(text.progress(snapshot({ run: { ...RUN, steps: 0 } })), null);
+});
+
+test("shares: networks by size, then preparing and the rest; nothing invisible", () => {
+    const shares = { other: 0.1, unet: 0.2, vae_decode: 0.5, preparing: 0.19, text_encoder: 0.001 };
+    const networks = { unet: { label: "UNet" }, vae_decode: { label: "VAE decoder" } };
+    const found = text.shares(snapshot({ run: { ...RUN, shares }, networks }));
+    assert.deepEqual(plain(found.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 19 %", "Everything else 10 %"]);
+});
+
+test("a comparison says who is faster, also when it is PyTorch", () => {
+    const job = (pytorch, openvino) => ({
+        kind: "compare", state: "done", text: "", result: { size: "512x512", pytorch_seconds: pytorch, openvino_seconds: openvino },
+    });
+    assert.match(text.jobResult(job(7.3, 2.0)), /OpenVINO is 3\.65 times as fast/);
+    assert.match(text.jobResult(job(1, 2)), /PyTorch is 2\.00 times as fast: leave OpenVINO off/);
+    assert.equal(text.jobResult({ kind: "compare", state: "failed", text: "No model is loaded." }), "No model is loaded.");
+    assert.equal(text.jobResult(null), "");
+});
+
+test("coverage and fallbacks name network, operator, count and reason", () => {
+    const networks = {
+        unet: { label: "UNet", calls: 4, in_pytorch: {}, fallbacks: {} },
+        vae_decode: { label: "VAE decoder", calls: 1, in_pytorch: { "aten.foo": 2 }, fallbacks: { "a reason": 1 } },
+        text_encoder: { label: "text encoder", calls: 0, in_pytorch: {}, fallbacks: {}, corrections: { "not finite": 2 } },
+    };
+    assert.deepEqual(plain(text.coverage(snapshot({ networks }))), ["UNet: 100 % in OpenVINO", "VAE decoder: in PyTorch aten.foo (2)"]);
+    assert.deepEqual(plain(text.fallbacks(snapshot({ networks }))), [
+        "VAE decoder ran in PyTorch 1 time: a reason",
+        "text encoder, 2 times: not finite",
+    ]);
+});
+
+test("sizes are read from what people write", () => {
+    assert.deepEqual(plain(text.parseSizes("512x512, 768 X 512;640×384")), { sizes: [[512, 512], [768, 512], [640, 384]] });
+    for (const bad of ["", "  ", "512", "512x", "axb", "512x512x512", "-8x8"]) {
+        assert.match(text.parseSizes(bad).error, /for example/, bad);
+    }
+});
+
+test("the cache is described", () => {
+    assert.equal(text.cache({ kept: true, entries: 1, bytes: 2048, max_bytes: 1024 ** 3 }), "1 prepared graph on disk, 2.0 KB of at most 1.0 GB");
+    assert.equal(text.cache({ kept: false }), "Nothing is kept on disk.");
+});

@@ -1,0 +1,5 @@
+"""One generation at a time."""
+
+import threading
+
+queue_lock = threading.Lock()

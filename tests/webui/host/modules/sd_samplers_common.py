@@ -1,0 +1,5 @@
+"""What samplers share."""
+
+
+class InterruptedException(BaseException):
+    """The user wants no more steps."""

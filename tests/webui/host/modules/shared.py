@@ -1,0 +1,75 @@
+"""Options, state, and the model in use."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+loaded_hypernetworks: list[Any] = []
+cmd_opts = SimpleNamespace(no_half=True)
+
+
+class OptionInfo:
+    def __init__(self, default: Any = None, label: str = "", component: Any = None, component_args: Any = None) -> None:
+        self.default, self.label, self.component, self.component_args = default, label, component, component_args
+        self.section: tuple[str, str] | None = None
+
+    def info(self, text: str) -> OptionInfo:
+        return self
+
+
+def options_section(section: tuple[str, str], options: dict[str, OptionInfo]) -> dict[str, OptionInfo]:
+    for option in options.values():
+        option.section = section
+    return options
+
+
+class Options:
+    """Settings: attributes, with the defaults of those that are known."""
+
+    def __init__(self) -> None:
+        self.data_labels: dict[str, OptionInfo] = {}
+        self.__dict__.update(DEFAULTS)
+
+    def add_option(self, name: str, option: OptionInfo) -> None:
+        self.data_labels[name] = option
+        if not hasattr(self, name):
+            setattr(self, name, option.default)
+
+
+DEFAULTS: dict[str, Any] = {
+    "sd_model_checkpoint": "a",
+    "CLIP_stop_at_last_layers": 1,
+    "upcast_attn": False,
+    "lora_functional": False,
+    "persistent_cond_cache": True,
+    "s_min_uncond": 0.0,
+    "skip_early_cond": 0.0,
+    "batch_cond_uncond": True,
+    "sd_vae_decode_method": "Full",
+    "hires_fix_refiner_pass": "second pass",
+}
+opts = Options()
+
+
+class State:
+    """What goes on now, and what the user asked for meanwhile."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self.interrupted = self.skipped = self.stopping_generation = False
+        self.sampling_step = self.sampling_steps = 0
+        self.textinfo: str | None = None
+
+
+state = State()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "sd_model":
+        from modules import sd_models
+
+        return sd_models.model_data.sd_model
+    raise AttributeError(name)

@@ -1,0 +1,83 @@
+"""The built-in LoRA extension: forwards of layers that write into weights, lazily, and restore them lazily too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from modules import shared
+
+loaded_networks: list[Any] = []
+CLASSES = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm)
+_originals: dict[type, Any] = {}
+
+
+class Network:
+    """A LoRA: a seeded change of every matrix of UNet and text encoder."""
+
+    def __init__(self, name: str, strength: float) -> None:
+        self.name, self.te_multiplier, self.unet_multiplier, self.dyn_dim = name, strength, strength, None
+
+    def change(self, layer: torch.nn.Module) -> torch.Tensor | None:
+        name: str = layer.network_layer_name  # type: ignore[assignment]
+        weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+        if weight.dim() != 2 or name.startswith("first_stage"):
+            return None
+        seed = sum((i + 1) * ord(c) for i, c in enumerate(self.name + name)) % 2**31
+        noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)) / weight.shape[1] ** 0.5
+        return 0.7 * (self.te_multiplier if name.startswith("cond_stage") else self.unet_multiplier) * noise
+
+
+def load_networks(tags: list[tuple[str, float]]) -> None:
+    loaded_networks[:] = [Network(name, strength) for name, strength in tags]
+
+
+def network_apply_weights(layer: Any) -> None:
+    if getattr(layer, "network_layer_name", None) is None:
+        return
+    wanted = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in loaded_networks)
+    current = getattr(layer, "network_current_names", ())
+    if wanted and getattr(layer, "network_weights_backup", None) is None:
+        layer.network_weights_backup = layer.weight.detach().clone()
+    if current == wanted:
+        return
+    with torch.no_grad():
+        if getattr(layer, "network_weights_backup", None) is not None:
+            layer.weight.copy_(layer.network_weights_backup)
+        for network in loaded_networks:
+            change = network.change(layer)
+            if change is not None:
+                layer.weight.copy_(layer.weight + change)
+    layer.network_current_names = wanted
+
+
+def _functional(layer: Any, original: Any, x: Any) -> Any:
+    y = original(layer, x)
+    for network in loaded_networks:
+        change = network.change(layer) if getattr(layer, "network_layer_name", None) else None
+        if change is not None:
+            y = y + torch.nn.functional.linear(x, change)
+    return y
+
+
+def _forward(original: Any) -> Any:
+    def forward(self: Any, x: Any) -> Any:
+        if shared.opts.lora_functional:
+            return _functional(self, original, x) if loaded_networks else original(self, x)
+        network_apply_weights(self)
+        return original(self, x)
+
+    return forward
+
+
+def patch_classes() -> None:
+    for owner in CLASSES:
+        _originals[owner] = owner.forward
+        owner.forward = _forward(owner.forward)  # type: ignore[assignment]
+
+
+def unpatch_classes() -> None:
+    for owner, forward in _originals.items():
+        owner.forward = forward  # type: ignore[assignment]
+    _originals.clear()
+    loaded_networks.clear()

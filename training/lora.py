@@ -1,0 +1,82 @@
+"""LoRA on ldm's UNet and the text encoder, saved under the key names of kohya's trainer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .networks import config
+from .state import Pair
+
+UNET_TARGET = re.compile(r"transformer_blocks\.\d+\.(attn[12]\.(to_[qkv]|to_out\.0)|ff\.net\.(0\.proj|2))$|proj_(in|out)$")
+TEXT_TARGET = re.compile(r"(self_attn\.(q|k|v|out)_proj|mlp\.fc[12])$")
+
+
+def diffusers_name(name: str) -> str:
+    """The diffusers name of a module in a spatial transformer of ldm's UNet (``input_blocks.1.1.proj_in``, say)."""
+    blocks = config()["unet_config"]["params"]["num_res_blocks"] + 1
+    kind, *rest = name.split(".")
+    if kind == "middle_block":
+        return ".".join(["mid_block", "attentions", "0", *rest[1:]])
+    number = int(rest[0])
+    level, place = divmod(number - 1 if kind == "input_blocks" else number, blocks)
+    return ".".join(["down_blocks" if kind == "input_blocks" else "up_blocks", str(level), "attentions", str(place), *rest[2:]])
+
+
+def targets(pair: Pair) -> dict[str, nn.Module]:
+    """kohya's name to module, for every layer that gets a LoRA."""
+    found = {}
+    for name, module in pair.unet.named_modules():
+        if UNET_TARGET.search(name) and name.split(".")[0] in ("input_blocks", "middle_block", "output_blocks"):
+            found["lora_unet_" + diffusers_name(name).replace(".", "_")] = module
+    for name, module in pair.text.named_modules():
+        if TEXT_TARGET.search(name):
+            found["lora_te_" + name.replace(".", "_")] = module
+    return found
+
+
+class Lora(nn.Module):
+    """Low-rank updates beside frozen layers, through forward hooks.
+
+    Args:
+        pair: the frozen networks.
+        rank: of every update; alpha is the same, so that the multiplier is one.
+    """
+
+    def __init__(self, pair: Pair, rank: int) -> None:
+        super().__init__()
+        self.rank, self.names = rank, list(targets(pair))
+        self.down, self.up = nn.ParameterList(), nn.ParameterList()
+        self.multiplier, self.handles = 1.0, []
+        for place, module in enumerate(targets(pair).values()):
+            weight = module.weight
+            self.down.append(torch.randn(rank, *weight.shape[1:], device=weight.device) * weight[0].numel() ** -0.5)
+            self.up.append(torch.zeros(weight.shape[0], rank, *weight.shape[2:], device=weight.device))
+            self.handles.append(module.register_forward_hook(self._hook(place)))
+
+    def _hook(self, place: int):
+        def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            apply = F.conv2d if isinstance(module, nn.Conv2d) else F.linear
+            return output + self.multiplier * apply(apply(inputs[0], self.down[place]), self.up[place])
+
+        return add
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self.handles:
+            handle.remove()
+
+    def save(self, path: Path, metadata: dict[str, str]) -> None:
+        """Write a kohya-style file, float16."""
+        tensors = {}
+        for name, down, up in zip(self.names, self.down, self.up, strict=True):
+            tensors[f"{name}.lora_down.weight"] = down.detach().half().cpu().contiguous()
+            tensors[f"{name}.lora_up.weight"] = up.detach().half().cpu().contiguous()
+            tensors[f"{name}.alpha"] = torch.tensor(float(self.rank), dtype=torch.float16)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, path, metadata)
