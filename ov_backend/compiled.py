@@ -16,7 +16,7 @@ from typing import Protocol
 import openvino as ov
 import torch
 
-from ov_backend import devices
+from ov_backend import cpu_forms, devices
 from ov_backend.convert import Graph, parameter_name
 from ov_backend.dtypes import FROM_NAME, constant, share
 from ov_backend.errors import InputMismatch
@@ -160,6 +160,8 @@ def bind_and_compile(
 def _compile(graph: Graph, live: Mapping[str, torch.Tensor], settings: Settings, timings: Timings) -> ov.CompiledModel:
     start = time.perf_counter()
     model = bind(graph, live)
+    if devices.members(settings.device) == ["CPU"]:
+        cpu_forms.apply(model, devices.resolved_precision(settings))
     timings.bind = time.perf_counter() - start
     start = time.perf_counter()
     compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
