@@ -208,7 +208,25 @@ def _serve(given: argparse.Namespace) -> int:
     return serve.serve(options, lambda url: print(f"Open {url}", flush=True))
 
 
-_COMMANDS: tuple[Callable[[Any], None], ...] = (_add_demo, _add_devices, _add_cache, _add_serve)
+# ---------------------------------------------------------------- report
+
+
+def _add_report(commands: Any) -> None:
+    text = "Report how much of a checkpoint's networks, or of a module, runs in OpenVINO."
+    parser = _command(commands, "report", _report, text)
+    what = "a checkpoint file, or module:callable that returns (model, inputs); inputs are a tuple, or a dict of keywords"
+    parser.add_argument("target", metavar="CHECKPOINT|module:callable", help=what)
+    parser.add_argument("--size", type=int, default=512, help="width and height of a checkpoint's picture, default 512")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the partitions into this file")
+
+
+def _report(given: argparse.Namespace) -> int:
+    from ov_backend import report_command
+
+    return report_command.run(given)
+
+
+_COMMANDS: tuple[Callable[[Any], None], ...] = (_add_demo, _add_devices, _add_cache, _add_serve, _add_report)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -104,6 +104,8 @@ def _reason(node: Node, settings: Settings) -> str:
         return wrong
     computed = {*COMPUTED, torch.float64} if settings.truncate_long_and_double else COMPUTED
     for value in _values(node):
+        if value.dtype.is_complex:
+            return f"computes in {str(value.dtype).removeprefix('torch.')}, which OpenVINO does not have"
         if value.dtype not in computed:
             return f"computes in {str(value.dtype).removeprefix('torch.')}, which OpenVINO would round to less"
         if value.numel() == 0:

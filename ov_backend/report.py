@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from ov_backend.dynamo_graph import DynamoGraph
 from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
 from ov_backend.program import Program
 from ov_backend.program import build as build_program
+from ov_backend.report_svg import engineering
 from ov_backend.settings import Settings, operator_name
 from ov_backend.signature import Binder
 
@@ -44,12 +46,21 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Part:
-    """A run of operators on one side: ``where`` is "OpenVINO" or "PyTorch"; ``flops`` and ``bytes`` are estimates."""
+    """A run of operators on one side.
+
+    Attributes:
+        where: "OpenVINO" or "PyTorch".
+        operators: how many there are.
+        flops: an estimate.
+        bytes: an estimate.
+        names: the operators, each once, the most frequent first.
+    """
 
     where: str
     operators: int
     flops: int
     bytes: int
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,9 @@ class GraphReport:
     def text(self) -> str:
         """A few lines to read."""
         inside = sum(part.where == "OpenVINO" for part in self.parts)
-        head = f"{self.name}: {self.operators} operators, {self.percent:.4g} % in OpenVINO, {inside} partitions"
-        amounts = f"{_engineering(self.flops)}FLOP, {_engineering(self.bytes)}B, weights {_engineering(self.weight_bytes)}B"
+        counts = _counted(self.operators, "operator"), _counted(inside, "partition")
+        head = f"{self.name}: {counts[0]}, {self.percent:.4g} % in OpenVINO, {counts[1]}"
+        amounts = f"{engineering(self.flops)}FLOP, {engineering(self.bytes)}B, weights {engineering(self.weight_bytes)}B"
         lines = [f"{head}, {amounts}"]
         if self.reason:
             lines.append(f"    in PyTorch as a whole: {self.reason}")
@@ -113,7 +125,8 @@ class Report:
 
     def text(self) -> str:
         """To read in a terminal."""
-        head = f"{len(self.graphs)} graphs, {len(self.breaks)} graph breaks, {self.percent:.4g} % of the operators in OpenVINO"
+        counts = ", ".join(_counted(len(what), name) for what, name in ((self.graphs, "graph"), (self.breaks, "graph break")))
+        head = f"{counts}, {self.percent:.4g} % of the operators in OpenVINO"
         return "\n".join([head, *(graph.text() for graph in self.graphs), *(f"graph break: {one}" for one in self.breaks)])
 
     def as_dict(self) -> dict[str, Any]:
@@ -252,7 +265,8 @@ def _parts(program: Program | None, gm: GraphModule) -> Iterator[Part]:
 
 
 def _part(where: str, nodes: Sequence[Node]) -> Part:
-    return Part(where, len(nodes), sum(map(_flops, nodes)), sum(map(_bytes, nodes)))
+    names = Counter(operator_name(node.target) for node in nodes)
+    return Part(where, len(nodes), sum(map(_flops, nodes)), sum(map(_bytes, nodes)), tuple(n for n, _ in names.most_common()))
 
 
 def _flops(node: Node) -> int:
@@ -299,9 +313,5 @@ def _break(reason: Any) -> str:
     return f"{str(reason.reason).strip().splitlines()[0]} at {where}"
 
 
-def _engineering(value: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if value < 1000:
-            return f"{value:.4g} {unit}"
-        value /= 1000
-    return f"{value:.4g} P"
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

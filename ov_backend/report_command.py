@@ -17,18 +17,6 @@ from ov_backend.report import Report, explain, of_module
 from ov_backend.settings import Settings
 
 
-def add(commands: Any) -> None:
-    """Add the subcommand to the command line."""
-    text = "Report how much of a checkpoint's networks, or of a module, runs in OpenVINO."
-    parser = commands.add_parser("report", help=text, description=text)
-    parser.set_defaults(run=run)
-    what = "a checkpoint file, or module:callable that returns (model, inputs); inputs are a tuple, or a dict of keywords"
-    parser.add_argument("target", metavar="CHECKPOINT|module:callable", help=what)
-    parser.add_argument("--size", type=int, default=512, help="width and height of the picture, default 512")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the partitions into this file")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-
-
 def run(given: argparse.Namespace) -> int:
     """Make the report; the exit code is 0."""
     report = of_target(given.target, given.size)
@@ -54,7 +42,12 @@ def of_target(target: str, size: int = 512) -> Report:
         make: Callable[[], Any] = getattr(importlib.import_module(name), attribute)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"{target!r} cannot be imported ({error}); give module:callable.") from error
-    model, inputs = make()
+    if not callable(make):
+        raise SettingsError(f"{target!r} is {make!r}, which cannot be called; give module:callable.")
+    made = make()
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (tuple, list, dict)):
+        raise SettingsError(f"{target!r} returned {type(made).__name__}; module:callable must return (model, inputs).")
+    model, inputs = made
     return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import ov_backend
-from ov_backend import report, report_command
-from ov_backend.errors import SettingsError
+from ov_backend import __main__ as cli
+from ov_backend import report
 
 
 def bar(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -60,16 +59,62 @@ def test_json_and_svg() -> None:
     assert len(boxes) == 1 + 2 + sum(len(graph.parts) for graph in told.graphs)  # background, legend, partitions
 
 
+def test_the_picture_names_what_stays_in_pytorch_and_where_it_breaks() -> None:
+    model, inputs = example()
+    texts = [text for text in ElementTree.fromstring(ov_backend.explain(model, *inputs).svg()).itertext() if text.strip()]
+    assert "linalg_inv_ex" in texts
+    assert "PyTorch: 1 operator" in texts
+    assert any(text.startswith("Graph break:") and "if b.sum() < 0" in text for text in texts)
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_command(as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = SimpleNamespace(target="tests.backend.test_report:example", size=64, json=as_json, svg=tmp_path / "p.svg")
-    assert report_command.run(given) == 0  # type: ignore[arg-type]
+    given = ["report", "tests.backend.test_report:example", "--svg", str(tmp_path / "p.svg"), *(["--json"] if as_json else [])]
+    assert cli.main(given) == 0
     printed = capsys.readouterr().out
-    assert json.loads(printed)["breaks"] if as_json else "1 graph breaks" in printed
-    assert (tmp_path / "p.svg").read_text(encoding="utf-8").startswith("<svg")
+    if as_json:
+        told = json.loads(printed)
+        assert (len(told["graphs"]), len(told["breaks"])) == (2, 1)
+    else:
+        assert printed.startswith("2 graphs, 1 graph break, ")
+        assert "in PyTorch: 1 x aten.linalg_inv_ex.default: OpenVINO has no conversion for it" in printed
+    ElementTree.parse(tmp_path / "p.svg")
 
 
-@pytest.mark.parametrize("target", ["nowhere", "no_such_module:f", "tests.backend.test_report:no_such_name"])
-def test_command_refuses_other_targets(target: str) -> None:
-    with pytest.raises(SettingsError, match="module:callable"):
-        report_command.of_target(target)
+def with_keywords() -> tuple[object, dict[str, torch.Tensor]]:
+    return (lambda x, scale: (x * scale).softmax(-1)), {"x": torch.randn(3, 4), "scale": torch.ones(4)}
+
+
+def test_command_takes_keyword_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", "tests.backend.test_report:with_keywords"]) == 0
+    assert "2 operators, 100 % in OpenVINO, 1 partition" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "target", ["nowhere", "no_such_module:f", "tests.backend.test_report:no_such_name", "tests.backend.test_report:FIVE"]
+)
+def test_command_refuses_other_targets(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", target]) == 2
+    said = capsys.readouterr().err
+    assert "module:callable" in said
+    assert len(said.splitlines()) == 1
+
+
+FIVE = 5
+
+
+SMALL_UNET = {"block_out_channels": (32, 64), "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D")}
+SMALL_UNET |= {"up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "attention_head_dim": (4, 8)}
+SMALL_VAE = {"block_out_channels": (32, 32, 32, 32)}
+
+
+def test_command_on_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    from ov_backend.random_checkpoint import write_random_checkpoint
+
+    path = write_random_checkpoint(tmp_path / "x.safetensors", unet=SMALL_UNET, vae=SMALL_VAE, text={"num_hidden_layers": 2})
+    assert cli.main(["report", str(path), "--size", "64", "--json", "--svg", str(tmp_path / "p.svg")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["percent"] == 100.0
+    assert {graph["name"] for graph in told["graphs"]} == {"unet", "vae_encode", "vae_decode", "text_encoder"}
+    assert all(graph["flops"] and graph["weight_bytes"] for graph in told["graphs"])
