@@ -9,10 +9,13 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.10 python3,$(she
 PYTHON_PINS ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) \
                 $(foreach p,python3.10 python3.11,$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
 ARGS ?=
+# Tests run in as many processes as this, each with one thread of PyTorch's.
+JOBS ?= 2
 
 VENV := .venv
 PINS := .venv-webui-pins
 PIP  := pip install --quiet --disable-pip-version-check
+PYTEST := -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: demo test test-webui-pins lint javascript bench clean
 
@@ -20,10 +23,10 @@ demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
 
 test: $(VENV)/.ready-test lint javascript
-	$(VENV)/bin/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) $(ARGS)
 
 test-webui-pins: $(PINS)/.ready-test
-	$(PINS)/bin/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PINS)/bin/python $(PYTEST) $(ARGS)
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
