@@ -15,7 +15,7 @@ JOBS ?= 2
 VENV := .venv
 PINS := .venv-webui-pins
 PIP  := pip install --quiet --disable-pip-version-check
-PYTEST := -m pytest -n $(JOBS) --dist loadfile
+PYTEST := -m pytest -n $(JOBS) --dist worksteal
 
 .PHONY: demo test test-webui-pins lint javascript bench clean
 
