@@ -74,7 +74,8 @@ class Generation:
         for entry in ENTRIES:
             if getattr(self.choices, entry.kind) and entry.owner is not None:
                 self._swaps.append(Swap(entry.owner, entry.function, self._maker(entry)))
-        self.p.extra_generation_params[INFOTEXT] = self._infotext
+        # a dict of its own: X/Y/Z plot copies the processing object for every cell, and its cells share the one
+        self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT: self._infotext}
         if self.choices.text_encoder and shared.opts.persistent_cond_cache:
             caches = kept.conditionings(self.choices)
         else:

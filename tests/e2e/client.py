@@ -13,7 +13,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -56,8 +57,9 @@ class WebUI:
 
     url: str
     log: Path | None = None
-    #: What its own settings are; restored after every test.
+    #: What its own settings are.
     settings: dict[str, Any] = field(default_factory=dict)
+    _written: set[str] = field(default_factory=set)
 
     def api(self, path: str, body: Any = None, timeout: float = 900, method: str | None = None) -> Any:
         """One request; RuntimeError with the WebUI's own words where it fails."""
@@ -112,9 +114,11 @@ class WebUI:
         }
         checkpoint = body.pop("checkpoint", None)
         if checkpoint:
-            body["override_settings"] = {**body.get("override_settings", {}), "sd_model_checkpoint": checkpoint}
+            # first of all: the WebUI sets them in this order, and a VAE goes into the checkpoint loaded then
+            body["override_settings"] = {"sd_model_checkpoint": checkpoint, **body.get("override_settings", {})}
         if "override_settings" in body:
             body.setdefault("override_settings_restore_afterwards", True)
+            self._write_down(body["override_settings"])
         kind = "img2img" if "init_images" in body else "txt2img"
         for name in ("init_images", "mask"):
             value = body.get(name)
@@ -125,6 +129,13 @@ class WebUI:
         answer = self.api(f"/sdapi/v1/{kind}", body)
         return Pictures([from_png(image) for image in answer["images"]], json.loads(answer["info"])["infotexts"])
 
+    def _write_down(self, names: Iterable[str]) -> None:
+        """The WebUI restores an overridden setting only where the setting was written down once."""
+        new = [name for name in names if name in self.settings and name not in self._written]
+        if new:
+            self.set_options(**{name: self.settings[name] for name in new})
+            self._written.update(new)
+
     def accelerated(self, arguments: list[Any] | None = None, **fields: Any) -> Pictures:
         """The same with the script."""
         arguments = arguments if arguments is not None else argument_list()
@@ -133,6 +144,11 @@ class WebUI:
     def set_options(self, **options: Any) -> None:
         """Change settings for good, as "Apply settings" does."""
         self.api("/sdapi/v1/options", options)
+
+    def fallbacks(self) -> Counter[str]:
+        """How often PyTorch answered in place of a compiled network, by network and reason."""
+        networks = self.api("/openvino/status")["networks"]
+        return Counter({f"{name}: {why}": n for name, seen in networks.items() for why, n in seen["fallbacks"].items()})
 
     def probe(self) -> dict[str, Any]:
         """What the probe extension sees from inside."""
@@ -189,9 +205,6 @@ def _serving(folder: Path, python: str, scratch: Path) -> Iterator[WebUI]:
     log = scratch / "webui.log"
     flags = os.environ.get("WEBUI_FLAGS", "--skip-torch-cuda-test --use-cpu all --no-half --precision full").split()
     command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port), *flags]
-    settings = folder / "settings-default.json"
-    if settings.exists():  # all keys present, as after "Apply settings": otherwise overrides stick
-        (scratch / "config.json").write_bytes(settings.read_bytes())
     command += ["--ui-settings-file", str(scratch / "config.json"), "--ui-config-file", str(scratch / "ui-config.json")]
     environment = {**os.environ, "SD_WEBUI_RESTARTING": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as output:

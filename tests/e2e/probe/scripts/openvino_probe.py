@@ -1,12 +1,16 @@
 """A second extension for the end-to-end tests: it looks from inside whether anything is left behind, and misbehaves on
 request as other extensions do. Linked into a WebUI's extensions by the suite only when the suite starts that WebUI."""
 
+import base64
 import gc
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import psutil
-from modules import processing, script_callbacks, scripts, shared
+from modules import call_queue, img2img, processing, script_callbacks, scripts, shared
+from modules import sd_hijack_optimizations as optimizations
 
 CLASSES = (
     ("ldm.modules.diffusionmodules.openaimodel", "UNetModel", "forward"),
@@ -24,7 +28,13 @@ CLASSES = (
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder2", "text_transformer_forward"),
 )
-ORIGINALS = {}
+#: The WebUI itself puts the one in the other's place whenever it loads a checkpoint.
+PLAIN = (
+    optimizations.diffusionmodules_model_AttnBlock_forward,
+    optimizations.sgm_diffusionmodules_model_AttnBlock_forward,
+)
+#: Kept where reloading the page does not reach: what was there at the very beginning.
+ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
 
 
 def functions():
@@ -42,19 +52,63 @@ def instances():
     return [f"{n}.{path}" for n, root in roots.items() for path, m in root.named_modules() if "forward" in vars(m)]
 
 
+def extension():
+    """The folder of the extension under test, by which it can be disabled; None while it is."""
+    files = (Path(data.path) for data in scripts.scripts_data)
+    return next((file.parents[1].name for file in files if file.name == "openvino_accelerate.py"), None)
+
+
+def of_folder(body):
+    """What img2img's tab "Batch" does: every picture of a folder, one after the other, by one processing object."""
+    runner = scripts.scripts_img2img
+    arguments = [0, *(None if component is None else component.value for component in runner.inputs[1:])]
+    for number, script in enumerate(runner.selectable_scripts, start=1):
+        if body["script_args"] and script.title().lower() == body["script_name"].lower():
+            arguments[script.args_from : script.args_to] = body["script_args"]
+            arguments[0] = number
+    with call_queue.queue_lock, tempfile.TemporaryDirectory() as folder:
+        for number, image in enumerate(body["init_images"]):
+            (Path(folder) / f"{number}.png").write_bytes(base64.b64decode(image))
+        p = processing.StableDiffusionProcessingImg2Img(sd_model=shared.sd_model, outpath_samples=folder, **body["fields"])
+        p.scripts, p.script_args = runner, tuple(arguments)
+        for name in ("seed", "steps", "sampler_name"):  # these came from the page's controls just now
+            setattr(p, name, body["fields"][name])
+        p.do_not_save_samples = p.do_not_save_grid = True
+        shared.state.begin(job="batch")
+        try:
+            return img2img.process_batch(p, folder, "", "", arguments)
+        finally:
+            p.close()
+            shared.state.end()
+
+
 def routes(_, app):
     """Answer what is left behind, and how much memory is in use."""
-    ORIGINALS.update(functions())
+    if not ORIGINALS and shared.sd_model is not None:  # by asking for the model: loading the first one replaces functions
+        ORIGINALS.update(functions())
 
     @app.get("/probe/state")
     def state():
         gc.collect()
         now = functions()
         return {
-            "replaced": sorted(name for name in now if now[name] is not ORIGINALS[name]),
+            "replaced": sorted(name for name in now if now[name] is not ORIGINALS[name] and now[name] not in PLAIN),
             "instances": instances(),
             "rss": psutil.Process(os.getpid()).memory_info().rss,
+            "extension": extension(),
         }
+
+    @app.post("/probe/stop")
+    def stop():
+        shared.state.stop_generating()
+        return {}
+
+    @app.post("/probe/batch")
+    def batch(body: dict):
+        from modules.api import api  # not before the page is made: it notes which settings there are
+
+        done = of_folder(body)
+        return {"images": [api.encode_pil_to_base64(image) for image in done.images], "infotexts": done.infotexts}
 
     @app.post("/probe/reload-ui")
     def reload_ui():
