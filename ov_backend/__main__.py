@@ -1,6 +1,7 @@
 """``python -m ov_backend COMMAND``: arguments in, text or JSON out. What the commands do is done elsewhere.
 
-Exit codes: 0 done, 1 something to see to was found (``cache verify``), 2 bad input (one sentence on stderr), 130 interrupted.
+Exit codes: 0 done, 1 something to see to was found (``cache verify``, ``precompile``), 2 bad input (one sentence on stderr), 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ov_backend import precompile_command
 from ov_backend.errors import OVBackendError
 
 if TYPE_CHECKING:
@@ -226,7 +228,14 @@ def _report(given: argparse.Namespace) -> int:
     return report_command.run(given)
 
 
-_COMMANDS: tuple[Callable[[Any], None], ...] = (_add_demo, _add_devices, _add_cache, _add_serve, _add_report)
+_COMMANDS: tuple[Callable[[Any], None], ...] = (
+    _add_demo,
+    _add_devices,
+    _add_cache,
+    precompile_command.add,
+    _add_serve,
+    _add_report,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

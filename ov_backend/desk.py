@@ -46,6 +46,23 @@ class Control:
             raise Interrupted("Ended by the user.")
         self.job.done, self.job.text = done, text
 
+    def prepare(self, sizes: Sequence[Size], batch: int, generate: Callable[[int, int, int], Any]) -> None:
+        """Make networks ready for every size by a rehearsal of ``generate(width, height, batch)``, a picture of one step.
+
+        Raises:
+            Interrupted: the user has ended the job.
+        """
+        from ov_backend.precompile import every, precompile  # not before it is wanted: it loads OpenVINO
+
+        precompile(
+            every(sizes, [batch]),
+            lambda size: generate(*size),
+            begin=lambda size: self.step(self.job.done, f"Preparing {size[0]}x{size[1]}"),
+            done=lambda size: self.step(self.job.done + 1, ""),
+            cancel=self.event.is_set,
+        )
+        self.step(len(sizes), "")
+
 
 #: Makes networks ready for sizes and a batch, with these choices; None are those used last.
 Precompile = Callable[[Sequence[Size], int, "Choices | None", Control], None]

@@ -230,6 +230,7 @@ def _only_written(cls: Any) -> frozenset[str]:
     for base in cls.__mro__:
         if not _versioned(base.__module__):
             for name, member in vars(base).items():
+                member = theirs(member)  # ours may stand there while it is asked for the first time
                 if isinstance(member, types.FunctionType) and name != "__init__":
                     for instruction in dis.get_instructions(member):
                         if instruction.opname == "STORE_ATTR":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from ov_backend import precompile as ahead
 from ov_backend.engine import Engine, Progress
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.settings import Settings
@@ -31,8 +32,10 @@ ROLES: tuple[tuple[str, str], ...] = (
 class Accelerated:
     """Networks that run in OpenVINO until :meth:`restore`; also a context manager that restores on exit."""
 
-    def __init__(self, modules: Mapping[str, torch.nn.Module], settings: Settings, progress: Progress | None = None) -> None:
+    def __init__(self, target: Any, settings: Settings, progress: Progress | None = None) -> None:
+        modules = networks_of(target)
         self.engine = Engine(settings, progress)
+        self._target = target
         self._swaps: list[Swap] = []
         try:
             for name, module in modules.items():
@@ -52,6 +55,40 @@ class Accelerated:
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks (reason: count), seconds by stage, signatures."""
         return self.engine.stats()
+
+    def precompile(
+        self,
+        sizes: Iterable[tuple[int, int]],
+        batches: Iterable[int] = (1,),
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        generate: Callable[[ahead.Size], Any] | None = None,
+        begin: Callable[[ahead.Size], None] = lambda size: None,
+        done: Callable[[ahead.Size], None] = lambda size: None,
+        cancel: Callable[[], bool] = lambda: False,
+    ) -> list[ahead.Size]:
+        """Make the networks ready for pictures of every size and every number of them at once; nothing is computed.
+
+        Args:
+            sizes: (width, height) in pixels.
+            batches: pictures at once (``num_images_per_prompt``).
+            arguments: of the pipeline's call, where they will differ from its defaults: ``{"guidance_scale": 1.0}``.
+            generate: calls the networks for one (width, height, batch); a pipeline needs none, a dict of modules does.
+            begin: told of each (width, height, batch) before anything is made for it; ``accelerate``'s ``progress``
+                tells of the stages in between.
+            done: told of each that is ready.
+            cancel: asked many times a second, from the calling thread; once true, this returns within a second. What was
+                begun goes on in the background and is kept.
+
+        Returns:
+            The (width, height, batch) that are ready.
+
+        Raises:
+            SettingsError: there is no way to make a picture: neither a pipeline nor ``generate``.
+            OVBackendError: with ``Settings(fallback="raise")``, a network cannot run in OpenVINO.
+        """
+        generate = generate or ahead.generator_of(self._target, arguments)
+        return ahead.precompile(ahead.every(sizes, batches), generate, begin=begin, done=done, cancel=cancel)
 
     def restore(self) -> None:
         """Put the exact original forwards back and let go of everything compiled. May be called twice."""
@@ -83,7 +120,7 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
         DeviceError: the device is not there, or cannot compute in that precision.
         SwapError: a network is accelerated already.
     """
-    return Accelerated(networks_of(target), settings or Settings(), progress)
+    return Accelerated(target, settings or Settings(), progress)
 
 
 def _with_tensor_timestep(network: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,6 @@ from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.graph_store import GraphStore
 from ov_backend.infotext import Parameters
 from ov_backend.pipelines import networks_of
-from ov_backend.rehearsal import rehearsing
 from ov_backend.status import Status
 from ov_backend.swap import Swap, swap_forward
 
@@ -185,13 +184,14 @@ class Studio:
 
     def _precompile(self, sizes: Sequence[Size], batch: int, choices: Choices | None, control: Control) -> None:
         """Rehearse a step of every size: networks get ready for what the pipeline will really call them with."""
+
+        def generate(width: int, height: int, batch: int) -> None:
+            self._pictures(Parameters(width=width, height=height, steps=1, batch=batch), None)
+
         with self._lock:
             self._interrupt.clear()
-            for done, (width, height) in enumerate(sizes):
-                control.step(done, f"Preparing {width}x{height}")
-                parameters = Parameters(width=width, height=height, steps=1, batch=batch)
-                with self._accelerated(choices or self._choices), rehearsing(control.event.is_set):
-                    self._pictures(parameters, None)
+            with self._accelerated(choices or self._choices):
+                control.prepare(sizes, batch, generate)
 
     def _compare(self, choices: Choices | None, control: Control) -> dict[str, Any]:
         """Seconds of one step by PyTorch and by OpenVINO, each the second of two, so that nothing is prepared in it."""

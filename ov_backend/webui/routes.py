@@ -16,7 +16,6 @@ from ov_backend.choices import Choices
 from ov_backend.desk import Control, Desk, Size, Unavailable
 from ov_backend.errors import Interrupted
 from ov_backend.graph_store import GraphStore
-from ov_backend.rehearsal import rehearsing
 from ov_backend.routes import add_routes
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.kept import CACHE_DIR, kept
@@ -81,11 +80,7 @@ def _store() -> GraphStore | None:
 
 def _precompile(sizes: Sequence[Size], batch: int, choices: Choices | None, control: Control) -> None:
     """Rehearse a short generation of every size: networks get ready for what the WebUI will really call them with."""
-    for done, (width, height) in enumerate(sizes):
-        control.step(done, f"Preparing {width}x{height}")
-        with rehearsing(control.event.is_set):
-            _generate(width, height, batch, choices or defaults())
-    control.step(len(sizes), "")
+    control.prepare(sizes, batch, lambda width, height, batch: _generate(width, height, batch, choices or defaults()))
 
 
 def _compare(choices: Choices | None, control: Control) -> dict[str, Any]:

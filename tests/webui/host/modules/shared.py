@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 loaded_hypernetworks: list[Any] = []
-cmd_opts = SimpleNamespace(no_half=True)
+cmd_opts = SimpleNamespace(no_half=True, no_prompt_history=False)
 
 
 class OptionInfo:
@@ -58,10 +58,17 @@ class State:
     def __init__(self) -> None:
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, job: str = "") -> None:
+        self.job = job
         self.interrupted = self.skipped = self.stopping_generation = False
         self.sampling_step = self.sampling_steps = 0
         self.textinfo: str | None = None
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+    def end(self) -> None:
+        self.job = ""
 
 
 state = State()
