@@ -1,4 +1,10 @@
-"""The WebUI that the suite drives: WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON to start one. Without them all is skipped."""
+"""The WebUI that the suite drives: WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON to start one. Without them all is skipped.
+
+It takes what it finds there: checkpoints by words in their names ("xl", "refiner", "sd2", "inpaint"; SD 1.x ones have none
+of these: the first and second of different configurations, the third and fourth of one), LoRAs, a VAE, an embedding, a
+hypernetwork. Small ones of random weights do, each with its .yaml beside it; demo_checkpoint/ is a good first one. Run it in
+one process (no ``-n``). WEBUI_TABLE names a file for the table of what was compared, WEBUI_FLAGS the WebUI's own flags.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,8 @@ from tests.e2e.client import Picture, Pictures, WebUI, argument_list, psnr, star
 
 #: (row, what ran, worst difference, share of pixels within 2, PSNR), printed at the end.
 ROWS: list[tuple[str, str, int, float, float]] = []
+#: A file that the rows are appended to as they come.
+TABLE = os.environ.get("WEBUI_TABLE")
 #: What was seen of the server's memory.
 MEMORY: list[str] = []
 
@@ -88,6 +96,14 @@ def note(row: str, expected: list[Picture], got: Pictures) -> None:
     worst = max((int(np.abs(a.astype(int) - b.astype(int)).max()) for a, b in pairs), default=-1)
     share = min((within(a, b) for a, b in pairs), default=0.0)
     ROWS.append((row, got.ran, worst, share, min((psnr(a, b) for a, b in pairs), default=0.0)))
+    if TABLE:  # at once: a long run may be broken off
+        with Path(TABLE).open("a", encoding="utf-8") as file:
+            file.write(line_of(*ROWS[-1]) + "\n")
+
+
+def line_of(row: str, ran: str, worst: int, share: float, ratio: float) -> str:
+    """One row of the table."""
+    return f"{row:60s} {ran:45s} worst {worst:3d}  within 2: {share:8.3%}  PSNR {ratio:6.1f} dB"
 
 
 def within(a: Picture, b: Picture, levels: int = 2) -> float:
@@ -106,7 +122,7 @@ def assert_equal(expected: list[Picture], got: list[Picture]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if ROWS:
         terminalreporter.section("pictures with the script off and on")
-        for row, ran, worst, share, ratio in ROWS:
-            terminalreporter.write_line(f"{row:60s} {ran:45s} worst {worst:3d}  within 2: {share:8.3%}  PSNR {ratio:6.1f} dB")
+        for row in ROWS:
+            terminalreporter.write_line(line_of(*row))
     for line in MEMORY:
         terminalreporter.write_line(line)
