@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 ROOT = Path(__file__).parents[2]
 TITLE = "Accelerate with OpenVINO"
@@ -162,10 +162,12 @@ def argument_list(precision: str = "f32", **switches: bool) -> list[Any]:
     return ["CPU", precision, *kinds, True, 0, ""]
 
 
-def to_png(array: Picture) -> str:
-    """An array as the API takes pictures."""
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, "PNG")
+def to_png(array: Picture, **texts: str) -> str:
+    """An array as the API takes pictures, with texts inside."""
+    buffer, inside = io.BytesIO(), PngImagePlugin.PngInfo()
+    for name, text in texts.items():
+        inside.add_text(name, text)
+    Image.fromarray(array).save(buffer, "PNG", pnginfo=inside)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
