@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 
 from ov_backend import hazards, integers
 from ov_backend import options as option_names
+from ov_backend.dynamic import DynamicGraph
 from ov_backend.dynamo_graph import DynamoGraph, Holder
 from ov_backend.engine import Engine, Network
 from ov_backend.errors import OVBackendError
@@ -107,6 +108,7 @@ class CompiledDynamoGraph:
         self._plain = Plain(self.graph, engine.settings)
         self._networks: dict[Hashable, tuple[Network, Holder]] = {}
         self._aot: AotGraph | None = None
+        self._dynamic = DynamicGraph(self.graph, name, engine.settings, self._add) if engine.settings.dynamic_shapes else None
 
     def __call__(self, *args: Any) -> Any:
         """Answer one call."""
@@ -129,9 +131,24 @@ class CompiledDynamoGraph:
         wide = not self.engine.settings.truncate_long_and_double and not all(map(integers.fits, full))
         if self.engine.settings.debug and not self._networks:
             log.warning("%s", self._report(full))
+        if self._dynamic is not None and self._dynamic.wanted and not wide:
+            result = self._dynamic(full)
+            if result is not NotImplemented:
+                return result
         network, holder = self._network(full, wide)
+        if self._dynamic is not None:
+            self._static(network, "an input holds integers beyond 2 ** 20" if wide else self._dynamic.refused)
         with torch.no_grad():
             return network(*holder.hold(full))
+
+    def _static(self, network: Network, why: str) -> None:
+        """Count a call whose sizes Dynamo left open, and which is answered by a graph for just these sizes."""
+        assert self._dynamic is not None
+        if self._dynamic.wanted:
+            network.statistics.correct(self.name, f"a static graph for each size, because {why}", once=True)
+
+    def _add(self, name: str, holder: Holder) -> Network:
+        return add_network(self.engine, name, holder, _Joined(self._plain, holder))
 
     def _find(self, full: Sequence[Any], gradients: bool) -> Hazards:
         key = (gradients, tuple(getattr(value, "requires_grad", None) for value in full))
@@ -157,6 +174,9 @@ class CompiledDynamoGraph:
         return self._networks[key]
 
     def _by_aot(self, full: Sequence[Any], found: Hazards) -> Any:
+        if self._dynamic is not None:
+            what = "it writes to its inputs" if found.written else "AOTAutograd traces every size by itself"
+            self._static(self._network(full, wide=False)[0], what)
         if self._aot is None:
 
             def network(name: str, holder: Holder) -> Network:

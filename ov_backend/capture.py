@@ -29,7 +29,7 @@ from ov_backend.lowering.remove_writes import remove_writes
 from ov_backend.structure import Spec, flatten
 
 #: One trace at a time in a process: torch patches its module class while it traces.
-_TRACING = threading.RLock()
+TRACING = threading.RLock()
 _ABSENT = object()
 
 #: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
@@ -47,6 +47,7 @@ class Captured:
         inputs: names of the inputs, in the placeholders' order.
         output: description of what the call returns, over the graph's flat outputs.
         baked: why the graph holds values that are no literals and no weights (it is then not stored), or "".
+        again: sizes are symbols in the graph, and this traces it with more decompositions; or None.
     """
 
     gm: GraphModule
@@ -54,6 +55,7 @@ class Captured:
     inputs: tuple[str, ...]
     output: Spec
     baked: str = ""
+    again: Callable[[Mapping[Any, Any]], GraphModule] | None = None
 
 
 def weights_of(module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
@@ -95,6 +97,13 @@ class _Slots(TorchFunctionMode):
         return self._slots.get(id(tensor), tensor)
 
 
+@contextlib.contextmanager
+def in_place_of(weights: Sequence[torch.Tensor], slots: Sequence[torch.Tensor]) -> Iterator[None]:
+    """While active, in this thread, slots stand for weights, and what a forward notes on its modules is undone."""
+    with _untouched(), _Slots(list(zip(weights, slots))):
+        yield
+
+
 def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
     """``torch.nn.functional.pad``; a circular one by joining pieces, where torch would write them into empty memory."""
     if mode != "circular" or min(pad) < 0:
@@ -130,7 +139,7 @@ def capture(
 
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
-        with _untouched(), _Slots(list(zip(live, slots))):
+        with in_place_of(live, slots):
             result = forward(*args, **kwargs)
         leaves, spec = flatten(result)
         specs.append(spec)
@@ -139,7 +148,7 @@ def capture(
     live = list(weights.values())
     gm = trace(run, live, list(tensors))
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
-    return replace(captured, baked=_baked(gm))
+    return replace(captured, baked=baked(gm))
 
 
 def trace(
@@ -155,13 +164,13 @@ def trace(
     """
     try:
         gm = remove_writes(_make_fx(function, slots, inputs, decompositions))
-        if any(_mutates(node) for node in gm.graph.nodes):
+        if any(mutates(node) for node in gm.graph.nodes):
             gm = _make_fx(functionalize(function, remove="mutations"), slots, inputs, decompositions)
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
         raise CaptureError(f"it cannot be traced: {type(error).__name__}: {_first_line(error)}") from error
-    written = [node for node in gm.graph.nodes if _mutates(node)]
+    written = [node for node in gm.graph.nodes if mutates(node)]
     if written:
         raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
     return gm
@@ -170,7 +179,7 @@ def trace(
 def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], decompositions: Any) -> GraphModule:
     # Inside a Dynamo backend, Dynamo's own fake mode must not be touched: trace outside of its context.
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    with _TRACING, tracing(None), torch.inference_mode(False), torch.no_grad(), fakes as mode:
+    with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad(), fakes as mode:
         fake = [_fake(mode, tensor) for tensor in slots]
         values = [_fake(mode, value) if isinstance(value, torch.Tensor) else value for value in inputs]
         return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
@@ -183,14 +192,16 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     return mode.from_tensor(tensor.detach())
 
 
-def _mutates(node: Node) -> bool:
+def mutates(node: Node) -> bool:
+    """Whether an operator writes to one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None:
         return False
     return bool(schema.is_mutable or hidden_writes(node.target, node.args))
 
 
-def _baked(gm: GraphModule) -> str:
+def baked(gm: GraphModule) -> str:
+    """Why a graph holds values that are no literals and no weights, or ""."""
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             value = getattr(gm, node.target)

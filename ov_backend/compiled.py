@@ -65,7 +65,8 @@ class CompiledGraph:
             InputMismatch: a tensor has another shape or dtype than the graph was compiled for.
         """
         given = self._checked(tensors)
-        results = self._empty()
+        open_ended = any(spec.dynamic for spec in self.outputs)
+        results = [] if open_ended else self._empty()
         with self._lock:  # a request serves one caller at a time
             for port, i in self._ports:
                 self._request.set_input_tensor(port, share(given[i]))
@@ -73,15 +74,31 @@ class CompiledGraph:
                 self._request.set_output_tensor(i, share(result))
             self._request.start_async()
             self._request.wait()
+            if open_ended:
+                results = self._copied()
         return self._returned(results, tensors)
 
     def blank(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a call returns, without computing it: zeros of the same shapes and dtypes."""
         self._checked(tensors)
+        if any(spec.dynamic for spec in self.outputs):
+            return self(tensors)  # the shapes are not known before
         return self._returned([result.zero_() for result in self._empty()], tensors)
 
     def _empty(self) -> list[torch.Tensor]:
         return [torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype]) for spec in self.outputs]
+
+    def _copied(self) -> list[torch.Tensor]:
+        """The device's own outputs, whose shapes only it knows, as tensors of the caller's."""
+        results = []
+        for i, spec in enumerate(self.outputs):
+            found = self._request.get_output_tensor(i)
+            if not spec.takes(tuple(found.shape)):
+                raise InputMismatch(f"Output {i} is {list(found.shape)}; the graph was made for {list(spec.shape)}.")
+            result = torch.empty(tuple(found.shape), dtype=FROM_NAME[spec.dtype])
+            found.copy_to(share(result))
+            results.append(result)
+        return results
 
     def _returned(self, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         sources = {"output": results, "input": tensors, "slot": self.weights}
@@ -92,7 +109,7 @@ class CompiledGraph:
             raise InputMismatch(f"{len(tensors)} inputs given; the compiled graph takes {len(self.inputs)}.")
         given = []
         for spec, tensor in zip(self.inputs, tensors):
-            if tuple(tensor.shape) != spec.shape or tensor.dtype is not FROM_NAME[spec.dtype]:
+            if not spec.takes(tensor.shape) or tensor.dtype is not FROM_NAME[spec.dtype]:
                 raise InputMismatch(
                     f"Input {spec.name} is {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; the graph was"
                     f" compiled for {spec.dtype}{list(spec.shape)}. A new shape needs a graph of its own."

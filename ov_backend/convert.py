@@ -103,7 +103,7 @@ def convert(
         raise NothingToCompute("the graph computes nothing")
     model = _in_order(_translate_script(work) if by_torchscript else _translate(work), work)
     _type_parameters(model, _names(len(slots), len(inputs)), specs)
-    if [list(o.get_partial_shape()) for o in model.outputs] != [list(o.shape) for o in outputs]:
+    if not all(_same(found.get_partial_shape(), spec) for found, spec in zip(model.outputs, outputs)):
         refused = _refused(work)
         if refused:
             raise Unconverted({old.name: refused[new.name] for old, new in _same_nodes(gm, work) if new.name in refused})
@@ -111,6 +111,13 @@ def convert(
         raise ConversionError(f"the converted model returns {found}, the graph returns {[list(o.shape) for o in outputs]}")
     _cast_outputs(model, outputs)
     return Graph(model, tuple(specs[: len(slots)]), tuple(specs[len(slots) :]), outputs, returns, dict(extra or {}))
+
+
+def _same(found: ov.PartialShape, spec: TensorSpec) -> bool:
+    """Whether a model's shape is the graph's; a size that is left open in the graph must be so in the model."""
+    if found.rank.is_dynamic or len(found) != len(spec.shape):
+        return False
+    return all(own.is_dynamic if size == -1 else own.is_dynamic or own == size for own, size in zip(found, spec.shape))
 
 
 def _same_nodes(gm: GraphModule, work: GraphModule) -> Iterator[tuple[Node, Node]]:
@@ -242,7 +249,7 @@ def _converts(node: Node, gm: GraphModule) -> bool:
         for i, source in enumerate(node.all_input_nodes):
             value = source.meta.get("val")
             if isinstance(value, torch.Tensor):
-                model.inputs[i].get_node().set_partial_shape(ov.PartialShape(list(value.shape)))
+                model.inputs[i].get_node().set_partial_shape(ov.PartialShape(list(TensorSpec.of("", value).shape)))
                 model.inputs[i].get_node().set_element_type(TO_OV[value.dtype])
         model.validate_nodes_and_infer_types()
     except (RuntimeError, KeyError, IndexError):
@@ -336,8 +343,9 @@ def _check(graph: Graph) -> None:
     names = dict(zip(_names(len(graph.slots), len(graph.inputs)), [*graph.slots, *graph.inputs]))
     for parameter in graph.model.get_parameters():
         spec = names[parameter_name(parameter)]
-        same_shape = list(parameter.get_partial_shape()) == list(spec.shape)
+        same_shape = _same(parameter.get_partial_shape(), spec)
         if not same_shape or parameter.get_element_type() != TO_OV[FROM_NAME[spec.dtype]]:
             raise ValueError(f"{spec} does not fit the model")
-    if [list(o.get_partial_shape()) for o in graph.model.outputs] != [list(o.shape) for o in graph.outputs]:
+    outputs = graph.model.outputs
+    if len(outputs) != len(graph.outputs) or not all(map(_same, (o.get_partial_shape() for o in outputs), graph.outputs)):
         raise ValueError("the outputs do not fit the model")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.func import functional_call
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 
 class DynamoGraph:
@@ -19,17 +19,34 @@ class DynamoGraph:
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
+        self._floats = _unwrap_floats(gm)
         self._attributes = [*(name for name, _ in gm.named_parameters()), *(name for name, _ in gm.named_buffers())]
         self._names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+        #: For everything the graph depends on: a tensor's sizes, a number, or None; symbols where Dynamo has them.
+        self.shapes = [
+            *(tuple(map(int, _attribute(gm, name).shape)) for name in self._attributes),
+            *(_shape(_example(node)) for node in gm.graph.nodes if node.op == "placeholder"),
+        ]
+        self.returned = _numbers(gm)
 
     @property
     def placeholders(self) -> int:
         """How many inputs Dynamo's graph has."""
         return len(self._names)
 
+    def places(self) -> dict[Any, tuple[int, int]]:
+        """Where each symbol is to be read: which argument, which dimension."""
+        found: dict[Any, tuple[int, int]] = {}
+        for i, shape in enumerate(self.shapes):
+            for d, size in enumerate(shape if isinstance(shape, tuple) else ()):
+                if getattr(size, "is_symbol", False):
+                    found.setdefault(size, (i, d))
+        return found
+
     def full(self, args: Sequence[Any]) -> list[Any]:
         """The weights that are attributes, then the arguments."""
-        return [*(_attribute(self.gm, name) for name in self._attributes), *args]
+        given = [float(arg) if i in self._floats else arg for i, arg in enumerate(args)]
+        return [*(_attribute(self.gm, name) for name in self._attributes), *given]
 
     def weights(self, full: Sequence[Any]) -> list[int]:
         """Which of :meth:`full` are weights."""
@@ -53,6 +70,48 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
     module = gm.get_submodule(owner)
     found: torch.Tensor = getattr(module, name)
     return found
+
+
+def _unwrap_floats(gm: GraphModule) -> set[int]:
+    """Which arguments are Python floats: with dynamic shapes Dynamo hands them over as tensors, and takes them out again."""
+    found: set[int] = set()
+    for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False) and all(_is_item(user) for user in node.users):
+            found.add(i)
+            for user in list(node.users):
+                user.replace_all_uses_with(node)
+                gm.graph.erase_node(user)
+    if found:
+        gm.recompile()
+    return found
+
+
+def _is_item(node: Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _example(node: Node) -> Any:
+    """What Dynamo noted of a value; for sizes torch 2.1 keeps it in another place."""
+    if "example_value" in node.meta:
+        return node.meta["example_value"]
+    return getattr(node.meta.get("grapharg"), "_example", None)
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(map(_shape, value.shape))
+    if isinstance(value, torch.SymInt):
+        known = value.node.maybe_as_int()
+        return value.node.expr if known is None else int(known)
+    return value if isinstance(value, int) else None
+
+
+def _numbers(gm: GraphModule) -> dict[int, Any]:
+    """The results that are no tensors, by their places."""
+    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    results = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
+    values = [_example(value) if isinstance(value, Node) else value for value in results]
+    return {i: _shape(value) for i, value in enumerate(values) if not isinstance(value, torch.Tensor)}
 
 
 class Holder(torch.nn.Module):

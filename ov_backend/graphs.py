@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ov_backend import convert, devices
+from ov_backend import convert, devices, partition
 from ov_backend.cache_key import CacheKey, cache_key
+from ov_backend.capture import Captured
 from ov_backend.convert import Graph
 from ov_backend.errors import ConversionError
 from ov_backend.fingerprint import graph_text
@@ -64,6 +65,33 @@ def build(
         return graph
 
     return build_program(gm, slots, inputs, settings, converter)
+
+
+def build_dynamic(captured: Captured, settings: Settings, store: GraphStore | None = None) -> Program:
+    """As :func:`build`, for a graph with symbolic sizes: all of it in OpenVINO, or nothing.
+
+    Raises:
+        ConversionError: an operator has no conversion, or a size cannot be left open.
+    """
+    slots, inputs, table = captured.slots, captured.inputs, dict[Any, Any]()
+    gm = lower(captured.gm)
+    if len(partition.operators(gm)) < settings.min_block_size:
+        raise ConversionError(f"the graph is smaller than min_block_size ({settings.min_block_size})")
+    name = _text_key(gm, slots, inputs, settings)
+    graph = None if store is None else load(store, name)
+    while graph is None:
+        try:
+            graph = convert.convert(gm, slots, inputs)
+        except convert.Unconverted as refused:
+            more = known(node.target for node in gm.graph.nodes if node.name in refused.nodes)
+            if captured.again is None or not set(more) - set(table):
+                raise
+            table.update(more)
+            gm = lower(captured.again(table))
+            continue
+        if store is not None:
+            store.put(str(name), convert.dump(graph), {"ingredients": dict(name.ingredients)})
+    return Program(None, {"": graph}, tuple(slots), partition.coverage(gm, {}))
 
 
 def converted(

@@ -36,13 +36,21 @@ def too_large(gm: GraphModule, wide: bool) -> dict[Node, str]:
         gm: ATen graph with ``meta["val"]``.
         wide: int64 inputs may hold anything.
     """
+    bounds = _bounds(gm, wide)
+    why = "computes in int64 with values that may exceed int32, which OpenVINO would cut off"
+    return {node: why for node in gm.graph.nodes if node.op == "call_function" and _unsafe(node, bounds)}
+
+
+def largest(gm: GraphModule, wide: bool) -> list[float]:
+    """The bound of every int64 value, in the graph's order."""
+    return [bound for node, bound in _bounds(gm, wide).items() if _is_int64(node)]
+
+
+def _bounds(gm: GraphModule, wide: bool) -> Bounds:
     bounds: Bounds = {}
-    found = {}
     for node in gm.graph.nodes:
         bounds[node] = _bound(node, bounds, gm, wide)
-        if node.op == "call_function" and _unsafe(node, bounds):
-            found[node] = "computes in int64 with values that may exceed int32, which OpenVINO would cut off"
-    return found
+    return bounds
 
 
 def fits(value: Any) -> bool:
@@ -68,6 +76,8 @@ def _name(node: Node) -> str:
 
 
 def _bound(node: Node, bounds: Mapping[Node, float], gm: GraphModule, wide: bool) -> float:
+    if isinstance(node.meta.get("val"), (int, float)):  # a size, or what is computed of sizes
+        return abs(float(node.meta["val"]))
     if node.op == "placeholder":
         return _input_bound(node.meta.get("val"), wide)
     if node.op == "get_attr":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ov_backend import blob_cache, capture, graphs, memory
+from ov_backend import blob_cache, graphs, memory
 from ov_backend.blob_cache import Blob
 from ov_backend.cache_key import CacheKey
 from ov_backend.convert import Graph, Unconverted
@@ -136,7 +136,7 @@ def _capture(network: Network, order: Order) -> tuple[Program, Spec]:
     network.report("capture", call)
     autocast = torch.autocast("cpu", dtype=order.autocast or torch.bfloat16, enabled=order.autocast is not None)
     with network.statistics.time("capture"), network.capturing(), autocast:
-        captured = capture.capture(network.module, network.forward, order.weights, names, call.tensors, call.arguments)
+        captured = network.capture(network.module, network.forward, order.weights, names, call.tensors, call.arguments)
     if not network.is_current(order, weights=False):
         raise Outdated  # the graph may be of either code: it must not be kept under the key of one
     network.statistics.captures += 1
@@ -145,7 +145,10 @@ def _capture(network: Network, order: Order) -> tuple[Program, Spec]:
         key = None if captured.baked else order.cache_key
         extra = {"result": captured.output}
         store = network.engine.store
-        program = graphs.build(captured.gm, captured.slots, captured.inputs, order.settings, store, key, extra)
+        if captured.again is not None:
+            program = graphs.build_dynamic(captured, order.settings, store)
+        else:
+            program = graphs.build(captured.gm, captured.slots, captured.inputs, order.settings, store, key, extra)
     return program, captured.output
 
 

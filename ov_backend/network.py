@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ov_backend import devices, graphs, jobs, making, rehearsal
+from ov_backend import capture, devices, graphs, jobs, making, rehearsal
 from ov_backend.code_state import CodeState
 from ov_backend.errors import Interrupted, NothingToCompute, OVBackendError
 from ov_backend.fingerprint import function_fingerprint
@@ -55,6 +55,10 @@ class Network:
         self.ignore: frozenset[str] = frozenset()
         #: What answers instead when OpenVINO cannot.
         self.plain: Callable[..., Any] = forward
+        #: Traces a call; the backend has another way for graphs with symbolic sizes.
+        self.capture: Callable[..., capture.Captured] = capture.capture
+        #: Makes of a call the one that its graph is found by.
+        self.generalise: Callable[[Call], Call] = lambda call: call
         #: Every signature it was called with so far.
         self.seen: set[Signature] = set()
         #: What cannot be made, by key of graph or compiled form: it is not tried again.
@@ -76,7 +80,7 @@ class Network:
         if jobs.inside():  # a network around this one is being traced
             return self.forward(*args, **kwargs)
         try:
-            call = self._binder(args, kwargs)
+            call = self.generalise(self._binder(args, kwargs))
             self.seen.add(call.signature)
             ready = self._ready(call, self.engine.interrupted)
             outputs = self._compute(ready, call)
@@ -103,7 +107,7 @@ class Network:
         """
         before = self.statistics.compiles + self.statistics.blob_hits
         with contextlib.suppress(NothingToCompute):
-            self._ready(self._binder(args, kwargs), interrupted)
+            self._ready(self.generalise(self._binder(args, kwargs)), interrupted)
         return self.statistics.compiles + self.statistics.blob_hits != before
 
     def stats(self) -> dict[str, Any]:

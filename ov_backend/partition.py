@@ -60,9 +60,9 @@ def excluded(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     large = {} if settings.truncate_long_and_double else too_large(gm, settings.wide_integers)
     found = {}
     for node in operators(gm):
-        reason = _reason(node, settings) or large.get(node, "") or (VIEW if node in views else "")
-        if reason:
-            found[node] = reason
+        why = reason(node, settings) or large.get(node, "") or (VIEW if node in views else "")
+        if why:
+            found[node] = why
     return found
 
 
@@ -91,7 +91,8 @@ def _storage(node: Node) -> int:
     return int(value.untyped_storage()._cdata)
 
 
-def _reason(node: Node, settings: Settings) -> str:
+def reason(node: Node, settings: Settings) -> str:
+    """Why one operator must stay in PyTorch, judged by itself, or ""."""
     name = operator_name(node.target)
     if name in settings.disabled_ops or name.rpartition(".")[0] in settings.disabled_ops:
         return "disabled by the option disabled_ops"

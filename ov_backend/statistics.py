@@ -63,9 +63,10 @@ class Statistics:
             log.warning("%s runs in PyTorch: %s.", network, reason.rstrip("."))
         self.fallbacks[reason] += 1
 
-    def correct(self, network: str, what: str) -> None:
-        """Count one call that had to be computed again, and say so."""
-        log.warning("%s: %s.", network, what)
+    def correct(self, network: str, what: str, once: bool = False) -> None:
+        """Count one call that had to be computed again or otherwise, and say so; ``once``: only the first time."""
+        if not once or what not in self.corrections:
+            log.warning("%s: %s.", network, what)
         self.corrections[what] += 1
 
     def as_dict(self) -> dict[str, Any]:
