@@ -42,6 +42,9 @@ def test_two_checkpoints_in_memory(webui: WebUI, compare: Any, sd1: str) -> None
 
 def test_vae_change(webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(next(iter(webui.names("/sdapi/v1/sd-vae", "model_name")), None), "VAE file")
+    other = webui.checkpoint("sd1", number=1)
+    for checkpoint in (sd1, other):  # of a checkpoint that was kept in memory the WebUI forgets its own VAE: have it read anew
+        webui.generate(checkpoint=checkpoint, steps=1)
     off, _ = compare(checkpoint=sd1, **options(sd_vae=name))
     back, _ = compare(checkpoint=sd1, **options(sd_vae="Automatic"))
     assert psnr(off.images[0], back.images[0]) < 60, "the VAE changes nothing"
