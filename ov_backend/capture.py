@@ -17,15 +17,14 @@ import torch
 from torch._guards import tracing
 from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from ov_backend.errors import CaptureError
 from ov_backend.fingerprint import only_written
-from ov_backend.hazards import hidden_writes
-from ov_backend.lowering.remove_writes import remove_writes
+from ov_backend.lowering.remove_writes import mutates, remove_writes
 from ov_backend.structure import Spec, flatten
 
 #: One trace at a time in a process: torch patches its module class while it traces.
@@ -190,14 +189,6 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta").to("meta")
         return mode.from_tensor(tensor).to("cpu")
     return mode.from_tensor(tensor.detach())
-
-
-def mutates(node: Node) -> bool:
-    """Whether an operator writes to one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    if node.op != "call_function" or schema is None:
-        return False
-    return bool(schema.is_mutable or hidden_writes(node.target, node.args))
 
 
 def baked(gm: GraphModule) -> str:

@@ -26,6 +26,9 @@ _INDEXERS = frozenset(
     | {"one_hot", "embedding_bag", "_embedding_bag", "max_pool2d_with_indices_backward"}
 )
 
+#: Hand positions on.
+_RESHAPES = frozenset({"unsqueeze", "view", "reshape", "expand"})
+
 Bounds = dict[Node, float]
 
 
@@ -62,9 +65,20 @@ def fits(value: Any) -> bool:
 
 
 def _unsafe(node: Node, bounds: Mapping[Node, float]) -> bool:
-    if _is_int64(node) and bounds[node] > _INT32:
+    if _is_int64(node) and bounds[node] > _INT32 and not _only_indexes(node):
         return True
-    return _name(node) not in _INDEXERS and any(_is_int64(n) and bounds[n] > _INT32 for n in node.all_input_nodes)
+    if _name(node) in _INDEXERS or _only_indexes(node):
+        return False
+    return any(_is_int64(n) and bounds[n] > _INT32 for n in node.all_input_nodes)
+
+
+def _only_indexes(node: Node) -> bool:
+    """Whether an operator's values are read as positions and nothing else."""
+    for user in node.users:
+        indexed = _name(user) in ("index", "_unsafe_index") and node is not user.args[0]
+        if not indexed and not (_name(user) in _RESHAPES and _only_indexes(user)):
+            return False
+    return bool(node.users)
 
 
 def _is_int64(node: Node) -> bool:

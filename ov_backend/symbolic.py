@@ -26,9 +26,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ov_backend import integers, partition
-from ov_backend.capture import TRACING, mutates
+from ov_backend.capture import TRACING
 from ov_backend.errors import CaptureError, ConversionError
-from ov_backend.lowering.remove_writes import remove_writes
+from ov_backend.lowering.remove_writes import mutates, remove_writes
 from ov_backend.lowering.whole_attention import WholeAttention, write_attention
 from ov_backend.settings import Settings, operator_name
 

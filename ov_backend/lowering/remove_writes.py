@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.hazards import hidden_writes
+
 _aten = torch.ops.aten
 
 
@@ -50,3 +52,11 @@ def _alone(node: Node, nodes: list[Node]) -> bool:
 def _memory(node: Node) -> int | None:
     value = node.meta.get("val")
     return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
+
+
+def mutates(node: Node) -> bool:
+    """Whether an operator writes to one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return False
+    return bool(schema.is_mutable or hidden_writes(node.target, node.args))

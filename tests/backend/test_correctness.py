@@ -327,3 +327,12 @@ def test_inference_mode(compiled: Compile) -> None:
         x = torch.randn(2, 4)
         agree(g(x), net(x))
     assert calls() == 1
+
+
+def test_a_decomposition_that_writes_loses_nothing(compiled: Compile) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.diagonal_scatter(x * 2, y) + 1
+
+    x, y = torch.randn(4, 4), torch.randn(4)
+    agree(compiled(f)(x, y), f(x, y))
+    assert calls() == 1

@@ -239,3 +239,17 @@ def test_integers_bound_the_sizes() -> None:
 def test_sizes_of_one_are_refused() -> None:
     with pytest.raises(CaptureError, match="0 or 1"):
         traced(lambda x: x * 2, torch.randn(1, 3))
+
+
+def test_resizing_and_means(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        twice = F.interpolate(x, scale_factor=2.0, mode="nearest")
+        other = F.interpolate(x, size=(x.shape[2] * 2 + 1, x.shape[3] + 3), mode="bilinear")
+        return twice, other, x.reshape(x.shape[0], -1).sum(-1) / x.numel(), F.adaptive_avg_pool2d(x, 1)
+
+    g = compiled(f, dynamic=True, dynamic_shapes=True)
+    for shape in ((2, 3, 12, 16), (3, 3, 20, 30), (5, 3, 13, 17)):
+        x = torch.randn(shape)
+        agree(g(x), f(x))
+    assert counts()["calls"] == 3
+    assert not corrections()

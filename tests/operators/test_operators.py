@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
 from tests.operators import sweep
 
@@ -16,11 +15,7 @@ ALL = sweep.names()
 PART = [name for name in ONCE_WRONG if name in ALL] + random.Random(0).sample(ALL, 24)
 
 
-#: Under torch 2.1 a trace sees the copy that diagonal_scatter makes, but not its write to it.
-LOST = {"diagonal_scatter|"} if torch.__version__.startswith("2.1.") else set()
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.xfail(strict=True)] if n in LOST else []) for n in PART])
+@pytest.mark.parametrize("name", PART)
 def test_operator(name: str) -> None:
     found = list(sweep.outcomes(name, 2))
     assert found
