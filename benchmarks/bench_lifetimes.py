@@ -1,0 +1,349 @@
+"""What is made again and what it costs: sizes in turn, changed weights, the wrapper's own time, memory over many sizes.
+
+    python -m benchmarks.bench_lifetimes [--size 512] [--parts PART ...] [--json] [--tiny] [--plot SVG]
+
+One network, SD1.5's UNet (batch 2) with random weights. Every part runs in a process of its own and asserts what it
+counted and computed before its times are printed. Ratios are taken within one process, so that other work on the machine
+meets both sides.
+
+- returning: A, B, A, B (A square, B half as wide again), a change of weights as a LoRA makes it, and its removal.
+- overhead: what a call spends outside of OpenVINO's own inference, the look for changed weights and code among it.
+- peak: resident memory while the network is made ready, sampled, over what it was before; cold, then from the store.
+- bounded: two rounds over 12 sizes with room for three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+import ov_backend
+from benchmarks.networks import unet
+from ov_backend import Settings
+
+TOLERANCE = {"f32": 1e-3, "auto": 6e-2, "bf16": 6e-2, "f16": 1e-2}
+STAGES = ("check", "load", "capture", "convert", "bind", "compile")
+#: Latent sizes of the part "bounded": what is compiled weighs the same, as its weights do, and a call is quick.
+SIZES = [(height, width) for height in (16, 24, 32) for width in (16, 24, 32, 40)]
+ROOM = 3
+
+
+class Bench:
+    """The network, accelerated, with its inputs for any size."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.case = unet(64, options.tiny)
+        self.module = self.case.module
+        self.weights = sum(tensor.nbytes for tensor in self.module.state_dict().values())
+        self.tolerance = TOLERANCE[options.precision]
+        self.settings = Settings(precision=options.precision, cache_dir=options.store, fallback="raise")
+        self.accelerated = ov_backend.accelerate({"unet": self.module}, self.settings)
+        self.network = self.accelerated.engine.networks["unet"]
+
+    def inputs(self, height: int, width: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """One call's arguments for latents of this size."""
+        generator = torch.Generator().manual_seed(height * 1000 + width)
+        return (torch.randn(2, 4, height, width, generator=generator), *self.case.args[1:]), self.case.kwargs
+
+    def call(self, height: int, width: int) -> torch.Tensor:
+        """By way of OpenVINO."""
+        args, kwargs = self.inputs(height, width)
+        return self.module(*args, **kwargs)
+
+    def eager(self, height: int, width: int) -> torch.Tensor:
+        """By PyTorch."""
+        args, kwargs = self.inputs(height, width)
+        return self.network.forward(*args, **kwargs)
+
+    def error(self, got: torch.Tensor, expected: torch.Tensor, slack: float = 1.0) -> float:
+        """Relative, and small enough; small pictures average fewer roundings."""
+        error = float((got - expected).norm() / expected.norm())
+        assert error < slack * self.tolerance, f"relative error {error}"
+        return error
+
+    def timed(self, height: int, width: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """A call's answer, what it took, and what was made for it."""
+        before, start = self.network.stats(), time.perf_counter()
+        output = self.call(height, width)
+        seconds = time.perf_counter() - start
+        after = self.network.stats()
+        spent = {s: round(after["seconds"].get(s, 0.0) - before["seconds"].get(s, 0.0), 4) for s in (*STAGES, "infer")}
+        made = {name: after[name] - before[name] for name in ("captures", "graph_hits", "compiles")}
+        return output, {"seconds": seconds, "extra": seconds - spent["infer"], **made, "stages": spent}
+
+
+@torch.no_grad()
+def returning(options: argparse.Namespace) -> dict[str, Any]:
+    """A, B, A, B; other weights; the first weights again. Nothing is made twice, and nothing stale is served."""
+    bench = Bench(options)
+    side = options.size // 8
+    a, b = (side, side), (side, side * 3 // 2)
+    outputs, calls = {}, {}
+    for name, size in (("A first", a), ("B first", b), ("A again", a), ("B again", b)):
+        outputs[name], calls[name] = bench.timed(*size)
+    errors = {"A": bench.error(outputs["A first"], bench.eager(*a))}
+    assert torch.equal(outputs["A first"], outputs["A again"])
+    assert torch.equal(outputs["B first"], outputs["B again"])
+    made = [(call["captures"], call["compiles"]) for call in calls.values()]
+    assert made == [(1, 1), (1, 1), (0, 0), (0, 0)], made
+
+    changed = [parameter for name, parameter in bench.module.named_parameters() if ".to_" in name and name.endswith("weight")]
+    backup = [parameter.clone() for parameter in changed]
+    generator = torch.Generator().manual_seed(7)
+    for parameter in changed:
+        rows, columns = (torch.randn(n, 4, generator=generator) for n in parameter.shape)
+        parameter.add_(rows @ columns.T, alpha=0.5 * float(parameter.std()))
+    outputs["LoRA"], calls["LoRA put in"] = bench.timed(*a)
+    errors["LoRA"] = bench.error(outputs["LoRA"], bench.eager(*a))
+    difference = float((outputs["LoRA"] - outputs["A first"]).norm() / outputs["A first"].norm())
+    assert difference > 2 * bench.tolerance, f"the LoRA changes too little ({difference}) to prove anything"
+    for parameter, before in zip(changed, backup):
+        parameter.copy_(before)
+    outputs["back"], calls["LoRA taken out"] = bench.timed(*a)
+    assert torch.equal(outputs["back"], outputs["A first"]), "stale"
+    for name, expected in (("LoRA put in", (0, 1)), ("LoRA taken out", (0, 0))):
+        assert (calls[name]["captures"], calls[name]["compiles"]) == expected, (name, calls[name])
+    return {"calls": calls, "errors": errors, "changed_bytes": sum(tensor.nbytes for tensor in changed)}
+
+
+class Watch:
+    """An inference request that notes the seconds spent in it."""
+
+    def __init__(self, request: Any) -> None:
+        self._request, self.seconds = request, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+    def start_async(self) -> None:
+        """From here."""
+        self._start = time.perf_counter()
+        self._request.start_async()
+
+    def wait(self) -> None:
+        """To here."""
+        self._request.wait()
+        self.seconds += time.perf_counter() - self._start
+
+
+@torch.no_grad()
+def overhead(options: argparse.Namespace) -> dict[str, Any]:
+    """The share of a call outside of the inference itself; and, for comparison, the wall clock of bare inferences in turn."""
+    bench = Bench(options)
+    size = (options.size // 8, options.size // 8)
+    args, kwargs = bench.inputs(*size)
+    error = bench.error(bench.module(*args, **kwargs), bench.eager(*size))
+    ready = next(iter(bench.accelerated.engine.compiled))
+    held = bench.accelerated.engine.compiled.peek(ready)
+    assert held is not None
+    graph = held.value.program.parts[""]
+    request = graph._request
+    graph._request = watch = Watch(request)
+    shares, checks, pairs = [], [], []
+    for _ in range(options.repeats):
+        watch.seconds, before = 0.0, bench.network.stats()["seconds"]["check"]
+        start = time.perf_counter()
+        expected = bench.module(*args, **kwargs)
+        whole = time.perf_counter() - start
+        shares.append((whole - watch.seconds) / whole)
+        checks.append((bench.network.stats()["seconds"]["check"] - before) / whole)
+        start = time.perf_counter()
+        request.infer()  # its tensors are those of the call before
+        pairs.append(whole / (time.perf_counter() - start))
+        assert torch.equal(expected, bench.module(*args, **kwargs) if options.tiny else expected)
+    return {
+        "step": whole,
+        "relative_error": error,
+        "wrapper_share": statistics.median(shares),
+        "check_share": statistics.median(checks),
+        "wrapper_ms": 1000 * statistics.median(shares) * whole,
+        "ratio_to_bare_inference": statistics.median(pairs),
+    }
+
+
+class Peak:
+    """The most resident memory, MiB, in a block; sampled a hundred times a second."""
+
+    def __enter__(self) -> Peak:
+        self.before = self.most = resident()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.01):
+            self.most = max(self.most, resident())
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@torch.no_grad()
+def peak(options: argparse.Namespace) -> dict[str, Any]:
+    """Memory while the network is made ready: without a graph in the store, or (after that) with one."""
+    bench = Bench(options)
+    size = (options.size // 8, options.size // 8)
+    args, kwargs = bench.inputs(*size)
+    weights = bench.weights >> 20
+    bench.eager(8, 8)  # what PyTorch's own libraries take is not the compile's
+    with Peak() as watched:
+        bench.network.prepare(*args, **kwargs)
+    compiled = resident()
+    error = bench.error(bench.module(*args, **kwargs), bench.eager(*size)) if options.store_was_empty else None
+    stats = bench.network.stats()
+    assert stats["compiles"] == 1
+    return {
+        "weights_mib": weights,
+        "before_mib": watched.before,
+        "peak_extra_mib": watched.most - watched.before,
+        "kept_extra_mib": compiled - watched.before,
+        "peak_extra_of_weights": (watched.most - watched.before) / weights,
+        "measured_entry_mib": stats["bytes"] >> 20,
+        "captures": stats["captures"],
+        "relative_error": error,
+    }
+
+
+@torch.no_grad()
+def bounded(options: argparse.Namespace) -> dict[str, Any]:
+    """Resident memory after every call of two rounds over twelve sizes, with room for three."""
+    bench = Bench(options)
+    engine = bench.accelerated.engine
+    expected = {size: bench.eager(*size) for size in SIZES}
+    before, held, errors, series = resident(), [], [], []
+    for number, size in enumerate([*SIZES, *SIZES]):
+        errors.append(bench.error(bench.call(*size), expected[size], 2.0))
+        if number == 0:
+            room = int(engine.compiled.bytes * (ROOM + 0.4)) >> 20
+            engine.configure(bench.settings.replace(memory_mb=max(1, room)))
+        held.append(len(engine.compiled))
+        series.append(resident())
+    stats = bench.network.stats()
+    assert stats["captures"] == len(SIZES), stats["captures"]
+    assert max(held) <= ROOM + 1, held
+    rest = series[ROOM + 1 :]
+    steps = torch.arange(len(rest), dtype=torch.float64)
+    line = torch.linalg.lstsq(torch.stack([steps, torch.ones_like(steps)], 1), torch.tensor(rest, dtype=torch.float64)[:, None])
+    return {
+        "weights_mib": bench.weights >> 20,
+        "before_mib": before,
+        "series_mib": series,
+        "held": held,
+        "slope_mib_per_call": float(line.solution[0, 0]),
+        "spread_mib": max(rest) - min(rest),
+        "worst_relative_error": max(errors),
+        "compiles": stats["compiles"],
+        "evictions": engine.compiled.evictions,
+    }
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "returning": returning,
+    "overhead": overhead,
+    "peak": peak,
+    "bounded": bounded,
+}
+
+
+def resident() -> int:
+    """This process's memory, MiB."""
+    return int(psutil.Process().memory_info().rss) >> 20
+
+
+def main() -> None:
+    """Run the parts and print."""
+    options = parse()
+    if options.child:
+        logging.basicConfig(level=logging.WARNING)
+        options.store_was_empty = not any(Path(options.store).glob("*")) if Path(options.store).is_dir() else True
+        sys.stdout.write(json.dumps(PARTS[options.child](options)) + "\n")
+        return
+    results: dict[str, Any] = {}
+    for part in options.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            results[part] = in_child(part, options, folder)
+            if part == "peak":
+                results["peak, stored"] = in_child(part, options, folder)
+                assert results["peak, stored"]["captures"] == 0
+    conditions = {"size": options.size, "precision": options.precision, "tiny": options.tiny, "cores": os.cpu_count()}
+    results["conditions"] = {**conditions, "torch": torch.__version__, "load": os.getloadavg()[0]}
+    if options.plot and "bounded" in results:
+        plot(results["bounded"], options.plot)
+    sys.stdout.write(json.dumps(results, indent=1) + "\n" if options.json else table(results))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
+    parser.add_argument("--precision", default="auto", choices=list(TOLERANCE))
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--repeats", type=int, default=5, help="calls of the part overhead")
+    parser.add_argument("--tiny", action="store_true", help="a small network, to try the benchmark itself")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw memory against sizes (needs matplotlib)")
+    parser.add_argument("--child", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def in_child(part: str, options: argparse.Namespace, store: str) -> Any:
+    """One part's figures, from a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.bench_lifetimes", "--child", part, "--store", store]
+    command += ["--size", str(options.size), "--precision", options.precision, "--repeats", str(options.repeats)]
+    done = subprocess.run([*command, *(["--tiny"] if options.tiny else [])], stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(results: dict[str, Any]) -> str:
+    """The figures as text."""
+    lines = [", ".join(f"{name} {value}" for name, value in results["conditions"].items())]
+    for part, found in results.items():
+        if part == "conditions":
+            continue
+        lines += ["", part]
+        for name, call in found.get("calls", {}).items():
+            stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in call["stages"].items() if seconds >= 5e-4)
+            made = f"captures {call['captures']}, compiles {call['compiles']}"
+            lines.append(f"  {name:15}{call['seconds']:8.3f} s, {call['extra']:7.3f} s of it beside inference; {made} ({stages})")
+        for name, value in found.items():
+            if name != "calls":
+                lines.append(f"  {name:26}{value:.4g}" if isinstance(value, float) else f"  {name:26}{value}")
+    return "\n".join(lines) + "\n"
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Resident memory after each call, as SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
+    calls = range(1, len(found["series_mib"]) + 1)
+    axes.plot(calls, [mib / 1024 for mib in found["series_mib"]], marker="o", label="resident")
+    axes.axhline(found["before_mib"] / 1024, linestyle="--", color="grey", label="PyTorch alone")
+    axes.axvline(len(SIZES) + 0.5, linewidth=0.8, color="grey")
+    axes.set(xlabel=f"call, each of another size than the one before ({len(SIZES)} sizes, twice)", ylabel="GiB", ylim=(0, None))
+    axes.legend(loc="lower right")
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
