@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import ov_backend
 from tests.backend.conftest import Compile, agree, calls, fallbacks
+from tests.densenet import DenseNet
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +120,32 @@ def test_a_network_trained_by_aot_autograd_reaches_the_same_loss(compiled: Compi
     torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=2e-2, atol=2e-2)
     compiles = [network["compiles"] for network in ov_backend.stats().values()]
     assert compiles == [1, 1], "weights are inputs: no step compiles anew"
+
+
+def test_a_densenet_fine_tuned_by_aot_autograd(compiled: Compile) -> None:
+    torch.manual_seed(0)
+    expected = DenseNet(growth=8, blocks=(2, 2), channels=8, classes=5).train()
+    actual = copy.deepcopy(expected)
+    g = compiled(actual, aot_autograd=True)
+    x, target = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05) for net in (expected, actual)]
+    found = []
+    for _ in range(3):
+        loss = [F.cross_entropy(call(x), target) for call in (expected, g)]
+        for one, optimizer in zip(loss, optimizers):
+            optimizer.zero_grad()
+            one.backward()
+        for (name, want), got in zip(expected.named_parameters(), actual.parameters()):
+            scale = float(want.grad.abs().max())
+            assert float((got.grad - want.grad).abs().max()) <= 1e-3 * scale + 1e-6, name
+        for optimizer in optimizers:
+            optimizer.step()
+        found.append([float(one.detach()) for one in loss])
+    assert found[-1][0] < found[0][0], "it learns at all"
+    torch.testing.assert_close(found[-1][1], found[-1][0], rtol=1e-3, atol=1e-3)
+    agree(dict(actual.named_buffers()), dict(expected.named_buffers()))
+    assert [network["compiles"] for network in ov_backend.stats().values()] == [1, 1]
+    assert not fallbacks()
 
 
 def test_training_step_compiled_as_a_whole(compiled: Compile) -> None:
