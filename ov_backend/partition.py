@@ -27,6 +27,10 @@ from ov_backend.settings import Settings, operator_name
 PREFIX = "fused_"
 VIEW = "hands out a view of a tensor that is handed out too"
 _AFTER = "_after"
+#: Of PT2E quantization; OpenVINO makes of each pair, and of the operators between them, arithmetic in int8.
+QUANTIZERS = frozenset(
+    f"quantized_decomposed.{what}quantize_per_{each}.default" for what in ("", "de") for each in ("tensor", "channel")
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def reason(node: Node, settings: Settings) -> str:
     name = operator_name(node.target)
     if name in settings.disabled_ops or name.rpartition(".")[0] in settings.disabled_ops:
         return "disabled by the option disabled_ops"
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+    if not isinstance(node.target, torch._ops.OpOverload) or not (node.target.namespace == "aten" or name in QUANTIZERS):
         return "not an ATen operator"
     if torch.Tag.nondeterministic_seeded in node.target.tags and not _drops_nothing(node):
         return "draws random numbers, which must be PyTorch's own"

@@ -17,6 +17,7 @@ from ov_backend.compiled import CompiledGraph, Kept, Timings, bind_and_compile
 from ov_backend.convert import Graph, Unconverted
 from ov_backend.errors import ConversionError, NothingToCompute
 from ov_backend.lowering import lower
+from ov_backend.lowering.decompositions import REWRITTEN
 from ov_backend.lowering.take_apart import known, take_apart
 from ov_backend.partition import Coverage
 from ov_backend.settings import Settings
@@ -149,7 +150,7 @@ def build(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings
             nodes = {node: "OpenVINO has no conversion for it" for node in gm.graph.nodes if node.name in refused.nodes}
             if not set(nodes) - set(in_pytorch):
                 raise
-            smaller = take_apart(gm, known(node.target for node in nodes))
+            smaller = take_apart(gm, {**known(node.target for node in nodes), **REWRITTEN})
             if smaller is gm:
                 in_pytorch = {**in_pytorch, **nodes}
             else:
