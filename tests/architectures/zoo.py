@@ -344,8 +344,9 @@ def _flux(d: Any) -> Made:
         "encoder_hidden_states": torch.randn(1, 7, 32),
         "timestep": torch.tensor([1.0]),
     }
-    places = {"pooled_projections": torch.randn(1, 32), "img_ids": torch.randn(16, 3), "txt_ids": torch.randn(7, 3)}
-    return net, {**call, **places, "return_dict": False}
+    batch = (1,) if d.__version__.startswith("0.30.") else ()  # positions had a batch of their own at first
+    places = {"img_ids": torch.randn(*batch, 16, 3), "txt_ids": torch.randn(*batch, 7, 3)}
+    return net, {**call, **places, "pooled_projections": torch.randn(1, 32), "return_dict": False}
 
 
 @_diffusers("transformer_dit")
