@@ -26,7 +26,7 @@ import httpx
 ROOT = Path(__file__).parents[1]
 RANDOM = """
 import pathlib, sys
-from ov_backend.random_checkpoint import write_random_checkpoint
+from ov_backend.checkpoint.random import write_random_checkpoint
 write_random_checkpoint(pathlib.Path(sys.argv[1]))
 """
 

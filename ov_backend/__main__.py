@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ov_backend import precompile_command
+from ov_backend.commands import precompile as precompile_command
 from ov_backend.errors import OVBackendError
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _add_serve(commands: Any) -> None:
 
 def _serve(given: argparse.Namespace) -> int:
     try:
-        from ov_backend import serve
+        from ov_backend.page import serve
     except ImportError as error:
         raise OVBackendError(f"The page needs more packages ({error}): pip install 'ov-backend[demo]'") from error
     options = serve.Options(**{name: value for name, value in vars(given).items() if name != "run"})
@@ -223,7 +223,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from ov_backend import report_command
+    from ov_backend.commands import report as report_command
 
     return report_command.run(given)
 

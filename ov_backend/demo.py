@@ -17,10 +17,10 @@ from PIL import Image
 
 from ov_backend import devices, graphs
 from ov_backend.checkpoint import load_pipeline
+from ov_backend.checkpoint.random import write_random_checkpoint
 from ov_backend.demo_sheet import sheet
 from ov_backend.errors import SettingsError
 from ov_backend.pipelines import Accelerated, accelerate
-from ov_backend.random_checkpoint import write_random_checkpoint
 from ov_backend.rehearsal import rehearsing
 from ov_backend.settings import Settings
 

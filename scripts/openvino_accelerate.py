@@ -13,7 +13,7 @@ log = logging.getLogger("ov_backend")
 TITLE = "Accelerate with OpenVINO"
 PROBLEM = ""
 try:
-    from ov_backend.panel import build_panel, paste_fields
+    from ov_backend.page.panel import build_panel, paste_fields
     from ov_backend.webui import host
 
     host.register()

@@ -12,7 +12,7 @@ from typing import Any
 
 from modules import processing, shared
 
-from ov_backend.choices import Choices
+from ov_backend.page.choices import Choices
 from ov_backend.swap import Swap
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.settings_page import ALWAYS_ON, AXIS, PYTORCH, defaults

@@ -10,9 +10,9 @@ from typing import Any
 
 from modules import sd_models, sd_samplers_common, shared
 
-from ov_backend.choices import INFOTEXT, Choices
 from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.fingerprint import theirs
+from ov_backend.page.choices import INFOTEXT, Choices
 from ov_backend.swap import Lifted, Swap
 from ov_backend.webui import influences
 from ov_backend.webui.kept import CACHE_DIR, kept

@@ -6,7 +6,7 @@ from typing import Any
 
 from modules import processing, script_callbacks
 
-from ov_backend.choices import Choices
+from ov_backend.page.choices import Choices
 from ov_backend.webui import routes, settings_page
 from ov_backend.webui.always import always
 from ov_backend.webui.generation import Generation

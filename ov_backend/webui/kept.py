@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from modules import sd_models, shared
 
-from ov_backend.choices import Choices
 from ov_backend.engine import Engine, Network
+from ov_backend.page.choices import Choices
+from ov_backend.page.status import Status
 from ov_backend.settings import Settings
-from ov_backend.status import Status
 from ov_backend.webui import attention, influences, lora
 from ov_backend.webui.networks import Found, networks_of
 

@@ -11,12 +11,12 @@ from typing import Any
 from modules import call_queue, processing, script_callbacks, shared
 
 from ov_backend import graphs
-from ov_backend.access import has_password
-from ov_backend.choices import Choices
-from ov_backend.desk import Control, Desk, Size, Unavailable
 from ov_backend.errors import Interrupted
 from ov_backend.graph_store import GraphStore
-from ov_backend.routes import add_routes
+from ov_backend.page.access import has_password
+from ov_backend.page.choices import Choices
+from ov_backend.page.desk import Control, Desk, Size, Unavailable
+from ov_backend.page.routes import add_routes
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.kept import CACHE_DIR, kept
 from ov_backend.webui.settings_page import defaults

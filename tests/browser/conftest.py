@@ -70,7 +70,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ov_backend.random_checkpoint import write_random_checkpoint
+    from ov_backend.checkpoint.random import write_random_checkpoint
 
     return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint") / f"{NASTY}.safetensors")
 

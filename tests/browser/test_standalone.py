@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from ov_backend.choices import Choices
-from ov_backend.infotext import Parameters
+from ov_backend.page.choices import Choices
+from ov_backend.page.infotext import Parameters
 from tests.browser.conftest import NASTY, ROOT, SHOTS, Server
 
 Open = Callable[..., Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ov_backend.choices import Choices
+from ov_backend.page.choices import Choices
 from tests.e2e.client import PROMPT, TITLE, WebUI, argument_list, psnr, to_png
 from tests.e2e.conftest import MEMORY, assert_equal, note
 from tests.e2e.helpers import ALL, LONG, need, need_probe, options, plain, reload_ui

@@ -13,7 +13,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend import __main__ as cli
 from ov_backend import demo, demo_sheet
-from ov_backend.random_checkpoint import write_random_checkpoint
+from ov_backend.checkpoint.random import write_random_checkpoint
 
 SMALL_UNET = {
     "block_out_channels": [32, 64],

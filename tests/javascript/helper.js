@@ -16,7 +16,7 @@ function page(body = "", before = () => {}) {
     return dom.window;
 }
 
-// One panel, as ov_backend/instruments.py writes it.
+// One panel, as ov_backend/page/instruments.py writes it.
 function panel() {
     const names = {
         p: ["headline", "spoken", "timing", "result", "alert", "cache"],

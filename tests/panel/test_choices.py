@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_backend.choices import Choices
-from ov_backend.panel import paste_fields
+from ov_backend.page.choices import Choices
+from ov_backend.page.panel import paste_fields
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_backend.choices import Choices
-from ov_backend.infotext import Parameters
+from ov_backend.page.choices import Choices
+from ov_backend.page.infotext import Parameters
 
 LINE = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=30).map(str.strip)
 PARAMETERS = st.builds(

@@ -10,10 +10,10 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from ov_backend import panel
-from ov_backend.choices import DESCRIBED, Choices
-from ov_backend.instruments import ACTIONS, instruments
-from ov_backend.panel import TEXTS, build_panel, device_choices
+from ov_backend.page import panel
+from ov_backend.page.choices import DESCRIBED, Choices
+from ov_backend.page.instruments import ACTIONS, instruments
+from ov_backend.page.panel import TEXTS, build_panel, device_choices
 
 FIELDS = [field.name for field in dataclasses.fields(Choices)]
 

@@ -14,13 +14,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from ov_backend import routes
-from ov_backend.access import has_page_token, has_password, page_token, same_origin
-from ov_backend.choices import Choices
-from ov_backend.desk import MAX_SIZES, Control, Desk, Unavailable, parse_precompile
 from ov_backend.errors import SettingsError
 from ov_backend.graph_store import GraphStore
-from ov_backend.status import Status
+from ov_backend.page import routes
+from ov_backend.page.access import has_page_token, has_password, page_token, same_origin
+from ov_backend.page.choices import Choices
+from ov_backend.page.desk import MAX_SIZES, Control, Desk, Unavailable, parse_precompile
+from ov_backend.page.status import Status
 
 NASTY = "<img src=x onerror=alert(1)>"
 

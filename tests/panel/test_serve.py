@@ -15,8 +15,8 @@ if int(gradio.__version__.split(".")[0]) < 5:
 
 from fastapi.testclient import TestClient
 
-from ov_backend import serve
-from ov_backend.access import page_token
+from ov_backend.page import serve
+from ov_backend.page.access import page_token
 from tests.panel.test_studio import studio
 
 __all__ = ["studio"]

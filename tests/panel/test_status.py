@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend import status as status_module
 from ov_backend.engine import Engine
+from ov_backend.page import status as status_module
+from ov_backend.page.status import Status, network_label, size_of
 from ov_backend.signature import Signature, TensorSpec
-from ov_backend.status import Status, network_label, size_of
 
 
 class Clock:

@@ -12,19 +12,19 @@ import pytest
 from PIL import Image
 
 from ov_backend.checkpoint import TOKENIZER
-from ov_backend.choices import Choices
 from ov_backend.errors import Interrupted, SettingsError
-from ov_backend.infotext import Parameters
+from ov_backend.page.choices import Choices
+from ov_backend.page.infotext import Parameters
 
 pytest.importorskip("diffusers")
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.desk import Control, Job
+from ov_backend.checkpoint.random import write_random_checkpoint
+from ov_backend.page.desk import Control, Job
+from ov_backend.page.studio import Studio, kind_of
 from ov_backend.pipelines import networks_of
-from ov_backend.random_checkpoint import write_random_checkpoint
-from ov_backend.studio import Studio, kind_of
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
 PLAIN = Choices("CPU", "f32", unet=False, vae=False, text_encoder=False)

@@ -20,7 +20,7 @@ pytest.importorskip("diffusers")
 from safetensors.torch import save_file
 
 from ov_backend.checkpoint import keys, load_pipeline, read_header
-from ov_backend.random_checkpoint import write_random_checkpoint
+from ov_backend.checkpoint.random import write_random_checkpoint
 
 UNET, VAE, CLIP = "model.diffusion_model.", "first_stage_model.", "cond_stage_model.transformer."
 WIDTH = networks.CONTEXT

@@ -12,7 +12,7 @@ pytest.importorskip("diffusers")
 from ov_backend import __main__ as cli
 from ov_backend import network
 from ov_backend.checkpoint import TOKENIZER
-from ov_backend.random_checkpoint import write_random_checkpoint
+from ov_backend.checkpoint.random import write_random_checkpoint
 
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ov_backend.choices import Choices
-from ov_backend.desk import Control, Job
 from ov_backend.errors import Interrupted
+from ov_backend.page.choices import Choices
+from ov_backend.page.desk import Control, Job
 from tests.webui.test_script import statistics
 
 OURS = Choices("CPU", "f32")

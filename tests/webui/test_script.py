@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from ov_backend.choices import Choices
+from ov_backend.page.choices import Choices
 from tests.webui.conftest import ALL, TITLE, arguments, ran, words, worst
 
 LONG = "red brick house in a green valley under a blue sky "

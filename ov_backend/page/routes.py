@@ -15,10 +15,10 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from ov_backend.access import has_page_token, same_origin
-from ov_backend.desk import Desk, Unavailable, parse_choices, parse_precompile
 from ov_backend.errors import OVBackendError, SettingsError
-from ov_backend.status import VERSION
+from ov_backend.page.access import has_page_token, same_origin
+from ov_backend.page.desk import Desk, Unavailable, parse_choices, parse_precompile
+from ov_backend.page.status import VERSION
 
 PREFIX = "/openvino"
 #: Answers of the status route per second while something runs, and the longest that one poller waits for its turn.

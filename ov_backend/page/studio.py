@@ -15,14 +15,14 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
-from ov_backend.choices import Choices
-from ov_backend.desk import Control, Desk, Size
 from ov_backend.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.graph_store import GraphStore
-from ov_backend.infotext import Parameters
+from ov_backend.page.choices import Choices
+from ov_backend.page.desk import Control, Desk, Size
+from ov_backend.page.infotext import Parameters
+from ov_backend.page.status import Status
 from ov_backend.pipelines import networks_of
-from ov_backend.status import Status
 from ov_backend.swap import Swap, swap_forward
 
 log = logging.getLogger(__name__)

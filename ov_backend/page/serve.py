@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend.choices import Choices
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
-from ov_backend.infotext import Parameters
-from ov_backend.panel import build_panel, described, device_choices
-from ov_backend.studio import Made, Studio
+from ov_backend.page.choices import Choices
+from ov_backend.page.infotext import Parameters
+from ov_backend.page.panel import build_panel, described, device_choices
+from ov_backend.page.studio import Made, Studio
 
 log = logging.getLogger("ov_backend")
 
 #: Where the page's scripts and style are: the WebUI loads the same files by itself.
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -102,8 +102,8 @@ def application(studio: Studio, auth: tuple[str, str] | None = None) -> Any:
     import gradio as gr
     from fastapi import FastAPI
 
-    from ov_backend.access import has_password
-    from ov_backend.routes import add_routes
+    from ov_backend.page.access import has_password
+    from ov_backend.page.routes import add_routes
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None

@@ -6,7 +6,7 @@ import html
 import json
 from collections.abc import Mapping
 
-from ov_backend.access import page_token
+from ov_backend.page.access import page_token
 
 COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compiled in", "Calls", "Found again")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.choices import INFOTEXT, Choices
+from ov_backend.page.choices import INFOTEXT, Choices
 
 _FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 _NEGATIVE = "Negative prompt:"

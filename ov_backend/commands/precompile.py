@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ov_backend.desk import LARGEST, MAX_BATCH, SMALLEST, STEP
 from ov_backend.errors import OVBackendError
+from ov_backend.page.desk import LARGEST, MAX_BATCH, SMALLEST, STEP
 from ov_backend.settings import BLOB_CACHES, PRECISIONS, Settings
 
 if TYPE_CHECKING:

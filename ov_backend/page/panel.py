@@ -12,8 +12,8 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ov_backend.choices import DESCRIBED, INFOTEXT, Choices
-from ov_backend.instruments import instruments
+from ov_backend.page.choices import DESCRIBED, INFOTEXT, Choices
+from ov_backend.page.instruments import instruments
 from ov_backend.settings import PRECISIONS
 
 __all__ = ["Choices", "build_panel", "device_choices", "paste_fields"]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ov_backend.choices import Choices
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.graph_store import GraphStore
-from ov_backend.status import Job, Status
+from ov_backend.page.choices import Choices
+from ov_backend.page.status import Job, Status
 
 log = logging.getLogger(__name__)
 
