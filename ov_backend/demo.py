@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import statistics
 import tempfile
 import time
@@ -18,11 +19,14 @@ from PIL import Image
 from ov_backend import devices, graphs
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random import write_random_checkpoint
+from ov_backend.checkpoint.sizes import own_size, size_hint
 from ov_backend.demo_sheet import sheet
 from ov_backend.errors import SettingsError
 from ov_backend.pipelines import Accelerated, accelerate
 from ov_backend.rehearsal import rehearsing
 from ov_backend.settings import Settings
+
+log = logging.getLogger(__name__)
 
 #: The project's own trained checkpoint.
 TRAINED = Path(__file__).parents[1] / "demo_checkpoint" / "fluent-sd.safetensors"
@@ -120,7 +124,10 @@ def run(request: Request, settings: Settings) -> Result:
     path = checkpoint_file(request)
     pipe = load_pipeline(path)
     _use_sampler(pipe, request.sampler)
-    size = request.size or _own_size(pipe)
+    size = request.size or own_size(pipe)
+    hint = size_hint(pipe, *size)
+    if hint:
+        log.warning("%s", hint)
     generation = _Generation(pipe, request, size)
     expected, pytorch = generation.run("PyTorch")
     with accelerate(pipe, settings) as accelerated:
@@ -225,11 +232,6 @@ def _use_sampler(pipe: Any, name: str) -> None:
         raise SettingsError(f"--sampler is {name!r}; it must be one of {', '.join(SAMPLERS)}.")
     pipe.scheduler = getattr(diffusers, SAMPLERS[name]).from_config(pipe.scheduler.config)
     pipe.set_progress_bar_config(disable=True)
-
-
-def _own_size(pipe: Any) -> tuple[int, int]:
-    side = int(pipe.unet.config.sample_size) * int(pipe.vae_scale_factor)
-    return side, side
 
 
 def _check_writable(out: Path) -> None:

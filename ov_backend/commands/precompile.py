@@ -48,13 +48,13 @@ def run(given: argparse.Namespace) -> int:
     devices.check(settings)  # before a checkpoint of gigabytes is read
     try:
         from ov_backend.checkpoint import load_pipeline
+        from ov_backend.checkpoint.sizes import own_size
         from ov_backend.pipelines import accelerate
     except ImportError as error:
         raise OVBackendError(f"Reading a checkpoint needs more packages ({error}): pip install 'ov-backend[demo]'") from error
     pipe = load_pipeline(given.checkpoint)
     pipe.set_progress_bar_config(disable=True)
-    side = int(pipe.unet.config.sample_size) * int(pipe.vae_scale_factor)
-    wanted = given.sizes or [(side, side)]
+    wanted = given.sizes or [own_size(pipe)]
 
     def say(text: str) -> None:
         stream = sys.stderr if given.json else sys.stdout

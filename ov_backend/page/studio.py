@@ -15,6 +15,7 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
+from ov_backend.checkpoint.sizes import own_size, size_hint
 from ov_backend.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.graph_store import GraphStore
@@ -67,7 +68,7 @@ class Studio:
     @property
     def default_size(self) -> int:
         """Side in pixels of the square picture that the model was made for."""
-        return int(self.pipe.unet.config.sample_size) * 8
+        return own_size(self.pipe)[0]
 
     def interrupt(self) -> None:
         """End the generation that is running, at its next step or while a network is prepared."""
@@ -93,6 +94,7 @@ class Studio:
             parameters = parameters.with_seed(random.randrange(1 << 32))
             error = ""
             self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
+            self._hint(parameters)
             try:
                 with self._accelerated(choices):
                     pictures = self._pictures(parameters, picture)
@@ -106,6 +108,11 @@ class Studio:
             finally:
                 self.status.end(error)
             return Made(self.recent, parameters.as_text(self.model, choices))
+
+    def _hint(self, parameters: Parameters) -> None:
+        hint = size_hint(self.pipe, parameters.width, parameters.height)
+        if hint:
+            self.status.say(hint)
 
     def _pictures(self, parameters: Parameters, picture: Image.Image | None, **more: Any) -> Any:
         import torch

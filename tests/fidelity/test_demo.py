@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("diffusers")
 from ov_backend import __main__ as cli
 from ov_backend import demo, demo_sheet
 from ov_backend.checkpoint.random import write_random_checkpoint
+from ov_backend.checkpoint.sizes import size_hint
 
 SMALL_UNET = {
     "block_out_channels": [32, 64],
@@ -62,6 +64,25 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     text = capsys.readouterr().out
     for words in ("a step", "VAE", "capture", "convert", "compile", "largest", "Fallbacks    none", "3 graphs were on disk"):
         assert words in text
+
+
+@pytest.mark.parametrize("size,said", [((64, 64), True), ((256, 256), False)])
+def test_a_size_far_from_the_checkpoint_s_own_is_a_hint(
+    size: tuple[int, int], said: bool, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = demo.Request("a boat", steps=1, size=size, checkpoint=checkpoint, out=tmp_path / "x.png")
+    result = demo.run(request, demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise"))
+    assert result.pictures[0].shape == (*size, 3)
+    assert ("made for 256x256; at 64x64" in caplog.text) is said
+
+
+@pytest.mark.parametrize(
+    "width,height,far",
+    [(256, 256, False), (320, 256, False), (192, 192, False), (512, 512, True), (512, 128, True), (128, 64, True)],
+)
+def test_sizes_far_from_a_checkpoint_s_own(width: int, height: int, far: bool) -> None:
+    pipe = SimpleNamespace(unet=SimpleNamespace(config=SimpleNamespace(sample_size=32)), vae_scale_factor=8)
+    assert bool(size_hint(pipe, width, height)) is far
 
 
 @pytest.mark.parametrize("sampler", sorted(demo.SAMPLERS))

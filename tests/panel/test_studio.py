@@ -63,6 +63,11 @@ def test_the_picture_is_pytorch_s(studio: Studio, picture: Image.Image | None) -
         assert Parameters.from_text(made.info["parameters"]) == (parameters, OURS)
 
 
+def test_a_size_far_from_the_checkpoint_s_own_is_a_message(studio: Studio) -> None:
+    studio.generate(Parameters(steps=1, width=64, height=64), PLAIN)
+    assert any("made for 256x256; at 64x64" in sentence for sentence in studio.status.snapshot()["messages"])
+
+
 def test_a_seed_is_drawn_and_noted(studio: Studio) -> None:
     made = studio.generate(Parameters(steps=1, width=64, height=64), PLAIN)
     assert Parameters.from_text(made.sentence)[0].seed >= 0
