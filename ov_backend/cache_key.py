@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Raised whenever capture, lowering or conversion change what they produce: entries made before are then missed.
-LOWERING_VERSION = 2
+LOWERING_VERSION = 3
 
 
 @dataclass(frozen=True)

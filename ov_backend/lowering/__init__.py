@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch.fx import GraphModule
 
 from ov_backend.lowering.remove_identities import remove_identities
+from ov_backend.lowering.squeeze_scalars import squeeze_scalars
 from ov_backend.lowering.unify_attention import unify_attention
 from ov_backend.lowering.widen_group_norm import widen_group_norm
 
@@ -14,6 +15,7 @@ Pass = Callable[[GraphModule], GraphModule]
 
 PASSES: tuple[Pass, ...] = (
     remove_identities,
+    squeeze_scalars,
     unify_attention,
     widen_group_norm,
 )
