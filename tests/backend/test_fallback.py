@@ -69,3 +69,15 @@ def test_unsupported_operators_are_named_with_counts(compiled: Compile) -> None:
     (count,) = network["in_pytorch"].values()
     assert count == 2
     assert "linalg_inv" in next(iter(network["in_pytorch"]))
+
+
+def test_a_solver_of_given_pivots_is_not_tried_on_others(compiled: Compile) -> None:
+    """Its pivots are indices that LAPACK believes: with made-up ones the process ended."""
+    square = torch.randn(5, 5, dtype=torch.float32)
+    factors, pivots = torch.linalg.ldl_factor(square + square.T + 9 * torch.eye(5))
+    right = torch.randn(5, 2)
+
+    def f(right: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.ldl_solve(factors, pivots, right * 2) + 1
+
+    agree(compiled(f, fallback="eager")(right), f(right))
