@@ -9,6 +9,8 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
+from ov_backend.cpu_angles import keep_angles
+
 
 def apply(model: ov.Model, precision: str) -> None:
     """Rewrite ``model`` in place.
@@ -17,6 +19,8 @@ def apply(model: ov.Model, precision: str) -> None:
         model: with its weights bound.
         precision: that the device computes in; in "f32" sums are corrected for their own rounding.
     """
+    if precision == "bf16":
+        keep_angles(model)
     for node in model.get_ordered_ops():
         if node.get_type_name() == "GroupNormalization" and _static_spatial(node):
             _spread(node, precision == "f32")

@@ -13,9 +13,9 @@ PACKAGE = ROOT / "ov_backend"
 #: Rooms that know of nothing else in the house but errors (and each other's leaves).
 LEAVES = {"errors", "version", "settings", "dtypes", "devices", "cache_key", "structure", "signature"}
 LEAVES |= {"graph_store", "graph_file"}
-STAGES = {"capture", "lowering", "partition", "convert", "compiled", "cpu_forms", "program", "fingerprint"}
+STAGES = {"capture", "lowering", "partition", "convert", "compiled", "cpu_forms", "cpu_angles", "program", "fingerprint"}
 STAGES |= {"hazards", "integers", "fx_values", "claims"}
-MAY_IMPORT_OPENVINO = {"dtypes", "devices", "convert", "compiled", "cpu_forms"}
+MAY_IMPORT_OPENVINO = {"dtypes", "devices", "convert", "compiled", "cpu_forms", "cpu_angles"}
 HOST = {"webui"}
 
 
