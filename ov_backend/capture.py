@@ -163,8 +163,8 @@ def trace(
     """
     try:
         gm = remove_writes(_make_fx(function, slots, inputs, decompositions))
-        if any(mutates(node) for node in gm.graph.nodes):
-            gm = _make_fx(functionalize(function, remove="mutations"), slots, inputs, decompositions)
+        if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
+            gm = _make_fx(functionalize(gm, remove="mutations"), slots, inputs, decompositions)
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured

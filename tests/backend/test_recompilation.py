@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -66,8 +69,8 @@ def test_another_dtype_or_branch_is_another_graph(compiled: Compile) -> None:
     assert len(ov_backend.stats()) == 4
 
 
-def test_graphs_from_dynamo_are_kept_for_the_next_process(tmp_path: object) -> None:
-    code = """
+#: Converts a small network, or takes it from the folder; prints how many graphs were converted.
+STORED = """
 import torch, ov_backend
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
@@ -80,4 +83,14 @@ with torch.no_grad():
     assert torch.allclose(torch.compile(net, backend="openvino_fx", options=options)(x), net(x), atol=1e-5)
 print(len(made))
 """
-    assert [run(code % str(tmp_path)) for _ in range(2)] == ["1", "0"]
+
+
+def test_graphs_from_dynamo_are_kept_for_the_next_process(tmp_path: Path) -> None:
+    assert [run(STORED % str(tmp_path)) for _ in range(2)] == ["1", "0"]
+
+
+def test_stored_graphs_travel_as_a_folder(tmp_path: Path) -> None:
+    assert run(STORED % str(tmp_path / "here")) == "1"
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    assert run(STORED % str(tmp_path / "there")) == "0"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import pytest
 import torch
 
 import ov_backend
 from tests.backend.conftest import Compile, agree, calls, fallbacks
+from tests.backend.test_traps import run
 from tests.densenet import DenseNet
 
 
@@ -122,6 +125,40 @@ def test_densenet121_inference(compiled: Compile) -> None:
     x = torch.randn(2, 3, 64, 64)
     agree(compiled(model, fullgraph=True)(x), model(x))
     assert calls() == 1
+
+
+def test_mode_is_taken_and_changes_nothing(compiled: Compile) -> None:
+    x, y = torch.randn(10, 10), torch.randn(10, 10)
+    agree(torch.compile(foo, backend="openvino_fx", mode="reduce-overhead")(x, y), foo(x, y), 1e-2)
+    assert calls() == 1
+
+
+def test_found_by_its_entry_point_without_an_import() -> None:
+    if not any(entry.name == "openvino_fx" for entry in entry_points(group="torch_dynamo_backends")):
+        pytest.skip("ov-backend is not installed here, only on the path")
+    code = """
+import torch
+with torch.no_grad():
+    torch.compile(lambda x: x.sin() * 2, backend="openvino_fx", options={"fallback": "raise"})(torch.ones(3))
+import ov_backend
+print(*[network["calls"] for network in ov_backend.stats().values()])
+"""
+    assert run(code) == "1"
+
+
+def test_nothing_in_pytorch_or_openvino_is_replaced() -> None:
+    code = """
+import sys, types, torch, torch._dynamo, openvino
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))  # Dynamo's own replacements come with its first call
+kinds = (types.FunctionType, types.BuiltinFunctionType, type)
+modules = [module for name, module in sorted(sys.modules.items()) if name.split(".")[0] in ("torch", "openvino")]
+before = [(module, name, value) for module in modules for name, value in vars(module).items() if isinstance(value, kinds)]
+import ov_backend
+with torch.no_grad():
+    torch.compile(lambda x: x.sin() * 2, backend="openvino_fx", options={"fallback": "raise"})(torch.ones(3))
+print(len(before) > 10000, [f"{module.__name__}.{name}" for module, name, value in before if getattr(module, name) is not value])
+"""
+    assert run(code) == "True []"
 
 
 def test_listed_among_the_backends() -> None:
