@@ -161,3 +161,56 @@ def test_training_step_compiled_as_a_whole(compiled: Compile) -> None:
 
     agree(compiled(train, aot_autograd=True, fallback="pytorch")(net), train(expected))
     agree([p.grad for p in net.parameters()], [p.grad for p in expected.parameters()])
+
+
+class Plain(torch.nn.Module):
+    """Normalises within a picture only, so that it writes to no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm, self.head = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.GroupNorm(2, 8), torch.nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(F.silu(self.norm(self.into(x))).mean((2, 3)))
+
+
+class Batch(Plain):
+    """Normalises over the batch, and writes to its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.into.bias = None  # its gradient is zero but for rounding
+
+
+@pytest.mark.parametrize("option", [False, True], ids=["dynamic", "dynamic_shapes"])
+@pytest.mark.parametrize(
+    "kind, why", [(Plain, "AOTAutograd traces every size by itself"), (Batch, "it writes to its inputs")], ids=["plain", "batch"]
+)
+def test_training_with_dynamic_shapes(
+    compiled: Compile, kind: type[Plain], why: str, option: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dynamo keeps one graph for all batch sizes; OpenVINO has a static pair for each, and says so once where asked for more."""
+    expected = kind()
+    actual = copy.deepcopy(expected)
+    g = compiled(actual, dynamic=True, aot_autograd=True, dynamic_shapes=option)
+    torch._dynamo.utils.counters.clear()
+    sizes = (4, 6, 4, 6, 4)
+    for size in sizes:
+        x, target = torch.randn(size, 3, 8, 8), torch.randint(0, 5, (size,))
+        for net, call in ((expected, expected), (actual, g)):
+            net.zero_grad()
+            F.cross_entropy(call(x), target).backward()
+        for (name, want), got in zip(expected.named_parameters(), actual.parameters()):
+            scale = float(want.grad.abs().max())
+            assert float((got.grad - want.grad).abs().max()) <= 1e-3 * scale + 1e-7, (size, name)
+    agree(dict(actual.named_buffers()), dict(expected.named_buffers()))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    stats = ov_backend.stats().values()
+    assert sum(network["compiles"] for network in stats) == 2 * len(set(sizes)), "a forward and a backward for each size"
+    assert calls() == 2 * len(sizes)
+    assert not fallbacks()
+    sentence = f"a static graph for each size, because {why}"
+    found = {what: count for network in stats for what, count in network["corrections"].items()}
+    assert found == ({sentence: len(sizes)} if option else {})
+    assert sum(sentence in record.getMessage() for record in caplog.records) == option
