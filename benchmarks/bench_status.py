@@ -1,9 +1,10 @@
 """What it costs a generation that many people look: the seconds of a step with 200 pollers of the status and with none.
 
-    python -m benchmarks.bench_status [--pollers 200] [--size 512] [--steps 20] [--repeats 3] [--checkpoint FILE] [--json]
+    python -m benchmarks.bench_status [--pollers 200] [--size 512] [--steps 20] [--repeats 8] [--checkpoint FILE] [--json]
 
 The standalone page runs in a process of its own and the pollers in another, each asking again as soon as it was answered.
-Generations with and without them take turns; the ratio is the median of the pairs' ratios. Every answer is checked.
+Generations with and without them take turns, and which of a pair comes first too; the ratio is the median of the pairs'
+ratios. Every answer is checked. The pollers' own share of the processor counts as the status's, as both run on one machine.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -35,7 +36,7 @@ def main() -> None:
     """Measure and print."""
     options = parse()
     if options.child:
-        asyncio.run(poll(options.child, options.pollers, options.seconds))
+        asyncio.run(poll(options.child, options.pollers))
         return
     with tempfile.TemporaryDirectory() as folder:
         result = measure(options, Path(folder))
@@ -55,15 +56,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pollers", type=int, default=200)
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=3, help="pairs of generations")
+    parser.add_argument("--repeats", type=int, default=8, help="pairs of generations")
     parser.add_argument("--checkpoint", type=Path, help="default: a small one of random weights")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="64 pixels, few pollers: to try the benchmark itself")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, default=0.0, help=argparse.SUPPRESS)
     options, _ = parser.parse_known_args()
     if options.tiny:
-        options.size, options.steps, options.repeats, options.pollers = 64, 30, 1, 20
+        options.size, options.steps, options.repeats, options.pollers = 64, 30, 2, 20
     return options
 
 
@@ -78,75 +78,114 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         try:
             assert server.stdout is not None
             url = next(line.split()[1] for line in server.stdout if line.startswith("Open http"))
-            generate(url, options)  # everything is compiled in this one
-            pairs, answers = [], []
-            for _ in range(options.repeats):
-                quiet = generate(url, options)
-                seen, busy = with_pollers(url, options, quiet * options.steps)
-                pairs.append((quiet, busy))
-                answers.append(seen)
+            page = Page(url, options)
+            page.generate()  # everything is compiled in this one
+            with Pollers(url, options.pollers) as pollers:
+                pairs, rates = [], []
+                for number in range(options.repeats):
+                    found = {}
+                    for polled in (False, True) if number % 2 else (True, False):
+                        found[polled], rate = pollers.during(page.generate) if polled else (page.generate(), None)
+                        rates += [rate] if rate is not None else []
+                    pairs.append((found[False], found[True]))
         finally:
             server.terminate()
     return {
         "without": statistics.median(quiet for quiet, _ in pairs),
         "with": statistics.median(busy for _, busy in pairs),
         "ratio": statistics.median(busy / quiet for quiet, busy in pairs),
-        "answers_per_second": statistics.median(answers),
+        "answers_per_second": statistics.median(rates),
         "pairs": pairs,
     }
 
 
-def generate(url: str, options: argparse.Namespace) -> float:
-    """Generate one picture by the page's own function; the average seconds of a step."""
-    from gradio_client import Client
+class Page:
+    """The page's own function that generates."""
 
-    client = Client(url, verbose=False)
-    number = next(d["id"] for d in client.config["dependencies"] if d["api_name"] == "generate")
-    fields = ["a cat", "", options.steps, 7.0, 1, options.size, options.size, 1, 0.6]
-    panel = ["CPU", "auto", True, True, True, True, 0, ""]
-    client.predict(None, *fields, *panel, fn_index=number)
-    run = httpx.get(f"{url}/openvino/status", timeout=60).json()["run"]
-    assert (run["active"], run["error"], run["step"]) == (False, "", options.steps), run
-    return float(run["average_seconds_per_step"])
+    def __init__(self, url: str, options: argparse.Namespace) -> None:
+        from gradio_client import Client
 
+        self.url, self.options, self.client = url, options, Client(url, verbose=False)
+        self.number = next(d["id"] for d in self.client.config["dependencies"] if d["api_name"] == "generate")
 
-def with_pollers(url: str, options: argparse.Namespace, seconds: float) -> tuple[float, float]:
-    """Answers a second that the pollers got, and the seconds of a step while they asked."""
-    command = [sys.executable, "-m", "benchmarks.bench_status", "--child", url, "--pollers", str(options.pollers)]
-    pollers = subprocess.Popen([*command, "--seconds", str(3 * seconds + 30)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert pollers.stdout is not None
-    assert pollers.stdout.readline() == "polling\n"
-    try:
-        step = generate(url, options)
-    finally:
-        pollers.terminate()
-    counted = json.loads(pollers.communicate()[0].splitlines()[-1])
-    return counted["answers"] / counted["seconds"], step
+    def generate(self) -> float:
+        """Generate one picture; the average seconds of a step."""
+        size, steps = self.options.size, self.options.steps
+        panel = ["CPU", "auto", True, True, True, True, 0, ""]
+        self.client.predict(None, "a cat", "", steps, 7.0, 1, size, size, 1, 0.6, *panel, fn_index=self.number)
+        run = httpx.get(f"{self.url}/openvino/status", timeout=60).json()["run"]
+        assert (run["active"], run["error"], run["step"]) == (False, "", steps), run
+        return float(run["average_seconds_per_step"])
 
 
-async def poll(url: str, pollers: int, seconds: float) -> None:
-    """Ask until terminated, each poller again as soon as it has its answer; then print how often that was."""
-    import signal
+class Pollers:
+    """A process that asks for the status, when told to."""
 
-    stop, count, start = asyncio.Event(), 0, time.monotonic()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    def __init__(self, url: str, pollers: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.bench_status", "--child", url, "--pollers", str(pollers)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._told("") == "ready"
 
-    async def one(client: httpx.AsyncClient) -> None:
+    def __enter__(self) -> Pollers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def during(self, generate: Any) -> tuple[float, float]:
+        """The seconds of a step while all ask, and how many answers a second they got together."""
+        before, start = int(self._told("go")), time.monotonic()
+        step = generate()
+        return step, (int(self._told("stop")) - before) / (time.monotonic() - start)
+
+    def _told(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        if command:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        assert answer, "the pollers ended"
+        return answer
+
+
+async def poll(url: str, pollers: int) -> None:
+    """Ask between "go" and "stop" on the standard input, each poller again as soon as it has its answer.
+
+    Each line is answered with the number of answers so far. The requests are written by hand: a client library would
+    take more of the processor than the server does.
+    """
+    going, count = asyncio.Event(), 0
+    address = urlsplit(url)
+    request = f"GET /openvino/status HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode()
+
+    async def one() -> None:
         nonlocal count
-        while not stop.is_set() and time.monotonic() - start < seconds:
-            answer = await client.get(f"{url}/openvino/status")
-            assert answer.json()["version"] == 1
-            count += 1
-            if answer.json()["state"] == "idle":  # what is measured is asking during a generation
-                await asyncio.sleep(0.2)
+        while True:
+            await going.wait()
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            while going.is_set():
+                writer.write(request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 "), head
+                length = next(int(line[15:]) for line in head.splitlines() if line.lower().startswith(b"content-length:"))
+                answer = json.loads(await reader.readexactly(length))
+                assert answer["version"] == 1, answer
+                count += 1
+                if answer["state"] == "idle":  # what is measured is asking during a generation
+                    await asyncio.sleep(1.0)
+            writer.close()
 
-    limits = httpx.Limits(max_connections=pollers, max_keepalive_connections=pollers)
-    async with httpx.AsyncClient(limits=limits, timeout=60) as client:
-        tasks = [asyncio.create_task(one(client)) for _ in range(pollers)]
-        threading.Timer(2.0, lambda: (sys.stdout.write("polling\n"), sys.stdout.flush())).start()
-        await asyncio.gather(*tasks)
-    sys.stdout.write(json.dumps({"answers": count, "seconds": time.monotonic() - start}) + "\n")
-    sys.stdout.flush()
+    tasks = [asyncio.create_task(one()) for _ in range(pollers)]
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        (going.set if line == "go\n" else going.clear)()
+        print(count, flush=True)
+        await asyncio.sleep(0)
+        for task in tasks:
+            if task.done():
+                task.result()  # raises what ended it
 
 
 if __name__ == "__main__":

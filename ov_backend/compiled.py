@@ -18,6 +18,7 @@ import torch
 
 from ov_backend import cpu_forms, devices
 from ov_backend.convert import Graph, parameter_name
+from ov_backend.cpu_types import Backing, narrower, retype
 from ov_backend.dtypes import FROM_NAME, constant, share
 from ov_backend.errors import InputMismatch
 from ov_backend.settings import Settings
@@ -43,8 +44,8 @@ class Timings:
 class CompiledGraph:
     """One graph, bound to its weights and compiled for one device.
 
-    ``weights`` are held because the device may go on reading them where they lie. Calls take the inputs in the order of
-    ``inputs`` and return tensors that the caller owns.
+    ``weights`` and their backing are held because the device may go on reading them where they lie. Calls take the inputs
+    in the order of ``inputs`` and return tensors that the caller owns.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -56,6 +57,7 @@ class CompiledGraph:
     timings: Timings
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
+    _backing: Backing | None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -149,9 +151,10 @@ def bind_and_compile(
     devices.check(settings)
     timings = Timings()
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
+    backing = None
     compiled = _import(kept, settings, timings) if kept is not None else None
     if compiled is None:
-        compiled = _compile(graph, live, settings, timings)
+        compiled, backing = _compile(graph, live, settings, timings)
         if kept is not None:
             kept.save(compiled.export_model().getvalue())
     start = time.perf_counter()
@@ -160,6 +163,8 @@ def bind_and_compile(
         timings.imported += time.perf_counter() - start
     else:
         timings.compile += time.perf_counter() - start
+    if backing is not None:
+        backing.let_go()
     ports = tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs))
     return CompiledGraph(
         graph.inputs,
@@ -171,19 +176,45 @@ def bind_and_compile(
         timings,
         request,
         ports,
+        backing,
     )
 
 
-def _compile(graph: Graph, live: Mapping[str, torch.Tensor], settings: Settings, timings: Timings) -> ov.CompiledModel:
+def _compile(
+    graph: Graph, live: Mapping[str, torch.Tensor], settings: Settings, timings: Timings
+) -> tuple[ov.CompiledModel, Backing | None]:
     start = time.perf_counter()
-    model = bind(graph, live)
+    backing = None
     if devices.members(settings.device) == ["CPU"]:
-        cpu_forms.apply(model, devices.resolved_precision(settings))
+        precision = devices.resolved_precision(settings)
+        model, backing = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
+        cpu_forms.apply(model, precision)
+    else:
+        model = bind(graph, live)
     timings.bind = time.perf_counter() - start
     start = time.perf_counter()
     compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
     timings.compile = time.perf_counter() - start
-    return compiled  # what the device keeps of the constants is in it; the model goes
+    return compiled, backing  # what the device keeps of the constants is in the first; the model goes
+
+
+def _in_computed_type(
+    graph: Graph, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
+) -> tuple[ov.Model, Backing] | None:
+    """The bound graph in the type that the CPU device computes in, where the weights are narrower or of the other half."""
+    types = narrower(list(live.values()), precision)
+    if types is None:
+        return None
+    large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
+    backing = Backing(types[1], list(large.values()), settings.cache_folder if settings.model_caching else None)
+    placed = {name: backing.converted(weight) for name, weight in large.items()}
+    model = bind(graph, {**live, **placed}, validate=False)
+    try:
+        retype(model, *types)
+    except RuntimeError as error:
+        log.info("A graph keeps its %s weights twice: %s.", types[0], str(error).strip().splitlines()[-1])
+        return None
+    return model, backing
 
 
 def _import(kept: Kept, settings: Settings, timings: Timings) -> ov.CompiledModel | None:
@@ -203,7 +234,7 @@ def _import(kept: Kept, settings: Settings, timings: Timings) -> ov.CompiledMode
     return compiled
 
 
-def bind(graph: Graph, weights: Mapping[str, torch.Tensor]) -> ov.Model:
+def bind(graph: Graph, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
     """A copy of the graph's model in which every slot is a constant over the weight's memory.
 
     The memory must stay alive as long as the model or anything compiled from it.
@@ -220,7 +251,8 @@ def bind(graph: Graph, weights: Mapping[str, torch.Tensor]) -> ov.Model:
         for target in parameter.output(0).get_target_inputs():
             target.replace_source_output(value)
         model.remove_parameter(parameter)
-    model.validate_nodes_and_infer_types()
+    if validate:
+        model.validate_nodes_and_infer_types()
     return model
 
 

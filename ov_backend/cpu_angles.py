@@ -23,7 +23,7 @@ _STEP = 64
 
 
 def keep_angles(model: ov.Model) -> None:
-    """Rewrite, in place, the argument of every sine and cosine that is an input times factors."""
+    """Rewrite, in place, the argument of every sine and cosine that is an input times or by factors."""
     made: dict[str, ov.Output | None] = {}
     for node in model.get_ordered_ops():
         if node.get_type_name() in ("Sin", "Cos"):
@@ -68,6 +68,8 @@ def _source(value: ov.Output) -> ov.Output | None:
     if kind == "Multiply":
         left, right = (_source(node.input_value(i)) for i in range(2))
         return left if right is None else right if left is None else None
+    if kind == "Divide":
+        return _source(node.input_value(0)) if _source(node.input_value(1)) is None else None
     return None
 
 
@@ -104,10 +106,12 @@ def _times(value: ov.Output, source: ov.Output, part: ov.Output) -> ov.Output:
     if value == source:
         return part
     node = value.get_node()
-    if node.get_type_name() != "Multiply":
+    if node.get_type_name() not in ("Multiply", "Divide"):
         shape = np.array(list(value.get_shape()), dtype=np.int64)
         return ops.reshape(_times(node.input_value(0), source, part), shape, False).output(0)
     left, right = node.input_value(0), node.input_value(1)
+    if node.get_type_name() == "Divide":
+        return ops.divide(_times(left, source, part), right).output(0)
     if _source(left) is not None:
         return ops.multiply(_times(left, source, part), right).output(0)
     return ops.multiply(left, _times(right, source, part)).output(0)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ov_backend import devices, graphs
+from ov_backend import devices
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random import write_random_checkpoint
 from ov_backend.checkpoint.sizes import own_size, size_hint
@@ -160,7 +160,7 @@ def checkpoint_file(request: Request) -> Path:
         return request.checkpoint
     if TRAINED.is_file() and not request.random:
         return TRAINED
-    return write_random_checkpoint(graphs.default_cache_dir().parent / "checkpoints" / "random-0.safetensors")
+    return write_random_checkpoint(Settings(cache_dir=None).cache_folder.parent / "checkpoints" / "random-0.safetensors")
 
 
 class _Generation:

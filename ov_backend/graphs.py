@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -159,12 +158,4 @@ def load(store: GraphStore, name: CacheKey) -> Graph | None:
 
 def open_store(settings: Settings) -> GraphStore:
     """The graph store of these settings."""
-    folder = Path(settings.cache_dir) if settings.cache_dir else default_cache_dir()
-    return GraphStore(folder, settings.cache_mb << 20)
-
-
-def default_cache_dir() -> Path:
-    """Where graphs are kept when nobody says otherwise."""
-    import platformdirs  # only here: in a WebUI the folder is given, and this package may not be there
-
-    return Path(platformdirs.user_cache_dir("ov_backend", appauthor=False)) / "graphs"
+    return GraphStore(settings.cache_folder, settings.cache_mb << 20)

@@ -146,6 +146,11 @@ class Settings:
         """Settings are values: equal settings hash alike although ``config`` is a dict."""
         return hash((self.device, self.precision, self.disabled_ops, repr(sorted(self.config.items(), key=str))))
 
+    @property
+    def cache_folder(self) -> Path:
+        """The folder of the graph store."""
+        return Path(self.cache_dir) if self.cache_dir else default_cache_dir()
+
     def affecting(self, what: str) -> dict[str, Any]:
         """The fields that affect ``what`` ("graph", "compile" or "run"), by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["affects"] == what}
@@ -153,6 +158,13 @@ class Settings:
     def replace(self, **changes: Any) -> Settings:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+def default_cache_dir() -> Path:
+    """Where graphs are kept when nobody says otherwise."""
+    import platformdirs  # only here: in a WebUI the folder is given, and this package may not be there
+
+    return Path(platformdirs.user_cache_dir("ov_backend", appauthor=False)) / "graphs"
 
 
 def operator_name(op: object) -> str:

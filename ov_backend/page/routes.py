@@ -22,7 +22,7 @@ from ov_backend.page.status import VERSION
 
 PREFIX = "/openvino"
 #: Answers of the status route per second while something runs, and the longest that one poller waits for its turn.
-RATE, LONGEST_WAIT_S = 25.0, 5.0
+RATE, LONGEST_WAIT_S = 10.0, 15.0
 #: A snapshot serves everybody who asks within this time.
 FRESH_S = 0.1
 _MAX_BODY = 16384

@@ -13,7 +13,7 @@ from PIL import Image
 pytest.importorskip("diffusers")
 
 from ov_backend import __main__ as cli
-from ov_backend import demo, demo_sheet
+from ov_backend import demo, demo_sheet, settings
 from ov_backend.checkpoint.random import write_random_checkpoint
 from ov_backend.checkpoint.sizes import size_hint
 
@@ -111,7 +111,7 @@ def test_the_prompt_and_the_seed_matter(checkpoint: Path) -> None:
 
 
 def test_default_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo.graphs, "default_cache_dir", lambda: tmp_path / "graphs")
+    monkeypatch.setattr(settings, "default_cache_dir", lambda: tmp_path / "graphs")
     out = tmp_path / "x.png"
     random = demo.checkpoint_file(demo.Request("", random=True, out=out))
     assert random.is_file()
