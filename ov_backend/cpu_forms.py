@@ -5,6 +5,8 @@ The stored graph stays as it was converted, so that one entry serves every devic
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
@@ -22,8 +24,24 @@ def apply(model: ov.Model, precision: str) -> None:
     if precision == "bf16":
         keep_angles(model)
     for node in model.get_ordered_ops():
+        if node.get_type_name() == "Multiply":
+            _drop_one(node)
+    for node in model.get_ordered_ops():
         if node.get_type_name() == "GroupNormalization" and _static_spatial(node):
             _spread(node, precision == "f32")
+
+
+def _drop_one(node: ov.Node) -> None:
+    """Take a multiplication by one out: in half precision the device would multiply the weights by it, into a copy."""
+    for i in range(2):
+        kept, factor = node.input_value(1 - i), node.input_value(i).get_node()
+        while factor.get_type_name() == "Convert":
+            factor = factor.input_value(0).get_node()
+        is_one = factor.get_type_name() == "Constant" and math.prod(factor.get_output_shape(0)) == 1 and factor.get_data() == 1
+        if is_one and kept.get_partial_shape() == node.get_output_partial_shape(0):
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(kept)
+            return
 
 
 def _static_spatial(node: ov.Node) -> bool:
