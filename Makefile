@@ -1,7 +1,7 @@
 # make demo               a checkpoint file becomes a picture, with PyTorch and with OpenVINO
 # make test               the whole suite
 # make test-webui-pins    the same suite under the WebUI's own pins (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
-# make bench              the benchmarks
+# make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
 
 TORCH  ?= torch==2.13.0
@@ -14,6 +14,8 @@ JOBS ?= $(if $(WEBUI_URL)$(WEBUI_DIR),0,2)
 
 VENV := .venv
 PINS := .venv-webui-pins
+PEERS := .venv-peers
+PEERS_OPENVINO := .venv-peers-openvino
 PIP  := pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 
@@ -43,9 +45,22 @@ javascript: node_modules/.ready
 node_modules/.ready: package.json
 	@command -v npm >/dev/null && npm install --silent --no-audit --no-fund; mkdir -p node_modules && touch $@
 
-bench: $(VENV)/.ready-test
+bench: $(VENV)/.ready-test $(PEERS)/.ready $(PEERS_OPENVINO)/.ready
 	$(VENV)/bin/$(PIP) -e '.[bench]'
 	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+# optimum-intel asks for torchvision, whose builds do not go with every build of torch; nothing here needs it.
+$(PEERS)/.ready: benchmarks/requirements-peers.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/$(PIP) '$(TORCH)'
+	$(PEERS)/bin/$(PIP) -r benchmarks/requirements-peers.txt
+	$(PEERS)/bin/pip uninstall --quiet --disable-pip-version-check --yes torchvision
+	touch $@
+
+$(PEERS_OPENVINO)/.ready: benchmarks/requirements-peers-openvino.txt
+	test -x $(PEERS_OPENVINO)/bin/python || $(PYTHON) -m venv $(PEERS_OPENVINO)
+	$(PEERS_OPENVINO)/bin/$(PIP) -r benchmarks/requirements-peers-openvino.txt
+	touch $@
 
 $(VENV)/.ready: pyproject.toml
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -65,4 +80,4 @@ $(PINS)/.ready-test: pyproject.toml tests/requirements-webui-pins.txt tests/requ
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PINS) build *.egg-info
+	rm -rf $(VENV) $(PINS) $(PEERS) $(PEERS_OPENVINO) build *.egg-info

@@ -1,0 +1,178 @@
+"""One peer in a process of its own: every figure is told, as a line of JSON, as soon as it is there.
+
+    python -m benchmarks.peers.child --peer NAME --phase cold|new --work FOLDER --keep FOLDER --size 512 --steps 2 --start TIME
+
+``cold``: the sequence of pictures, weights changed at its end. ``new``: a process that finds what the first one kept;
+then pictures of further sizes, for the memory they take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+PEERS = {
+    "eager": "torch_peers.Eager",
+    "eager_bf16": "torch_peers.EagerBf16",
+    "inductor": "torch_peers.Inductor",
+    "openvino": "torch_peers.OpenVINO",
+    "optimum": "openvino_peers.Optimum",
+    "genai": "openvino_peers.GenAI",
+    "ours": "torch_peers.Ours",
+}
+#: Further sizes of the second process, as shares of the full one.
+SHARES = ((0.5, 0.5), (0.75, 0.5), (0.5, 0.75), (0.75, 0.75))
+
+
+class Child:
+    """The clock, the peer, and the reference pictures."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        #: Work that another process did for this one, in seconds; it counts.
+        self.ahead = 0.0
+        self.number = 0
+        self.work = Path(options.work)
+        self.first, self.second = self.work / "first", self.work / "second"
+        self.wide = (options.size * 3 // 2, options.size)
+        self.square = (options.size, options.size)
+        # Libraries print too, from C++ as well: that goes to stderr.
+        self.out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+
+    def now(self) -> float:
+        """Seconds since the process was started."""
+        return time.time() - self.options.start + self.ahead
+
+    def say(self, key: str, **figures: Any) -> None:
+        """Tell the parent."""
+        if key == "export" and figures["shared"]:
+            self.ahead += figures["seconds"]
+        memory = {"rss": _status("VmRSS"), "peak": _status("VmHWM")}
+        line = {"key": key, "phase": self.options.phase, "at": self.now(), **memory, **figures}
+        self.out.write(json.dumps(line) + "\n")
+        self.out.flush()
+
+    def run(self) -> None:
+        """The phase asked for."""
+        module, name = PEERS[self.options.peer].split(".")
+        peer = getattr(importlib.import_module(f"benchmarks.peers.{module}"), name)(Path(self.options.keep), self.say)
+        if self.options.phase == "new":
+            peer.counts_export = False  # what is there was made before
+        peer.load(self.first)
+        self.say("loaded", versions=_versions())
+        (self.cold if self.options.phase == "cold" else self.new)(peer)
+        self.say("done")
+
+    def cold(self, peer: Any) -> None:
+        """Two pictures, another size, back, other weights twice."""
+        self.picture(peer, "first", self.square)
+        keep = Path(self.options.keep)
+        exported = keep / self.first.name  # may lie beside what another peer exported
+        self.say("disk", bytes=_bytes(exported if exported.is_dir() else keep))
+        self.picture(peer, "again", self.square)
+        self.picture(peer, "wide", self.wide)
+        self.picture(peer, "back", self.square)
+        begun = self.now()
+        peer.second_checkpoint(self.second)
+        self.picture(peer, "second checkpoint", self.square, begun)
+        begun = self.now()
+        peer.lora(self.work / "lora.safetensors")
+        right = self.picture(peer, "LoRA", self.square, begun)
+        begun = self.now()
+        if not right and peer.renew():
+            self.picture(peer, "LoRA", self.square, begun, label="LoRA, renewed")
+
+    def new(self, peer: Any) -> None:
+        """A picture, then other sizes."""
+        self.picture(peer, "first", self.square)
+        for width, height in SHARES:
+            size = tuple(int(share * self.options.size) // 64 * 64 or 64 for share in (width, height))
+            self.picture(peer, None, size)  # type: ignore[arg-type]
+
+    def picture(
+        self, peer: Any, expected: str | None, size: tuple[int, int], begun: float | None = None, label: str = ""
+    ) -> bool:
+        """Draw, hold against PyTorch's in float32, and tell; false if it is another picture."""
+        import numpy as np
+
+        begun = self.now() if begun is None else begun
+        drawn = peer.picture(*size, self.options.steps)
+        seconds = self.now() - begun
+        self.number += 1
+        error, stale = None, None
+        if expected:
+            error, stale = self.compare(drawn.pixels, expected)
+            if self.options.peer == "eager" and self.options.phase == "cold":
+                np.save(self.work / f"{expected}.npy", drawn.pixels)
+        self.say(
+            "picture",
+            label=label or expected or "size",
+            number=self.number,
+            size=size,
+            seconds=seconds,
+            steps=drawn.steps,
+            decode=drawn.decode,
+            error=error,
+            stale=stale,
+            counts=peer.counts() if hasattr(peer, "counts") else None,
+        )
+        return not stale
+
+    def compare(self, pixels: Any, name: str) -> tuple[float | None, bool | None]:
+        """Relative error to the reference (without its mean), and whether the picture before the change is nearer."""
+        import numpy as np
+
+        before = {"second checkpoint": "first", "LoRA": "second checkpoint"}.get(name)
+        if not (self.work / f"{name}.npy").is_file():
+            return None, None
+
+        def distance(other: str) -> float:
+            right = np.load(self.work / f"{other}.npy")
+            return float(np.linalg.norm(pixels - right) / np.linalg.norm(right - right.mean()))
+
+        return distance(name), bool(before) and distance(str(before)) < distance(name)
+
+
+def _status(field: str) -> int:
+    """Of this process, MiB."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) >> 10
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in ("torch", "openvino", "diffusers", "transformers", "optimum-intel", "openvino-genai"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", required=True, choices=list(PEERS))
+    parser.add_argument("--phase", required=True, choices=["cold", "new"])
+    parser.add_argument("--work", required=True)
+    parser.add_argument("--keep", required=True)
+    parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--start", type=float, default=time.time())
+    Child(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The peers that run an exported pipeline, with a copy of the weights of their own: optimum-intel and openvino-genai."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.peers.picture import GUIDANCE, PROMPT, Picture, Say, draw
+from benchmarks.peers.weights import latents_for, lora_changes
+
+
+class Optimum:
+    """optimum-intel's OVStableDiffusionPipeline, reshaped to every size in turn; exported with weights in float16."""
+
+    #: Whether an export that is found was made by another peer in this run, and its time has to be counted.
+    counts_export = False
+
+    def __init__(self, keep: Path, say: Say) -> None:
+        self.keep, self.say = keep, say
+
+    def load(self, checkpoint: Path) -> None:
+        """Export unless that was done before; read."""
+        self.exported = self._export(checkpoint)
+        self._read()
+
+    def _export(self, checkpoint: Path) -> Path:
+        from optimum.exporters.openvino import main_export
+        from optimum.intel import OVConfig
+
+        exported = self.keep / checkpoint.name
+        taken = self.keep / f"{checkpoint.name}.seconds"  # written last: an export without it was broken off
+        if not taken.is_file():
+            begun = time.perf_counter()
+            shutil.rmtree(exported, ignore_errors=True)
+            main_export(
+                str(checkpoint),
+                output=exported,
+                task="text-to-image",
+                library_name="diffusers",
+                ov_config=OVConfig(dtype="fp16"),  # of its command line: --weight-format fp16
+                local_files_only=True,
+            )
+            self._tokenizer(checkpoint, exported)
+            taken.write_text(str(time.perf_counter() - begun))
+            self.say("export", seconds=float(taken.read_text()), shared=False)
+        elif self.counts_export:
+            self.say("export", seconds=float(taken.read_text()), shared=True)
+        return exported
+
+    @staticmethod
+    def _tokenizer(checkpoint: Path, exported: Path) -> None:
+        """openvino-genai needs it as a model."""
+        import openvino as ov
+        from openvino_tokenizers import convert_tokenizer
+        from transformers import AutoTokenizer
+
+        target = exported / "tokenizer" / "openvino_tokenizer.xml"
+        if not target.is_file():
+            tokenizer = convert_tokenizer(AutoTokenizer.from_pretrained(str(checkpoint / "tokenizer")))
+            ov.save_model(tokenizer, target)
+
+    def _read(self) -> None:
+        from optimum.intel import OVStableDiffusionPipeline
+
+        self.size: tuple[int, int] | None = None
+        self.pipe = OVStableDiffusionPipeline.from_pretrained(str(self.exported), compile=False, device="CPU")
+        self.pipe.set_progress_bar_config(disable=True)
+
+    def picture(self, width: int, height: int, steps: int) -> Picture:
+        """Draw one; another size than before is reshaped to and compiled."""
+        if self.size != (width, height):
+            self.pipe.clear_requests()
+            self.pipe.reshape(batch_size=1, height=height, width=width, num_images_per_prompt=1)
+            self.pipe.compile()
+            self.size = (width, height)
+        return draw(self.pipe, width, height, steps, torch.float32)
+
+    def second_checkpoint(self, checkpoint: Path) -> None:
+        """Exported too, then read instead of the first."""
+        self.load(checkpoint)
+
+    def lora(self, path: Path) -> None:
+        """It is not told of changes of PyTorch's weights: merge, save, export and read everything again."""
+        merged = path.parent / "merged"
+        shutil.rmtree(merged, ignore_errors=True)
+        _merge(path.parent / self.exported.name, path, merged)
+        self.exported = self._export(merged)
+        shutil.rmtree(merged)
+        self._read()
+
+    def renew(self) -> bool:
+        """There is nothing more to do."""
+        return False
+
+
+class GenAI(Optimum):
+    """openvino-genai's Text2ImagePipeline, one for every size, reshaped to it."""
+
+    counts_export = True
+
+    def _read(self) -> None:
+        self.adapters: Any = None
+        self.pipes: dict[tuple[int, int], Any] = {}
+
+    def _pipe(self, width: int, height: int) -> Any:
+        import openvino_genai
+
+        if (width, height) not in self.pipes:
+            pipe = openvino_genai.Text2ImagePipeline(str(self.exported))
+            pipe.set_scheduler(
+                openvino_genai.Scheduler.from_config(
+                    str(self.exported / "scheduler" / "scheduler_config.json"), openvino_genai.Scheduler.Type.DDIM
+                )
+            )
+            pipe.reshape(1, height, width, GUIDANCE)
+            pipe.compile("CPU", **({"adapters": self.adapters} if self.adapters else {}))
+            self.pipes[width, height] = pipe
+        return self.pipes[width, height]
+
+    def picture(self, width: int, height: int, steps: int) -> Picture:
+        """Draw one."""
+        import openvino as ov
+        import openvino_genai
+
+        noise = latents_for(width, height).numpy()
+
+        class Noise(openvino_genai.Generator):  # type: ignore[misc]
+            def __init__(self) -> None:
+                openvino_genai.Generator.__init__(self)
+
+            def next(self) -> float:
+                raise NotImplementedError("DDIM draws no noise of its own")
+
+            def randn_tensor(self, shape: Any) -> ov.Tensor:
+                if list(shape) != list(noise.shape):
+                    raise ValueError(f"noise of shape {list(shape)} was asked for, {list(noise.shape)} is there")
+                return ov.Tensor(noise.copy())
+
+        ends: list[float] = []
+
+        def ended(step: int, count: int, latent: Any) -> bool:
+            ends.append(time.perf_counter())
+            return False
+
+        pipe = self._pipe(width, height)
+        image = pipe.generate(
+            PROMPT,
+            width=width,
+            height=height,
+            num_inference_steps=steps,
+            guidance_scale=GUIDANCE,
+            generator=Noise(),
+            callback=ended,
+        )
+        decode = time.perf_counter() - ends[-1]
+        pixels = np.array(image.data)[0].astype(np.float32) / 255
+        return Picture(pixels, [after - before for before, after in pairwise(ends)], decode)
+
+    def lora(self, path: Path) -> None:
+        """Pipelines are made again, with the LoRA as an adapter; no export."""
+        import openvino_genai
+
+        self._read()
+        self.adapters = openvino_genai.AdapterConfig(
+            openvino_genai.Adapter(str(path)), 1.0, mode=openvino_genai.AdapterConfig.Mode.MODE_FUSE
+        )
+
+
+@torch.no_grad()
+def _merge(checkpoint: Path, lora: Path, merged: Path) -> None:
+    """A copy of the checkpoint with the LoRA in its UNet."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(checkpoint, merged)
+    file = Path("unet") / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(str(checkpoint / file))
+    for name, change in lora_changes(lora, list(tensors)):
+        tensors[name] += change
+    save_file(tensors, str(merged / file), {"format": "pt"})

@@ -1,0 +1,143 @@
+"""The pipeline every peer is given: Stable Diffusion 1.5 with random weights, a second checkpoint of it, and a LoRA.
+
+All are files, made once a run, in diffusers' layout: every peer loads them as its users would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "tokenizer"
+RANK = 4
+_TEXT = {
+    "vocab_size": 49408,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "projection_dim": 768,
+    "bos_token_id": 49406,
+    "eos_token_id": 49407,
+    "pad_token_id": 49407,
+}
+_UNET = {"sample_size": 64, "cross_attention_dim": 768, "attention_head_dim": 8}
+_VAE = {
+    "block_out_channels": (128, 256, 512, 512),
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "layers_per_block": 2,
+    "latent_channels": 4,
+    "sample_size": 512,
+}
+#: The same of a hundredth of the size.
+_TINY_TEXT = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2, "projection_dim": 64}
+_TINY_UNET = {"block_out_channels": (32, 64, 64, 64), "cross_attention_dim": 64}
+_TINY_VAE = {"block_out_channels": (32, 32, 32, 32), "layers_per_block": 1}
+
+
+@torch.no_grad()
+def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
+    """Write the pipeline into ``folder``, float32; another seed, other weights."""
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    generator = torch.Generator().manual_seed(seed)
+    unet = UNet2DConditionModel(**{**_UNET, **(_TINY_UNET if tiny else {})})
+    vae = AutoencoderKL(**{**_VAE, **(_TINY_VAE if tiny else {})})
+    text = CLIPTextModel(CLIPTextConfig(**{**_TEXT, **(_TINY_TEXT if tiny else {})}))
+    scheduler = DDIMScheduler(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule="scaled_linear",
+        clip_sample=False,
+        set_alpha_to_one=False,
+        steps_offset=1,
+    )
+    pipe = StableDiffusionPipeline(
+        unet=_randomise(unet, generator),
+        vae=_randomise(vae, generator),
+        text_encoder=_randomise(text, generator),
+        tokenizer=CLIPTokenizer.from_pretrained(str(TOKENIZER), local_files_only=True),
+        scheduler=scheduler,
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    # What leaves a random network has no scale of its own: noise of deviation 1, and a picture that is rarely clipped.
+    latents = torch.randn(1, 4, 16, 16, generator=generator)
+    context = torch.randn(1, 77, unet.config.cross_attention_dim, generator=generator)
+    _scale(unet.conv_out, 1.0 / float(unet(latents, 500, encoder_hidden_states=context).sample.std()))
+    _scale(vae.decoder.conv_out, 0.4 / float(vae.decode(latents / vae.config.scaling_factor).sample.std()))
+    pipe.save_pretrained(str(folder))
+    _name_as_ever(folder / "text_encoder" / "model.safetensors")
+
+
+def _name_as_ever(path: Path) -> None:
+    """Newer transformers leave "text_model." out; older ones would not find the weights, and go on with others."""
+    from safetensors.torch import load_file, save_file
+
+    prefix = "text_model."
+    named = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in load_file(str(path)).items()}
+    save_file(named, str(path), {"format": "pt"})
+
+
+def _randomise(network: Any, generator: torch.Generator) -> Any:
+    """Weights by shape alone, so that one seed gives the same network whatever a library's own initialisation is."""
+    for name, parameter in network.named_parameters():
+        if parameter.dim() == 1:
+            parameter.normal_(float(name.endswith("weight")), 0.05, generator=generator)
+        else:
+            deviation = 0.5 if "token_embedding" in name or "position_embedding" in name else parameter[0].numel() ** -0.5
+            parameter.normal_(0.0, deviation, generator=generator)
+    return network.eval()
+
+
+def _scale(layer: Any, factor: float) -> None:
+    layer.weight.mul_(factor)
+    layer.bias.mul_(factor)
+
+
+@torch.no_grad()
+def write_lora(path: Path, unet: Path) -> None:
+    """Write a LoRA of rank 4 for the attention layers of the UNet in the folder ``unet``, named as kohya's scripts name."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(7)
+    tensors = {}
+    with safe_open(str(unet / "diffusion_pytorch_model.safetensors"), framework="pt") as file:
+        for name in sorted(file.keys()):
+            if ".to_" in name and name.endswith("weight"):
+                weight = file.get_tensor(name)
+                layer = _layer(name)
+                up, down = (torch.randn(n, RANK, generator=generator) for n in weight.shape)
+                tensors[f"{layer}.lora_down.weight"] = down.T.contiguous()
+                tensors[f"{layer}.lora_up.weight"] = up * (0.5 * float(weight.std()))
+                tensors[f"{layer}.alpha"] = torch.tensor(float(RANK))
+    save_file(tensors, str(path), {"format": "pt"})
+
+
+def _layer(name: str) -> str:
+    return "lora_unet_" + name.removesuffix(".weight").replace(".", "_")
+
+
+def lora_changes(path: Path, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those of the UNet's parameters of these names that the LoRA changes, and what it adds to each."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(path))
+    for name in names:
+        if name.endswith(".weight") and f"{_layer(name)}.alpha" in tensors:
+            yield name, tensors[f"{_layer(name)}.lora_up.weight"] @ tensors[f"{_layer(name)}.lora_down.weight"]
+
+
+def latents_for(width: int, height: int) -> torch.Tensor:
+    """Noise of a picture of this size, the same for everybody."""
+    generator = torch.Generator().manual_seed(width * 10000 + height)
+    return torch.randn(1, 4, height // 8, width // 8, generator=generator)
