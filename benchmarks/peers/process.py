@@ -51,9 +51,15 @@ def run_phase(command: list[str], environment: dict[str, str], limit: float, mem
         done = any(line["key"] == "done" for line in lines)
         if end == "" and (child.returncode or not done):
             errors.seek(0)
-            told = errors.read().decode(errors="replace").strip().splitlines()
-            end = f"failed: {(told or [f'exit code {child.returncode}'])[-1][:300]}"
+            end = f"failed: {_reason(errors.read().decode(errors='replace')) or f'exit code {child.returncode}'}"
     return Run(lines, end, seconds)
+
+
+def _reason(told: str) -> str:
+    """The last line that names an error; else the last one."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line.split(":")[0]]
+    return (named or lines or [""])[-1][:300]
 
 
 def _read(stream: IO[str] | None, lines: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ All are files, made once a run, in diffusers' layout: every peer loads them as i
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,8 @@ def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
     _scale(vae.decoder.conv_out, 0.4 / float(vae.decode(latents / vae.config.scaling_factor).sample.std()))
     pipe.save_pretrained(str(folder))
     _name_as_ever(folder / "text_encoder" / "model.safetensors")
+    for name in ("vocab.json", "merges.txt"):  # newer transformers write another file, which older ones do not read
+        shutil.copyfile(TOKENIZER / name, folder / "tokenizer" / name)
 
 
 def _name_as_ever(path: Path) -> None:
@@ -128,13 +131,19 @@ def _layer(name: str) -> str:
 
 
 def lora_changes(path: Path, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Those of the UNet's parameters of these names that the LoRA changes, and what it adds to each."""
+    """Those of the UNet's parameters of these names that the LoRA changes, and what it adds to each.
+
+    Raises:
+        ValueError: there is more in the LoRA than there are parameters for.
+    """
     from safetensors.torch import load_file
 
     tensors = load_file(str(path))
     for name in names:
-        if name.endswith(".weight") and f"{_layer(name)}.alpha" in tensors:
-            yield name, tensors[f"{_layer(name)}.lora_up.weight"] @ tensors[f"{_layer(name)}.lora_down.weight"]
+        if name.endswith(".weight") and tensors.pop(f"{_layer(name)}.alpha", None) is not None:
+            yield name, tensors.pop(f"{_layer(name)}.lora_up.weight") @ tensors.pop(f"{_layer(name)}.lora_down.weight")
+    if tensors:
+        raise ValueError(f"{path} changes what is not there: {', '.join(list(tensors)[:3])} ...")
 
 
 def latents_for(width: int, height: int) -> torch.Tensor:
