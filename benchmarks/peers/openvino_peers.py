@@ -100,7 +100,7 @@ class Optimum:
 
 
 class GenAI(Optimum):
-    """openvino-genai's Text2ImagePipeline, one for every size, reshaped to it."""
+    """openvino-genai's Text2ImagePipeline, one for each size, reshaped to it; those of two sizes are held."""
 
     counts_export = True
 
@@ -120,6 +120,8 @@ class GenAI(Optimum):
             )
             pipe.reshape(1, height, width, GUIDANCE)
             pipe.compile("CPU", **({"adapters": self.adapters} if self.adapters else {}))
+            while len(self.pipes) > 1:
+                self.pipes.pop(next(iter(self.pipes)))
             self.pipes[width, height] = pipe
         return self.pipes[width, height]
 

@@ -14,6 +14,14 @@ LABELS = {
     "ours": "ov_backend.accelerate (ours)",
 }
 OURS = "ours"
+#: What has to be known of a peer whatever it did.
+NOTES = {
+    "inductor": "a changed weight is seen after torch._dynamo.reset() only: everything is compiled again",
+    "openvino": "aot_autograd, and torch 2.4.1: with 2.1.2 (no TracingContext.try_get) and 2.13 (IndexError) inductor takes over;"
+    " no model_caching, whose key leaves the weights out",
+    "optimum": "it holds weights of its own: a second checkpoint or a LoRA is exported anew; each size is compiled anew",
+    "genai": "optimum-intel's exports, their time counted; a pipeline for each of two sizes; the LoRA is fused into a new one",
+}
 #: Relative error of a picture that is right, with bf16 arithmetic and in float32.
 RIGHT, EXACT = 6e-2, 1e-3
 PICTURES = ("first", "again", "wide", "back", "second checkpoint", "LoRA")
@@ -92,7 +100,7 @@ def table(results: dict[str, Any]) -> str:
         )
         error = "-" if row["error"] is None else f"{row['error']:.1e}"
         lines.append(f"{LABELS[name]:{width}}{cells}{error:>9}")
-        lines += [f"    {remark}" for remark in remarks(found)]
+        lines += [f"    {remark}" for remark in (*filter(None, [NOTES.get(name)]), *remarks(found))]
     return "\n".join([*lines, "", *ratios(results["peers"]), "", EXPLANATION]) + "\n"
 
 
