@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -72,12 +73,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_weights(work: Path, tiny: bool) -> None:
-    """Two checkpoints and a LoRA."""
-    from benchmarks.peers.weights import write_lora, write_pipeline
-
-    for seed, name in enumerate(("first", "second")):
-        write_pipeline(work / name, seed, tiny)
-    write_lora(work / "lora.safetensors", work / "first" / "unet")
+    """Two checkpoints and a LoRA; in another process, for they take memory that this one would not give back."""
+    command = [sys.executable, "-m", "benchmarks.peers.weights", str(work), *(["--tiny"] if tiny else [])]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def one_peer(name: str, work: Path, keep: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -5,6 +5,7 @@ All are files, made once a run, in diffusers' layout: every peer loads them as i
 
 from __future__ import annotations
 
+import argparse
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -150,3 +151,18 @@ def latents_for(width: int, height: int) -> torch.Tensor:
     """Noise of a picture of this size, the same for everybody."""
     generator = torch.Generator().manual_seed(width * 10000 + height)
     return torch.randn(1, 4, height // 8, width // 8, generator=generator)
+
+
+def main() -> None:
+    """Write what a run of the benchmark needs into a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    for seed, name in enumerate(("first", "second")):
+        write_pipeline(options.folder / name, seed, options.tiny)
+    write_lora(options.folder / "lora.safetensors", options.folder / "first" / "unet")
+
+
+if __name__ == "__main__":
+    main()
