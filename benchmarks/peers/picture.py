@@ -17,7 +17,7 @@ from benchmarks.peers.weights import latents_for
 Say = Callable[..., None]
 PROMPT = "a red fox in the snow, morning light"
 #: Prompt and negative prompt are both computed (batch 2); a larger scale would multiply roundings by itself.
-GUIDANCE = 2.0
+GUIDANCE = 1.5
 
 
 @dataclass(frozen=True)
