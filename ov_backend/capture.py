@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch._guards import tracing
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 
 from ov_backend.errors import CaptureError
 from ov_backend.fingerprint import only_written
+from ov_backend.lazy_code import code_when_called
 from ov_backend.lowering.remove_writes import mutates, remove_writes
 from ov_backend.structure import Spec, flatten
 
@@ -178,17 +179,18 @@ def trace(
 def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], decompositions: Any) -> GraphModule:
     # Inside a Dynamo backend, Dynamo's own fake mode must not be touched: trace outside of its context.
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad(), fakes as mode:
-        fake = [_fake(mode, tensor) for tensor in slots]
-        values = [_fake(mode, value) if isinstance(value, torch.Tensor) else value for value in inputs]
-        return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
+    with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad():
+        fake = [_fake(fakes, tensor) for tensor in slots]
+        values = [_fake(fakes, value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        with fakes, code_when_called():
+            return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_inference():  # a fake tensor needs a version counter; only the metadata is looked at
-        tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta").to("meta")
-        return mode.from_tensor(tensor).to("cpu")
-    return mode.from_tensor(tensor.detach())
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
+        return mode.from_tensor(tensor.detach())
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return FakeTensor(mode, like, tensor.device)  # as from_tensor makes it, which looks into much more than a plain one has
 
 
 def baked(gm: GraphModule) -> str:

@@ -11,14 +11,11 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import openvino as ov
 import torch
-from openvino.frontend import FrontEndManager
-from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch._guards import tracing
 from torch.fx import GraphModule, Node
@@ -27,7 +24,9 @@ from torch.fx.graph import CodeGen
 from ov_backend.devices import core
 from ov_backend.dtypes import FROM_NAME, TO_OV
 from ov_backend.errors import ConversionError, NothingToCompute
+from ov_backend.frontend import decoder, frontend
 from ov_backend.fx_values import used
+from ov_backend.lazy_code import graph_module
 from ov_backend.lowering.compose import compose
 from ov_backend.signature import TensorSpec
 
@@ -65,11 +64,6 @@ class Unconverted(ConversionError):
     def __init__(self, nodes: Mapping[str, str]) -> None:
         self.nodes = dict(nodes)
         super().__init__("OpenVINO has no conversion for " + ", ".join(sorted(set(nodes.values()))))
-
-
-@lru_cache(maxsize=1)
-def _frontend() -> Any:
-    return FrontEndManager().load_by_framework("pytorch")
 
 
 def convert(
@@ -157,21 +151,20 @@ def _prepare(
         elif node.op != "output":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(copies[node] for node in computed))
-    return GraphModule(gm, graph), computed, tuple(returns)
+    return graph_module(gm, graph), computed, tuple(returns)
 
 
 def _translate(gm: GraphModule) -> ov.Model:
-    decoder = TorchFXPythonDecoder(gm)  # must stay alive until the conversion returns
-    frontend = _frontend()
+    read = decoder(gm)
     try:
-        return frontend.convert(frontend.load(decoder))
+        return frontend().convert(frontend().load(read))
     except Exception as error:
         failed = _unconverted(gm) or _refused(gm)
         if not failed:
             raise ConversionError(f"OpenVINO could not convert the graph: {_summary(error)}") from error
         raise Unconverted(failed) from error
     finally:
-        del decoder
+        del read
 
 
 def _translate_script(gm: GraphModule) -> ov.Model:
@@ -182,9 +175,8 @@ def _translate_script(gm: GraphModule) -> ov.Model:
     try:
         with torch.no_grad(), tracing(None):
             script = torch.jit.trace(gm, zeros, check_trace=False, strict=False)
-        decoder = TorchScriptPythonDecoder(script, skip_freeze=True)  # must stay alive until the conversion returns
-        frontend = _frontend()
-        return frontend.convert(frontend.load(decoder))
+        read = TorchScriptPythonDecoder(script, skip_freeze=True)  # must stay alive until the conversion returns
+        return frontend().convert(frontend().load(read))
     except Exception as error:  # of the trace, or of the converter
         raise ConversionError(f"OpenVINO could not convert the graph by way of TorchScript: {_summary(error)}") from error
 
@@ -210,15 +202,14 @@ def _in_order(model: ov.Model, gm: GraphModule) -> ov.Model:
 
 def _unconverted(gm: GraphModule) -> dict[str, str]:
     """Ask the converter which nodes it left as they were."""
-    decoder = TorchFXPythonDecoder(gm)
-    frontend = _frontend()
+    read = decoder(gm)
     try:
-        model = frontend.convert_partially(frontend.load(decoder))
+        model = frontend().convert_partially(frontend().load(read))
     except RuntimeError:  # the converter trips over its own leftovers
         return {}
     known = {node.name: _whole(node) for node in gm.graph.nodes}
     names = [op.get_friendly_name().split("/")[0] for op in model.get_ops() if op.get_type_name() in _UNCONVERTED]
-    del decoder
+    del read
     return {known[name].name: str(known[name].target) for name in names if name in known}
 
 
@@ -241,11 +232,9 @@ def _converts(node: Node, gm: GraphModule) -> bool:
     takers = {user.args[1]: user for user in node.users if getattr(user.target, "__name__", "") == "getitem" and user.users}
     results = [graph.call_function(operator.getitem, (alone, i)) for i in takers] or [alone]
     graph.output(tuple(results))
-    single = GraphModule(gm, graph)
-    decoder = TorchFXPythonDecoder(single)  # must stay alive until the conversion returns
-    frontend = _frontend()
+    read = decoder(graph_module(gm, graph))
     try:
-        model = frontend.convert(frontend.load(decoder))
+        model = frontend().convert(frontend().load(read))
         for i, source in enumerate(node.all_input_nodes):
             value = source.meta.get("val")
             if isinstance(value, torch.Tensor):
@@ -255,7 +244,7 @@ def _converts(node: Node, gm: GraphModule) -> bool:
     except (RuntimeError, KeyError, IndexError):
         return False
     finally:
-        del decoder
+        del read
     shapes = [list(output.get_partial_shape()) for output in model.outputs]
     return not values or sorted(map(str, shapes)) == sorted(str(list(value.shape)) for value in values)
 
