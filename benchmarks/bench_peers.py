@@ -44,8 +44,6 @@ def main() -> None:
         results = json.loads(options.json_in.read_text(encoding="utf-8"))
     else:
         results = measure(options)
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "peers.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(results, indent=1) + "\n" if options.json else table(results))
     try:
         from benchmarks.peers.plots import draw
@@ -67,9 +65,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             keep = work / "keep" / KEEPS.get(name, name)
             keep.mkdir(parents=True, exist_ok=True)
             results["peers"][name] = one_peer(name, work, keep, options)
+            write_results(results, options.out)  # what is measured is not lost with what comes after
             if not any(KEEPS.get(later) == name for later in names[names.index(name) :]):
                 shutil.rmtree(keep)
     return results
+
+
+def write_results(results: dict[str, Any], folder: Path) -> None:
+    """What is known so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "peers.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def write_weights(work: Path, tiny: bool) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 LABELS = {
     "eager": "PyTorch eager, float32",
     "eager_bf16": "PyTorch eager, bf16, channels last",
-    "inductor": "torch.compile: inductor, bf16, frozen",
-    "openvino": "torch.compile: OpenVINO's own",
+    "ours": "ov_backend.accelerate (ours)",
     "optimum": "optimum-intel, reshaped",
     "genai": "openvino-genai, reshaped",
-    "ours": "ov_backend.accelerate (ours)",
+    "openvino": "torch.compile: OpenVINO's own",
+    "inductor": "torch.compile: inductor, bf16, frozen",
 }
 OURS = "ours"
 #: What has to be known of a peer whatever it did.
