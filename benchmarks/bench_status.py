@@ -1,10 +1,11 @@
 """What it costs a generation that many people look: the seconds of a step with 200 pollers of the status and with none.
 
-    python -m benchmarks.bench_status [--pollers 200] [--size 512] [--steps 20] [--repeats 8] [--checkpoint FILE] [--json]
+    python -m benchmarks.bench_status [--pollers 200] [--size 512] [--steps 500] [--window 4] [--checkpoint FILE] [--json]
 
 The standalone page runs in a process of its own and the pollers in another, each asking again as soon as it was answered.
-Generations with and without them take turns, and which of a pair comes first too; the ratio is the median of the pairs'
-ratios. Every answer is checked. The pollers' own share of the processor counts as the status's, as both run on one machine.
+During one long generation they ask and are silent in turns of some seconds; a step counts for the turn that it lies in, and
+each turn's median is held against that of the turn before, so that other work on the machine meets both. Every answer is
+checked. The pollers' own share of the processor counts as the status's, as both run on one machine.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import argparse
 import asyncio
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,29 +30,21 @@ from urllib.parse import urlsplit
 import httpx
 
 ROOT = Path(__file__).parents[1]
-RANDOM = """
-import pathlib, sys
-from ov_backend.checkpoint.random import write_random_checkpoint
-write_random_checkpoint(pathlib.Path(sys.argv[1]))
-"""
+#: Seconds at the beginning of a turn that do not count: connections are made, or the last answers come.
+SETTLE = 0.8
 
 
 def main() -> None:
     """Measure and print."""
     options = parse()
-    if options.child:
+    if options.child == "serve":
+        serve(options)
+    elif options.child:
         asyncio.run(poll(options.child, options.pollers))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        result = measure(options, Path(folder))
-    if options.json:
-        sys.stdout.write(json.dumps(result, indent=1) + "\n")
-        return
-    sys.stdout.write(
-        f"{options.pollers} pollers, {options.size}x{options.size}, {options.steps} steps, {os.cpu_count()} cores\n"
-        f"step without  {result['without']:.4f} s\nstep with     {result['with']:.4f} s\nratio         {result['ratio']:.3f}\n"
-        f"answers       {result['answers_per_second']:.1f} a second\n"
-    )
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            result = measure(options, Path(folder))
+        sys.stdout.write(json.dumps(result, indent=1) + "\n" if options.json else table(result, options))
 
 
 def parse() -> argparse.Namespace:
@@ -55,48 +52,125 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pollers", type=int, default=200)
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=8, help="pairs of generations")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--window", type=float, default=4.0, help="seconds of a turn")
     parser.add_argument("--checkpoint", type=Path, help="default: a small one of random weights")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="64 pixels, few pollers: to try the benchmark itself")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options, _ = parser.parse_known_args()
     if options.tiny:
-        options.size, options.steps, options.repeats, options.pollers = 64, 30, 2, 20
+        options.size, options.steps, options.window, options.pollers = 64, 800, 1.5, 20
     return options
+
+
+def table(result: dict[str, Any], options: argparse.Namespace) -> str:
+    """The figures as text."""
+    return (
+        f"{options.pollers} pollers, {options.size}x{options.size}, {os.cpu_count()} cores, {result['turns']} turns\n"
+        f"step without  {result['without']:.4f} s\nstep with     {result['with']:.4f} s\nratio         {result['ratio']:.3f}\n"
+        f"answers       {result['answers_per_second']:.1f} a second\n"
+    )
+
+
+@dataclass
+class Turn:
+    """Some seconds in which all ask, or nobody does."""
+
+    asking: bool
+    start: float
+    end: float = 0.0
+    answers: int = 0
+    steps: list[float] = field(default_factory=list)
+
+    def take(self, marks: list[float]) -> None:
+        """The steps that lie wholly in it."""
+        inside = [mark for mark in marks if self.start + SETTLE <= mark <= self.end]
+        self.steps = [after - before for before, after in pairwise(inside)]
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Seconds of a step without and with the pollers, their ratio, and how often the pollers were answered."""
-    checkpoint = options.checkpoint or folder / "random.safetensors"
-    if options.checkpoint is None:
-        subprocess.run([sys.executable, "-c", RANDOM, str(checkpoint)], cwd=ROOT, check=True)
-    command = [sys.executable, "-m", "ov_backend", "serve", "--checkpoint", str(checkpoint), "--port", "0"]
-    command += ["--out", str(folder / "out"), "--cache-dir", str(folder / "graphs")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = next(line.split()[1] for line in server.stdout if line.startswith("Open http"))
-            page = Page(url, options)
-            page.generate()  # everything is compiled in this one
-            with Pollers(url, options.pollers) as pollers:
-                pairs, rates = [], []
-                for number in range(options.repeats):
-                    found = {}
-                    for polled in (False, True) if number % 2 else (True, False):
-                        found[polled], rate = pollers.during(page.generate) if polled else (page.generate(), None)
-                        rates += [rate] if rate is not None else []
-                    pairs.append((found[False], found[True]))
-        finally:
-            server.terminate()
+    with Server(options, folder) as server:
+        page = Page(server.url, options)
+        page.generate(2)  # everything is compiled in this one
+        turns: list[Turn] = []
+        with Pollers(server.url, options.pollers) as pollers:
+            generation = Generation(page, options.steps)
+            while generation.is_alive():
+                answers = pollers.told("stop" if len(turns) % 2 == 0 else "go")
+                turn = Turn(len(turns) % 2 == 1, time.monotonic())
+                generation.join(options.window)
+                turn.end = time.monotonic()
+                turn.answers = pollers.told("stop") - answers
+                turns.append(turn)
+            if generation.error is not None:
+                raise generation.error
+        for turn in turns:
+            turn.take(server.marks)
+    counted = [(a, b) for a, b in pairwise(turns) if len(a.steps) > 2 and len(b.steps) > 2]
+    ratios = [statistics.median(b.steps) / statistics.median(a.steps) for a, b in counted if b.asking]
+    ratios += [statistics.median(a.steps) / statistics.median(b.steps) for a, b in counted if a.asking]
+    assert len(ratios) >= 4, f"only {len(ratios)} turns were long enough: more --steps"
+    with_pollers = [turn for turn in turns if turn.asking]
+    assert all(turn.answers > 0 for turn in with_pollers[:-1]), "nobody was answered"
     return {
-        "without": statistics.median(quiet for quiet, _ in pairs),
-        "with": statistics.median(busy for _, busy in pairs),
-        "ratio": statistics.median(busy / quiet for quiet, busy in pairs),
-        "answers_per_second": statistics.median(rates),
-        "pairs": pairs,
+        "without": statistics.median(seconds for turn in turns if not turn.asking for seconds in turn.steps),
+        "with": statistics.median(seconds for turn in with_pollers for seconds in turn.steps),
+        "ratio": statistics.median(ratios),
+        "quartiles": statistics.quantiles(ratios, n=4),
+        "turns": len(turns),
+        "answers_per_second": statistics.median(turn.answers / (turn.end - turn.start) for turn in with_pollers[:-1]),
     }
+
+
+class Server:
+    """The standalone page in a process of its own, and when it finished each step (on the machine's monotonic clock)."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        command = [sys.executable, "-m", "benchmarks.bench_status", "--child", "serve", "--folder", str(folder)]
+        command += ["--checkpoint", str(options.checkpoint)] if options.checkpoint else []
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url, "the page did not start"
+        self.marks: list[float] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.marks.extend(map(float, self.process.stdout))
+
+
+def serve(options: argparse.Namespace) -> None:
+    """In a child: the page, its address on the first line, then the time of every step."""
+    import uvicorn
+
+    from ov_backend.checkpoint.random import write_random_checkpoint
+    from ov_backend.page import serve as page
+
+    checkpoint = options.checkpoint or write_random_checkpoint(options.folder / "random.safetensors")
+    folders = {"out": options.folder / "out", "cache_dir": str(options.folder / "graphs")}
+    studio = page.load(page.Options(checkpoint=checkpoint, **folders))
+    step = studio.status.step
+
+    def noted(done: int, total: int) -> None:
+        step(done, total)
+        print(time.monotonic(), flush=True)
+
+    vars(studio.status)["step"] = noted
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        app = page.application(studio)
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 
 class Page:
@@ -105,17 +179,32 @@ class Page:
     def __init__(self, url: str, options: argparse.Namespace) -> None:
         from gradio_client import Client
 
-        self.url, self.options, self.client = url, options, Client(url, verbose=False)
+        self.url, self.size, self.client = url, options.size, Client(url, verbose=False)
         self.number = next(d["id"] for d in self.client.config["dependencies"] if d["api_name"] == "generate")
 
-    def generate(self) -> float:
-        """Generate one picture; the average seconds of a step."""
-        size, steps = self.options.size, self.options.steps
+    def generate(self, steps: int) -> None:
+        """Generate one picture."""
+        fields = ["a cat", "", steps, 7.0, 1, self.size, self.size, 1, 0.6]
         panel = ["CPU", "auto", True, True, True, True, 0, ""]
-        self.client.predict(None, "a cat", "", steps, 7.0, 1, size, size, 1, 0.6, *panel, fn_index=self.number)
+        self.client.predict(None, *fields, *panel, fn_index=self.number)
         run = httpx.get(f"{self.url}/openvino/status", timeout=60).json()["run"]
         assert (run["active"], run["error"], run["step"]) == (False, "", steps), run
-        return float(run["average_seconds_per_step"])
+
+
+class Generation(threading.Thread):
+    """A generation under way; ``error`` is what ended it."""
+
+    def __init__(self, page: Page, steps: int) -> None:
+        super().__init__(daemon=True)
+        self.page, self.steps, self.error = page, steps, None
+        self.start()
+
+    def run(self) -> None:
+        """Until the picture is there."""
+        try:
+            self.page.generate(self.steps)
+        except BaseException as error:
+            self.error = error
 
 
 class Pollers:
@@ -124,7 +213,6 @@ class Pollers:
     def __init__(self, url: str, pollers: int) -> None:
         command = [sys.executable, "-m", "benchmarks.bench_status", "--child", url, "--pollers", str(pollers)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._told("") == "ready"
 
     def __enter__(self) -> Pollers:
         return self
@@ -133,25 +221,19 @@ class Pollers:
         self.process.terminate()
         self.process.wait()
 
-    def during(self, generate: Any) -> tuple[float, float]:
-        """The seconds of a step while all ask, and how many answers a second they got together."""
-        before, start = int(self._told("go")), time.monotonic()
-        step = generate()
-        return step, (int(self._told("stop")) - before) / (time.monotonic() - start)
-
-    def _told(self, command: str) -> str:
+    def told(self, command: str) -> int:
+        """Tell them to "go" or to "stop"; how many answers they have got so far."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        if command:
-            self.process.stdin.write(command + "\n")
-            self.process.stdin.flush()
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
         answer = self.process.stdout.readline().strip()
         assert answer, "the pollers ended"
-        return answer
+        return int(answer)
 
 
 async def poll(url: str, pollers: int) -> None:
-    """Ask between "go" and "stop" on the standard input, each poller again as soon as it has its answer.
+    """In a child: ask between "go" and "stop" on the standard input, each poller again as soon as it has its answer.
 
     Each line is answered with the number of answers so far. The requests are written by hand: a client library would
     take more of the processor than the server does.
@@ -178,7 +260,6 @@ async def poll(url: str, pollers: int) -> None:
             writer.close()
 
     tasks = [asyncio.create_task(one()) for _ in range(pollers)]
-    print("ready", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         (going.set if line == "go\n" else going.clear)()
         print(count, flush=True)
