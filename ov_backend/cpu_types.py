@@ -8,10 +8,12 @@ and the converted weights lie in a file without a name (:class:`Backing`), whose
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 HALVES = (torch.float16, torch.bfloat16)
 _COMPUTED = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+#: What a file of weights leaves free on the disk.
+SPARE_BYTES = 1 << 30
 _ALIGNMENT = 64
 
 
@@ -83,6 +87,9 @@ def _aligned(size: int) -> int:
 def _mapped(size: int, folder: Path) -> mmap.mmap | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < size + SPARE_BYTES:
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free there, {(size + SPARE_BYTES) >> 20} are wanted")
         with tempfile.TemporaryFile(dir=folder, prefix="weights-") as file:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)  # a disk that is full says so here, not in the middle of a write

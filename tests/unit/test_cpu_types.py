@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 
-from ov_backend import Settings
+from ov_backend import Settings, cpu_types
 from ov_backend.cpu_types import Backing, narrower
 from tests.unit.alone import alone
 from tests.unit.small import engine_for
@@ -109,6 +109,18 @@ def test_a_folder_that_cannot_be_used_costs_memory_only(
         backing = Backing(torch.float32, [torch.ones(1000, dtype=torch.float16)], tmp_path / "taken")
     assert "no file for them" in caplog.text
     assert torch.equal(backing.converted(torch.ones(1000, dtype=torch.float16)), torch.ones(1000))
+
+
+def test_a_full_disk_costs_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    weight = torch.arange(1000.0).half()
+    monkeypatch.setattr(cpu_types, "SPARE_BYTES", 1 << 60)
+    with caplog.at_level(logging.WARNING):
+        backing = Backing(torch.float32, [weight], tmp_path)
+    assert "MiB are free there" in caplog.text
+    placed = backing.converted(weight)
+    backing.let_go()
+    assert torch.equal(placed, weight.float())
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_was_let_go_is_still_there(tmp_path: Path) -> None:
