@@ -84,6 +84,9 @@ def make(network: Network, order: Order) -> Ready:
     engine = network.engine
     try:
         network.refuse_again(order)
+        held: Ready | None = engine.compiled.get(order.compiled_key)
+        if held is not None:  # another caller's job, that ended between this one's look and its order
+            return held
         ready, size = _compile(network, order, *_program(network, order))
         if not network.is_current(order):
             raise Outdated

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ov_backend import Settings
+from ov_backend import Settings, making
 from ov_backend.engine import Engine
 from ov_backend.errors import Interrupted
 from ov_backend.jobs import Jobs
@@ -92,6 +92,15 @@ def test_calls_of_many_threads_join_one_job(strict: Strict) -> None:
     for result in results:
         torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-4)
     assert (network.statistics.captures, network.statistics.compiles) == (1, 1)
+
+
+def test_what_was_made_between_a_look_and_its_order_is_not_made_again(strict: Strict) -> None:
+    network, module = slow(strict(), seconds=0.1)
+    assert_right(network, module, *inputs())
+    call = network._binder(inputs(), {})
+    ready = making.make(network, network._order(call, *network._keys(call)))
+    assert ready is network.engine.compiled.get(network._keys(call)[1])
+    assert network.statistics.compiles == 1
 
 
 def test_another_call_meanwhile_is_right(strict: Strict) -> None:
