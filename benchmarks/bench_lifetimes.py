@@ -22,16 +22,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 import ov_backend
+from benchmarks.memory import Peak, resident
 from benchmarks.networks import unet
 from ov_backend import Settings
 
@@ -175,25 +174,6 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-class Peak:
-    """The most resident memory, MiB, in a block; sampled a hundred times a second."""
-
-    def __enter__(self) -> Peak:
-        self.before = self.most = resident()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.01):
-            self.most = max(self.most, resident())
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
 @torch.no_grad()
 def peak(options: argparse.Namespace) -> dict[str, Any]:
     """Memory while the network is made ready: without a graph in the store, or (after that) with one."""
@@ -260,11 +240,6 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "peak": peak,
     "bounded": bounded,
 }
-
-
-def resident() -> int:
-    """This process's memory, MiB."""
-    return int(psutil.Process().memory_info().rss) >> 20
 
 
 def main() -> None:

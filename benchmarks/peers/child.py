@@ -92,8 +92,8 @@ class Child:
         """A picture, then other sizes."""
         self.picture(peer, "first", self.square)
         for width, height in SHARES:
-            size = tuple(int(share * self.options.size) // 64 * 64 or 64 for share in (width, height))
-            self.picture(peer, None, size)  # type: ignore[arg-type]
+            sides = [int(share * self.options.size) // 64 * 64 or 64 for share in (width, height)]
+            self.picture(peer, None, (sides[0], sides[1]))
 
     def picture(
         self, peer: Any, expected: str | None, size: tuple[int, int], begun: float | None = None, label: str = ""
