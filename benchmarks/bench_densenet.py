@@ -14,7 +14,7 @@ import time
 import torch
 
 import ov_backend
-from tests.densenet import DenseNet
+from tests.helpers.densenet import DenseNet
 
 #: Relative error allowed, by precision.
 TOLERANCE = {"f32": 1e-3, "auto": 6e-2, "bf16": 6e-2}

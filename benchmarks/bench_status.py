@@ -154,8 +154,8 @@ def serve(options: argparse.Namespace) -> None:
     """In a child: the page, its address on the first line, then the time of every step."""
     import uvicorn
 
-    from ov_backend.checkpoint.random import write_random_checkpoint
-    from ov_backend.page import serve as page
+    from ov_backend.checkpoint.random_weights import write_random_checkpoint
+    from ov_backend.standalone import serve as page
 
     checkpoint = options.checkpoint or write_random_checkpoint(options.folder / "random.safetensors")
     folders = {"out": options.folder / "out", "cache_dir": str(options.folder / "graphs")}

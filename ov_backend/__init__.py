@@ -17,10 +17,10 @@ from ov_backend.version import __version__
 __all__ = ["OVBackendError", "Settings", "__version__", "accelerate", "explain", "openvino_fx", "openvino_ts", "reset", "stats"]
 
 _LAZY = {
-    "accelerate": "ov_backend.pipelines",
-    "explain": "ov_backend.report",
-    "reset": "ov_backend.backend",
-    "stats": "ov_backend.backend",
+    "accelerate": "ov_backend.pipelines.accelerate",
+    "explain": "ov_backend.report.coverage",
+    "reset": "ov_backend.dynamo.backend",
+    "stats": "ov_backend.dynamo.backend",
 }
 
 
@@ -33,19 +33,19 @@ def __getattr__(name: str) -> Any:
 def openvino_fx(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The ``torch.compile`` backend; see :func:`ov_backend.backend.openvino_fx`."""
-    return import_module("ov_backend.backend").openvino_fx(gm, example_inputs, options=options, **kwargs)
+    """The ``torch.compile`` backend; see :func:`ov_backend.dynamo.backend.openvino_fx`."""
+    return import_module("ov_backend.dynamo.backend").openvino_fx(gm, example_inputs, options=options, **kwargs)
 
 
 def openvino_ts(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The same by way of TorchScript; see :func:`ov_backend.backend.openvino_ts`."""
-    return import_module("ov_backend.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
+    """The same by way of TorchScript; see :func:`ov_backend.dynamo.backend.openvino_ts`."""
+    return import_module("ov_backend.dynamo.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
 
 
 def _reset() -> None:
-    import_module("ov_backend.backend").reset()
+    import_module("ov_backend.dynamo.backend").reset()
 
 
 openvino_fx.reset = openvino_ts.reset = _reset  # type: ignore[attr-defined]

@@ -13,8 +13,8 @@ log = logging.getLogger("ov_backend")
 TITLE = "Accelerate with OpenVINO"
 PROBLEM = ""
 try:
-    from ov_backend.page.panel import build_panel, paste_fields
-    from ov_backend.webui import host
+    from ov_backend.ui.panel import build_panel, paste_fields
+    from ov_backend.webui import callbacks as host
 
     host.register()
 except Exception as error:  # whatever is broken, the script stays in the list and says so

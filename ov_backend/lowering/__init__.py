@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch.fx import GraphModule
 
-from ov_backend.lowering.remove_identities import remove_identities
-from ov_backend.lowering.squeeze_scalars import squeeze_scalars
-from ov_backend.lowering.unify_attention import unify_attention
-from ov_backend.lowering.widen_group_norm import widen_group_norm
+from ov_backend.lowering.passes.remove_identities import remove_identities
+from ov_backend.lowering.passes.squeeze_scalars import squeeze_scalars
+from ov_backend.lowering.passes.unify_attention import unify_attention
+from ov_backend.lowering.passes.widen_group_norm import widen_group_norm
 
 Pass = Callable[[GraphModule], GraphModule]
 

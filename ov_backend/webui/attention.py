@@ -12,7 +12,7 @@ from typing import Any
 from modules import sd_hijack_optimizations as optimizations
 from modules.hypernetworks import hypernetwork
 
-from ov_backend.swap import Swap
+from ov_backend.patching import Swap
 
 _CLASSES = (
     ("ldm.modules.attention", "CrossAttention", "scaled_dot_product_attention_forward"),

@@ -11,12 +11,12 @@ from typing import Any
 from modules import sd_models, sd_samplers_common, shared
 
 from ov_backend.errors import Interrupted, OVBackendError
-from ov_backend.fingerprint import theirs
-from ov_backend.page.choices import INFOTEXT, Choices
-from ov_backend.swap import Lifted, Swap
-from ov_backend.webui import influences
-from ov_backend.webui.kept import CACHE_DIR, kept
-from ov_backend.webui.networks import ENTRIES, KINDS, Entry, Found, kind_of, networks_of
+from ov_backend.guards.code_hash import theirs
+from ov_backend.ui.choices import INFOTEXT, Choices
+from ov_backend.patching import Lifted, Swap
+from ov_backend.webui import compatibility as influences
+from ov_backend.webui.session import CACHE_DIR, kept
+from ov_backend.webui.patch_points import ENTRIES, KINDS, Entry, Found, kind_of, networks_of
 
 log = logging.getLogger("ov_backend")
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from modules import call_queue, processing, script_callbacks, shared
 
-from ov_backend import graphs
+from ov_backend import compiler as graphs
 from ov_backend.errors import Interrupted
-from ov_backend.graph_store import GraphStore
-from ov_backend.page.access import has_password
-from ov_backend.page.choices import Choices
-from ov_backend.page.desk import Control, Desk, Size, Unavailable
-from ov_backend.page.routes import add_routes
+from ov_backend.cache.store import GraphStore
+from ov_backend.ui.auth import has_password
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.controller import Control, Desk, Size, Unavailable
+from ov_backend.ui.routes import add_routes
 from ov_backend.webui.generation import Generation
-from ov_backend.webui.kept import CACHE_DIR, kept
+from ov_backend.webui.session import CACHE_DIR, kept
 from ov_backend.webui.settings_page import defaults
 
 _CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")

@@ -7,8 +7,8 @@ from typing import Any
 import gradio as gr
 from modules import scripts, shared
 
-from ov_backend.page.choices import Choices
-from ov_backend.page.panel import device_choices
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.panel import device_choices
 from ov_backend.settings import PRECISIONS
 
 SECTION = ("openvino", "OpenVINO")

@@ -93,7 +93,7 @@ def functions() -> dict[str, Any]:
     """Every function that the extension may put another in place of."""
     from modules import processing
 
-    from ov_backend.webui.networks import ENTRIES
+    from ov_backend.webui.patch_points import ENTRIES
 
     found = {f"{e.module}.{e.name}": vars(e.owner)[e.function] for e in ENTRIES if e.owner is not None}
     found["process_images_inner"] = processing.process_images_inner
@@ -109,7 +109,7 @@ def arguments(precision: str = "f32", **switches: bool) -> list[Any]:
 
 def words(*kinds: str) -> str:
     """What ran, as the picture's field says it; the text encoder where this transformers lets it be compiled."""
-    from ov_backend.webui.networks import ENTRIES
+    from ov_backend.webui.patch_points import ENTRIES
 
     possible = all(entry.owner is not None for entry in ENTRIES if entry.name == "CLIPEncoder")
     return ", ".join("text encoder in PyTorch" if kind == "text encoder" and not possible else kind for kind in kinds)

@@ -1,0 +1,1 @@
+"""Stores of graphs and blobs on disk, and of compiled graphs in memory."""

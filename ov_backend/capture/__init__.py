@@ -1,0 +1,1 @@
+"""A module and one call of it become one ATen graph whose weights are placeholders."""

@@ -1,0 +1,244 @@
+"""Capture: a module and one call of it become one ATen graph whose weights are named placeholders ("slots").
+
+The whole module is traced with ``make_fx`` over fake tensors, so that nothing is computed and no weight is read.
+Weights are exchanged for slots where they are used, not where they stand: the module itself is never touched, so that
+other threads may go on using it, and changing it, while it is being traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._guards import tracing
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from ov_backend.errors import CaptureError
+from ov_backend.guards.code_hash import only_written
+from ov_backend.fx_utils import lazy_code
+from ov_backend.lowering.functionalize import mutates, remove_writes
+from ov_backend.guards.pytree import Spec, flatten
+
+#: One trace at a time in a process: torch patches its module class while it traces.
+TRACING = threading.RLock()
+_ABSENT = object()
+
+#: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
+#: literals of the code (``torch.tensor([0.5])``); larger ones make a graph unfit for the disk.
+LITERAL_ELEMENTS = 1024
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One traced call.
+
+    Attributes:
+        gm: ATen graph; its placeholders are the slots, then the inputs.
+        slots: names of the weights, in the placeholders' order.
+        inputs: names of the inputs, in the placeholders' order.
+        output: description of what the call returns, over the graph's flat outputs.
+        baked: why the graph holds values that are no literals and no weights (it is then not stored), or "".
+        again: sizes are symbols in the graph, and this traces it with more decompositions; or None.
+    """
+
+    gm: GraphModule
+    slots: tuple[str, ...]
+    inputs: tuple[str, ...]
+    output: Spec
+    baked: str = ""
+    again: Callable[[Mapping[Any, Any]], GraphModule] | None = None
+
+
+def weights_of(module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
+    """Every tensor that a module's result depends on: parameters, buffers, and tensors kept as plain attributes.
+
+    A tensor that stands under two names is listed once. Plain attributes are named ``path!attribute``; those in
+    ``ignore`` are left out (a host's backups of weights), and those that a forward notes and nobody reads.
+    """
+    weights: dict[str, torch.Tensor] = dict(module.named_parameters())
+    weights.update(module.named_buffers())
+    known = {id(tensor) for tensor in weights.values()}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, torch.Tensor) and id(value) not in known and name not in ignore | only_written(type(child)):
+                known.add(id(value))
+                weights[f"{path}!{name}"] = value
+    return weights
+
+
+class _Slots(TorchFunctionMode):
+    """While active, in this thread alone, every operation on a weight sees the slot instead.
+
+    Args:
+        slots: pairs of a live weight and the tensor that stands for it.
+    """
+
+    def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__()
+        self._slots = {id(weight): slot for weight, slot in slots}
+        self._weights = [weight for weight, _ in slots]  # an id is only good as long as its object lives
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs or {}))
+        if func is torch.nn.functional.pad:
+            return _pad(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _slot(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._slots.get(id(tensor), tensor)
+
+
+@contextlib.contextmanager
+def in_place_of(weights: Sequence[torch.Tensor], slots: Sequence[torch.Tensor]) -> Iterator[None]:
+    """While active, in this thread, slots stand for weights, and what a forward notes on its modules is undone."""
+    with _untouched(), _Slots(list(zip(weights, slots))):
+        yield
+
+
+def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
+    """``torch.nn.functional.pad``; a circular one by joining pieces, where torch would write them into empty memory."""
+    if mode != "circular" or min(pad) < 0:
+        return torch.nn.functional.pad(x, list(pad), mode, value)
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2])):
+        size, dim = x.shape[-1 - i], x.dim() - 1 - i
+        x = torch.cat([x.narrow(dim, size - before, before), x, x.narrow(dim, 0, after)], dim) if before or after else x
+    return x
+
+
+def capture(
+    module: torch.nn.Module,
+    forward: Callable[..., Any],
+    weights: Mapping[str, torch.Tensor],
+    names: Sequence[str],
+    tensors: Sequence[torch.Tensor],
+    arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
+) -> Captured:
+    """Trace one call of ``forward``.
+
+    Args:
+        module: the module whose weights become slots.
+        forward: what to trace, usually ``module``'s own forward.
+        weights: the slots, see :func:`weights_of`.
+        names: names of the inputs.
+        tensors: the inputs themselves; only shape, dtype and stride are used.
+        arguments: makes the call's arguments from other tensors in the inputs' place.
+
+    Raises:
+        CaptureError: the module cannot be traced, or writes to its inputs or weights.
+    """
+    specs: list[Spec] = []
+
+    def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        args, kwargs = arguments(inputs)
+        with in_place_of(live, slots):
+            result = forward(*args, **kwargs)
+        leaves, spec = flatten(result)
+        specs.append(spec)
+        return [tensor for _, tensor in leaves]
+
+    live = list(weights.values())
+    gm = trace(run, live, list(tensors))
+    captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
+    return replace(captured, baked=baked(gm))
+
+
+def trace(
+    function: Callable[..., Any],
+    slots: list[torch.Tensor],
+    inputs: Sequence[Any],
+    decompositions: Mapping[Any, Any] | None = None,
+) -> GraphModule:
+    """Trace ``function(slots, inputs)`` over fake tensors into an ATen graph without in-place operators.
+
+    Raises:
+        CaptureError: Python code depends on a tensor's values, or a tensor from outside is written to.
+    """
+    try:
+        gm = remove_writes(_make_fx(function, slots, inputs, decompositions))
+        if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
+            gm = _make_fx(functionalize(gm, remove="mutations"), slots, inputs, decompositions)
+    except CaptureError:
+        raise
+    except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
+        raise CaptureError(f"it cannot be traced: {type(error).__name__}: {_first_line(error)}") from error
+    written = [node for node in gm.graph.nodes if mutates(node)]
+    if written:
+        raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
+    return gm
+
+
+def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], decompositions: Any) -> GraphModule:
+    # Inside a Dynamo backend, Dynamo's own fake mode must not be touched: trace outside of its context.
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad():
+        fake = [_fake(fakes, tensor) for tensor in slots]
+        values = [_fake(fakes, value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        with fakes, lazy_code():
+            return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
+
+
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
+        return mode.from_tensor(tensor.detach())
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return FakeTensor(mode, like, tensor.device)  # as from_tensor makes it, which looks into much more than a plain one has
+
+
+def baked(gm: GraphModule) -> str:
+    """Why a graph holds values that are no literals and no weights, or ""."""
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            value = getattr(gm, node.target)
+            if isinstance(value, torch.Tensor) and value.numel() > LITERAL_ELEMENTS:
+                return f"the code brings in a tensor of {value.numel()} elements that is no attribute of the module"
+    return ""
+
+
+@contextlib.contextmanager
+def _untouched() -> Iterator[None]:
+    """Undo what the forward notes on its modules: under a trace that would leave fake tensors in a live module.
+
+    Only what this thread sets is undone; what another sets in the meantime is no business of the trace.
+    """
+    thread, original = threading.get_ident(), torch.nn.Module.__setattr__
+    noted: dict[tuple[int, str], tuple[dict[str, Any], str, Any, Any]] = {}
+
+    def note(module: torch.nn.Module, name: str, value: Any) -> None:
+        # the tracer keeps the literals it meets on a bare Module of its own; these must stay
+        if threading.get_ident() == thread and type(module) is not torch.nn.Module:
+            table = _table(module, name)
+            before = noted.get((id(table), name), (table, name, table.get(name, _ABSENT), None))[2]
+            noted[id(table), name] = table, name, before, value
+        original(module, name, value)
+
+    torch.nn.Module.__setattr__ = note
+    try:
+        yield
+    finally:
+        torch.nn.Module.__setattr__ = original
+        for table, name, before, value in noted.values():
+            if table.get(name, _ABSENT) is value:
+                if before is _ABSENT:
+                    del table[name]
+                else:
+                    table[name] = before
+
+
+def _table(module: torch.nn.Module, name: str) -> dict[str, Any]:
+    """Where a module keeps an attribute of this name."""
+    own = vars(module)
+    return next((own[table] for table in ("_parameters", "_buffers", "_modules") if name in own.get(table, ())), own)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else "no message"

@@ -1,0 +1,224 @@
+"""A Stable Diffusion checkpoint file in the original key layout becomes a diffusers pipeline, without any network.
+
+The header is read and judged first, the configuration is inferred from shapes (and a .yaml beside the file), the
+networks are built empty, and every weight they need is looked up in the file by its original name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ov_backend.checkpoint import keys
+from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, read_yaml
+from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
+from ov_backend.errors import CheckpointError
+
+__all__ = ["TOKENIZER", "CheckpointError", "configuration", "load_pipeline", "read_header", "read_yaml"]
+
+log = logging.getLogger(__name__)
+
+#: The standard CLIP vocabulary, shipped with the project's own checkpoint.
+TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "tokenizer"
+_VOCABULARY = 49408
+
+
+def load_pipeline(path: Path) -> Any:
+    """The text-to-image pipeline of a checkpoint file, in float32, in evaluation mode.
+
+    Args:
+        path: a .safetensors file of Stable Diffusion 1, 2 or XL; a .yaml beside it is read too.
+
+    Returns:
+        A ``StableDiffusionPipeline`` or ``StableDiffusionXLPipeline``; its ``unet.config.sample_size`` is the size, in
+        latents, that it was made for.
+
+    Raises:
+        CheckpointError: the file is not such a checkpoint; one sentence says what it is instead.
+    """
+    path = Path(path)
+    header = read_header(path)
+    config = configuration(header, read_yaml(path), _companion(path, "config.json"))
+    with _File(header) as file:
+        unet = file.fill(_empty_unet(config), UNET, _unet_names(config), whole=True)
+        vae = file.fill(_empty_vae(config), VAE, keys.vae_names(len(config.vae["block_out_channels"])))
+        texts = [file.fill(_empty_text(text), text.prefix, _text_names(header, text)) for text in config.texts]
+    prediction = config.prediction or _probe_prediction(unet)
+    scheduler = _scheduler(config, prediction)
+    tokenizers = [_tokenizer(path, text) for text in config.texts]
+    return _pipeline(config.family, unet, vae, texts, tokenizers, scheduler)
+
+
+def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: list[Any], scheduler: Any) -> Any:
+    import diffusers
+
+    parts = {"unet": unet, "vae": vae, "text_encoder": texts[0], "tokenizer": tokenizers[0], "scheduler": scheduler}
+    if family == "sdxl":
+        return diffusers.StableDiffusionXLPipeline(
+            **parts, text_encoder_2=texts[1], tokenizer_2=tokenizers[1], add_watermarker=False
+        )
+    return diffusers.StableDiffusionPipeline(
+        **parts, safety_checker=None, feature_extractor=None, requires_safety_checker=False
+    )
+
+
+# ---------------------------------------------------------------- empty networks
+
+
+def _empty_unet(config: Configuration) -> Any:
+    from accelerate import init_empty_weights
+    from diffusers import UNet2DConditionModel
+
+    with init_empty_weights(include_buffers=False):
+        return UNet2DConditionModel(**config.unet)
+
+
+def _empty_vae(config: Configuration) -> Any:
+    from accelerate import init_empty_weights
+    from diffusers import AutoencoderKL
+
+    with init_empty_weights(include_buffers=False):
+        return AutoencoderKL(**config.vae)
+
+
+def _empty_text(text: TextConfig) -> Any:
+    from accelerate import init_empty_weights
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    with init_empty_weights(include_buffers=False):
+        return (CLIPTextModelWithProjection if text.projection else CLIPTextModel)(CLIPTextConfig(**text.config))
+
+
+def _unet_names(config: Configuration) -> keys.Names:
+    up = tuple(kind.startswith("CrossAttn") for kind in config.unet["up_block_types"])
+    return keys.unet_names(config.unet["layers_per_block"], up)
+
+
+def _text_names(header: Header, text: TextConfig) -> keys.Names:
+    if text.open_clip:
+        return keys.open_clip_name
+    if any(name.startswith(f"{text.prefix}text_model.") for name in header.shapes):
+        return keys.clip_name
+    return lambda key: keys.clip_name(key).removeprefix("text_model.")  # files of 2022 lack this part
+
+
+# ---------------------------------------------------------------- weights
+
+
+class _File:
+    """An open checkpoint; hands out its weights in float32."""
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+
+    def __enter__(self) -> _File:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            self._open = safe_open(str(self._header.path), "pt", device="cpu")
+            self._file = self._open.__enter__()
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self._header.path.name} is damaged: {error}; download or copy it again.") from error
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._open.__exit__(*exc)
+
+    def fill(self, network: torch.nn.Module, prefix: str, names: keys.Names, whole: bool = False) -> torch.nn.Module:
+        """Give an empty network its weights.
+
+        Args:
+            network: its parameters have shapes only.
+            prefix: of its weights in the file.
+            names: from a parameter's name to the name in the file.
+            whole: refuse a file that has more weights under the prefix than the network.
+        """
+        state, used = {}, set()
+        for name, parameter in network.named_parameters():
+            key = prefix + names(name)
+            used.add(key.partition("#")[0])
+            state[name] = self._weight(key, tuple(parameter.shape))
+        left = {key for key in self._header.shapes if key.startswith(prefix)} - used if whole else set()
+        if left:
+            raise CheckpointError(
+                f"{self._header.path.name} has an unknown architecture: {len(left)} of its weights fit nowhere,"
+                f" {min(left)} for one; Stable Diffusion 1, 2 and XL are known."
+            )
+        network.load_state_dict(state, strict=False, assign=True)  # what is not in the file are constant buffers
+        return network.eval().requires_grad_(False)
+
+    def _weight(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
+        key, _, third = key.partition("#")
+        if key not in self._header.shapes:
+            raise CheckpointError(
+                f"{self._header.path.name} is incomplete or of an unknown architecture: {key} {list(shape)} is missing."
+            )
+        tensor = self._file.get_tensor(key)
+        if third:
+            tensor = tensor.chunk(3)[int(third)]
+        if key.endswith("text_projection"):
+            tensor = tensor.t()
+        if tuple(tensor.shape) != shape and tuple(tensor.shape) != (*shape, 1, 1):
+            raise CheckpointError(
+                f"{self._header.path.name} has an unknown architecture: {key} is {list(tensor.shape)}, {list(shape)} is expected."
+            )
+        return tensor.reshape(shape).to(torch.float32, copy=True).contiguous()
+
+
+# ---------------------------------------------------------------- scheduler and tokenizer
+
+
+def _scheduler(config: Configuration, prediction: str) -> Any:
+    from diffusers import DDIMScheduler
+
+    return DDIMScheduler(**config.scheduler, prediction_type=prediction, clip_sample=False, set_alpha_to_one=False)
+
+
+@torch.no_grad()
+def _probe_prediction(unet: Any) -> str:
+    """Whether a UNet predicts noise or velocity: from pure noise, the former answers that noise itself.
+
+    At the last step x = noise, so that a noise prediction correlates with it near 1 and a velocity, minus the picture,
+    near 0.
+    """
+    noise = torch.randn(1, 4, 32, 32, generator=torch.Generator().manual_seed(0))
+    context = torch.zeros(1, 77, unet.config.cross_attention_dim)
+    answer = unet(noise, torch.tensor(999), encoder_hidden_states=context).sample
+    likeness = float(torch.nn.functional.cosine_similarity(noise.flatten(), answer.flatten(), dim=0))
+    log.info("The checkpoint's answer to noise correlates with it by %.2f.", likeness)
+    return "epsilon" if likeness > 0.5 else "v_prediction"
+
+
+def _tokenizer(path: Path, text: TextConfig) -> Any:
+    from transformers import CLIPTokenizer
+
+    folder = _tokenizer_folder(path)
+    if text.config["vocab_size"] < _VOCABULARY:
+        raise CheckpointError(
+            f"{path.name} has a text encoder of {text.config['vocab_size']} words; CLIP's vocabulary of {_VOCABULARY} is known."
+        )
+    changes = {"pad_token": "!"} if text.open_clip else {}
+    return CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, model_max_length=77, **changes)
+
+
+def _tokenizer_folder(path: Path) -> Path:
+    vocabulary = _companion(path, "vocab.json") or TOKENIZER / "vocab.json"
+    if not vocabulary.is_file() or not (vocabulary.parent / "merges.txt").is_file():
+        raise CheckpointError(
+            f"The CLIP tokenizer is missing; put its vocab.json and merges.txt into {path.with_suffix('') / 'tokenizer'}."
+        )
+    return vocabulary.parent
+
+
+def _companion(path: Path, name: str) -> Path | None:
+    """A file of the text encoder that was put beside the checkpoint."""
+    return next((file for file in _companions(path, name) if file.is_file()), None)
+
+
+def _companions(path: Path, name: str) -> Iterator[Path]:
+    yield path.with_suffix("") / "tokenizer" / name
+    yield path.parent / "tokenizer" / name

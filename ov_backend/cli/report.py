@@ -1,0 +1,99 @@
+"""``python -m ov_backend report``: what of a checkpoint's networks, or of anybody's module, runs in OpenVINO."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ov_backend.errors import SettingsError
+from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.report.coverage import Report, explain, of_module
+from ov_backend.settings import Settings
+
+
+def run(given: argparse.Namespace) -> int:
+    """Make the report; the exit code is 0."""
+    report = of_target(given.target, given.size)
+    sys.stdout.write((report.json() if given.json else report.text()) + "\n")
+    if given.svg is not None:
+        given.svg.write_text(report.svg(), encoding="utf-8")
+    return 0
+
+
+def of_target(target: str, size: int = 512) -> Report:
+    """The report on a checkpoint file, or on what ``module:callable`` returns.
+
+    Raises:
+        SettingsError: the target is neither.
+        CheckpointError: the file is no checkpoint.
+    """
+    if Path(target).is_file():
+        return of_checkpoint(Path(target), size)
+    name, colon, attribute = target.partition(":")
+    if not colon:
+        raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
+    try:
+        make: Callable[[], Any] = getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"{target!r} cannot be imported ({error}); give module:callable.") from error
+    if not callable(make):
+        raise SettingsError(f"{target!r} is {make!r}, which cannot be called; give module:callable.")
+    made = make()
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (tuple, list, dict)):
+        raise SettingsError(f"{target!r} returned {type(made).__name__}; module:callable must return (model, inputs).")
+    model, inputs = made
+    return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
+
+
+def of_checkpoint(path: Path, size: int) -> Report:
+    """The report on every network of a checkpoint, for one picture of ``size`` pixels with and without its prompt."""
+    from ov_backend.checkpoint import load_pipeline
+
+    pipe = load_pipeline(path)
+    found = []
+    with torch.no_grad():
+        for role, module in networks_of(pipe).items():
+            inputs = _INPUTS[role.rstrip("_23")](pipe, module, size)
+            found.append(of_module(role, module, settings=Settings(), **inputs))
+    return Report(tuple(found))
+
+
+def _unet(pipe: Any, module: Any, size: int) -> dict[str, Any]:
+    config, side = module.config, size // 8
+    inputs = {
+        "sample": torch.zeros(2, config.in_channels, side, side),
+        "timestep": torch.tensor([1, 1]),
+        "encoder_hidden_states": torch.zeros(2, 77, config.cross_attention_dim),
+        "return_dict": False,
+    }
+    if config.addition_embed_type == "text_time":
+        width = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+        inputs["added_cond_kwargs"] = {"text_embeds": torch.zeros(2, width), "time_ids": torch.zeros(2, 6)}
+    return inputs
+
+
+def _encode(pipe: Any, module: Any, size: int) -> dict[str, Any]:
+    return {"sample": torch.zeros(1, 3, size, size)}
+
+
+def _decode(pipe: Any, module: Any, size: int) -> dict[str, Any]:
+    return {"sample": torch.zeros(1, pipe.vae.config.latent_channels, size // 8, size // 8)}
+
+
+def _text(pipe: Any, module: Any, size: int) -> dict[str, Any]:
+    return {"input_ids": torch.zeros(1, 77, dtype=torch.int64), "output_hidden_states": True, "return_dict": False}
+
+
+_INPUTS: dict[str, Callable[[Any, Any, int], dict[str, Any]]] = {
+    "unet": _unet,
+    "vae_encode": _encode,
+    "vae_decode": _decode,
+    "text_encoder": _text,
+}
+

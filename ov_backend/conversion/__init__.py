@@ -1,0 +1,1 @@
+"""A lowered ATen graph becomes an OpenVINO model without weights."""

@@ -1,0 +1,127 @@
+"""Graphs that write to their inputs, hand back views, or need gradients, by way of AOTAutograd.
+
+AOTAutograd makes of such a graph one without any of this (a joint forward and backward graph, where gradients are asked
+for), and puts the writes, the views and the gradients back around it. The graphs it makes go the same way as all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch._guards import tracing
+from torch.fx import GraphModule
+
+from ov_backend.dynamo.graph import DynamoGraph, Holder
+from ov_backend.engine.engine import Network
+from ov_backend.errors import CaptureError
+from ov_backend.lowering.decompositions import for_training
+
+
+class AotGraph:
+    """One Dynamo graph by way of AOTAutograd, made anew for every combination of shapes, strides and aliasing.
+
+    Args:
+        graph: the graph.
+        name: its name in statistics.
+        network: makes a network of the engine for one of the graphs that AOTAutograd made.
+        written: indices of the inputs it writes to; these can be no constants.
+    """
+
+    def __init__(
+        self, graph: DynamoGraph, name: str, network: Callable[[str, Holder], Network], written: Sequence[int]
+    ) -> None:
+        self._graph, self._name, self.network, self._written = graph, name, network, set(written)
+        self._made: dict[Hashable, Callable[..., Any]] = {}
+        self._constant: set[tuple[int, int]] = set()
+
+    def __call__(self, full: Sequence[Any]) -> Any:
+        """Run on all inputs of the graph.
+
+        Raises:
+            CaptureError: AOTAutograd cannot trace it.
+        """
+        key = _key(full)
+        if key not in self._made:
+            self._made[key] = self._make(full, len(self._made))
+        weights = [full[i] for i in self._graph.weights(full) if i not in self._written]
+        self._constant = {_place(weight) for weight in weights}
+        return self._made[key](*full)
+
+    def _make(self, full: Sequence[Any], number: int) -> Callable[..., Any]:
+        from functorch.compile import aot_function, min_cut_rematerialization_partition
+
+        suffix = f" #{number + 1}" if number else ""
+        compiled = aot_function(
+            _Flat(self._graph),
+            fw_compiler=self._compiler("forward" + suffix, constants=False),
+            bw_compiler=self._compiler("backward" + suffix, constants=False),
+            inference_compiler=self._compiler("inference" + suffix, constants=True),
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=for_training(),
+        )
+
+        def run(*args: Any) -> Any:
+            with tracing(None):
+                return compiled(*args)
+
+        return run
+
+    def _compiler(self, kind: str, constants: bool) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        def compiler(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            from functorch.compile import make_boxed_func
+
+            return make_boxed_func(_Inner(self, f"{self._name} {kind}", gm, constants))
+
+        return compiler
+
+    def is_constant(self, value: Any) -> bool:
+        """Whether a tensor is a weight of the call that is being answered."""
+        return isinstance(value, torch.Tensor) and _place(value) in self._constant
+
+
+class _Flat:
+    """The graph, with its results in a list: AOTAutograd wants a function."""
+
+    def __init__(self, graph: DynamoGraph) -> None:
+        self._graph = graph
+
+    def __call__(self, *full: Any) -> Any:
+        return self._graph(*full)
+
+
+class _Inner:
+    """One graph that AOTAutograd made; which of its inputs are weights is seen at its first call."""
+
+    def __init__(self, owner: AotGraph, name: str, gm: GraphModule, constants: bool) -> None:
+        self._owner, self._name, self._gm, self._constants = owner, name, gm, constants
+        self._network: Network | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._network is None:
+            weights = [i for i, arg in enumerate(args) if self._constants and self._owner.is_constant(arg)]
+            self._holder = Holder(self._gm, weights, len(args))
+            self._network = self._owner.network(self._name, self._holder)
+        with torch.no_grad():
+            inputs = self._holder.hold([arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args])
+            return self._network(*inputs)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    return (tensor.data_ptr(), tensor.numel())
+
+
+def _key(full: Sequence[Any]) -> Hashable:
+    """What AOTAutograd's graph depends on: metadata, who asks for gradients, and which inputs share memory."""
+    storages: dict[int, int] = {}
+    key: list[Hashable] = [torch.is_grad_enabled()]
+    for value in full:
+        if not isinstance(value, torch.Tensor):
+            key.append(value)
+            continue
+        if value.layout is not torch.strided:
+            raise CaptureError(f"an input is a {value.layout} tensor, which OpenVINO does not have")
+        shared = storages.setdefault(value.untyped_storage().data_ptr(), len(storages)) if value.numel() else -1
+        key.append((value.dtype, tuple(value.shape), value.stride(), value.storage_offset(), value.requires_grad, shared))
+    return tuple(key)

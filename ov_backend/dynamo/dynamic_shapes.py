@@ -1,0 +1,203 @@
+"""One OpenVINO graph with dynamic dimensions for a Dynamo graph with symbolic sizes.
+
+Dynamo hands sizes over as integers beside the tensors. Here they are read from the tensors again, so that the converted
+graph computes them by itself; what cannot be had that way is refused, with the reason, and gets static graphs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ov_backend.capture import trace as capture
+from ov_backend.capture import symbolic_trace as symbolic
+from ov_backend.capture.trace import Captured
+from ov_backend.dynamo.graph import DynamoGraph, Holder
+from ov_backend.engine.engine import Network
+from ov_backend.errors import CaptureError, OVBackendError
+from ov_backend.lowering.decompositions import REWRITTEN, chosen
+from ov_backend.settings import Settings
+from ov_backend.guards.signature import Call, Signature
+from ov_backend.guards.pytree import flatten
+
+#: Graphs with conditions on the sizes that one Dynamo graph may become.
+_MAX_VARIANTS = 4
+#: After this many compiles for new values of the weights, graphs are static: those can take the weights as inputs.
+_MAX_WEIGHT_CHANGES = 3
+
+
+class DynamicGraph:
+    """The graphs with dynamic dimensions of one Dynamo graph.
+
+    Args:
+        graph: Dynamo's graph.
+        name: its name in statistics.
+        settings: what affects the graph.
+        add: makes a network of the engine of a name and a module.
+
+    Attributes:
+        refused: why there is none, or "".
+    """
+
+    def __init__(self, graph: DynamoGraph, name: str, settings: Settings, add: Callable[[str, Holder], Network]) -> None:
+        self._graph, self._name, self._settings, self._add = graph, name, settings, add
+        self._variants: list[_Variant] = []
+        self.refused = ""
+        if not any(isinstance(shape, tuple) and any(not isinstance(s, int) for s in shape) for shape in graph.shapes):
+            self.refused = "no size is dynamic"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether Dynamo said that a size may change."""
+        return self.refused != "no size is dynamic"
+
+    def __call__(self, full: Sequence[Any]) -> Any:
+        """Answer one call, or say ``NotImplemented``; ``refused`` is the reason then."""
+        variant = self._find(full)
+        if variant is None:
+            return NotImplemented
+        with torch.no_grad():
+            return variant.filled(variant.network(*variant.holder.hold(full)), full)
+
+    def _find(self, full: Sequence[Any]) -> _Variant | None:
+        if self.refused:
+            return None
+        for variant in self._variants:
+            if variant.serves(full):
+                if variant.network.statistics.compiles > _MAX_WEIGHT_CHANGES:
+                    self.refused = "its weights keep changing"
+                    return None
+                return variant
+        if len(self._variants) == _MAX_VARIANTS:
+            self.refused = f"{_MAX_VARIANTS} graphs do not serve all of its sizes"
+            return None
+        try:
+            variant = self._make(full)
+        except OVBackendError as error:
+            self.refused = str(error)
+            return None
+        self._variants.append(variant)
+        return variant
+
+    def _make(self, full: Sequence[Any]) -> _Variant:
+        holder = SizedHolder(self._graph, full)
+        number = f" #{len(self._variants) + 1}" if self._variants else ""
+        variant = _Variant(holder, self._add(f"{self._name} dynamic{number}", holder), self._settings)
+        with torch.no_grad():
+            variant.network.prepare(*holder.hold(full))
+        if variant.traced is None:
+            raise CaptureError("it computes nothing")
+        return variant
+
+
+class SizedHolder(Holder):
+    """As :class:`Holder`; arguments that are sizes of tensors are read from these, other Python values are kept as they are.
+
+    Attributes:
+        tensors: indices of the arguments that it takes.
+        fixed: Python values that are no tensor's size, by the argument's index.
+    """
+
+    def __init__(self, graph: DynamoGraph, full: Sequence[Any]) -> None:
+        super().__init__(graph, graph.weights(full), len(full))
+        self.graph, self.places = graph, graph.places()
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self.fixed: dict[int, Any] = {}
+        for i, shape in enumerate(graph.shapes):
+            if isinstance(full[i], torch.Tensor):
+                continue
+            if shape in self.places:
+                self._sizes[i] = self.places[shape]
+            else:
+                self.fixed[i] = full[i]
+        self.tensors = [i for i, value in enumerate(full) if isinstance(value, torch.Tensor) and i not in self._weights]
+
+    def hold(self, full: Sequence[Any]) -> list[Any]:
+        """The tensors of a call that are no weights."""
+        super().hold(full)
+        return [full[i] for i in self.tensors]
+
+    def join(self, inputs: Sequence[Any]) -> list[Any]:
+        """All arguments: weights, tensors, and the tensors' sizes."""
+        given: list[Any] = [None] * self._count
+        for i, name in self._weights.items():
+            given[i] = self._buffers[name]
+        for i, value in zip(self.tensors, inputs):
+            given[i] = value
+        for i, value in self.fixed.items():
+            given[i] = value
+        for i, (tensor, dim) in self._sizes.items():
+            given[i] = given[tensor].shape[dim]
+        return given
+
+    def forward(self, *inputs: Any) -> Any:
+        """The function's result; numbers in it are left out."""
+        result = super().forward(*inputs)
+        return [value if isinstance(value, torch.Tensor) else None for value in result]
+
+
+class _Variant:
+    """One graph with dynamic dimensions, right for some sizes."""
+
+    def __init__(self, holder: SizedHolder, network: Network, settings: Settings) -> None:
+        self.holder, self.network, self._settings = holder, network, settings
+        self.traced: symbolic.Symbolic | None = None
+        shapes = [holder.graph.shapes[i] for i in holder.tensors]
+        self._dims = {i: tuple(d for d, size in enumerate(shape) if not isinstance(size, int)) for i, shape in enumerate(shapes)}
+        network.capture, network.generalise = self.capture, self.generalise
+
+    def serves(self, full: Sequence[Any]) -> bool:
+        """Whether the graph is right for a call's sizes."""
+        if self.traced is None or any(full[i] != value for i, value in self.holder.fixed.items()):
+            return False
+        return self.traced.serves(tuple(tuple(full[i].shape) for i in self.holder.tensors))
+
+    def generalise(self, call: Call) -> Call:
+        """The call with -1 for every size that is dynamic."""
+        specs = [
+            dataclasses.replace(spec, shape=tuple(-1 if d in self._dims[i] else s for d, s in enumerate(spec.shape)))
+            for i, spec in enumerate(call.signature.tensors)
+        ]
+        return dataclasses.replace(call, signature=Signature(tuple(specs), call.signature.statics))
+
+    def capture(
+        self,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        weights: Mapping[str, torch.Tensor],
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
+    ) -> Captured:
+        """As :func:`ov_backend.capture.trace.capture`, with symbolic sizes."""
+        specs: list[Any] = []
+        live = list(weights.values())
+
+        def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            args, kwargs = arguments(inputs)
+            with capture.in_place_of(live, slots):
+                leaves, spec = flatten(forward(*args, **kwargs))
+            specs.append(spec)
+            return [tensor for _, tensor in leaves]
+
+        def again(decompositions: Mapping[Any, Any]) -> GraphModule:
+            self.traced = symbolic.trace(run, live, tensors, self._dims, {**table, **decompositions}, self._settings)
+            return self.traced.gm
+
+        table = {**REWRITTEN, **chosen(self._settings.decompositions)}
+        gm = again({})
+        return Captured(gm, tuple(weights), tuple(names), specs[-1], capture.baked(gm), again)
+
+    def filled(self, result: Any, full: Sequence[Any]) -> Any:
+        """A call's result with the numbers in it."""
+        values = {symbol: int(full[i].shape[d]) for symbol, (i, d) in self.holder.places.items()}
+        numbers = self.holder.graph.returned
+        return [value if i not in numbers else _number(numbers[i], values) for i, value in enumerate(result)]
+
+
+def _number(expression: Any, values: Mapping[Any, int]) -> Any:
+    return expression if isinstance(expression, (int, float)) else int(expression.subs(dict(values)))

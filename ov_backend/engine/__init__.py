@@ -1,0 +1,1 @@
+"""Networks that are compiled once for every signature, and the worker that compiles them."""

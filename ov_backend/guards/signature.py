@@ -1,0 +1,129 @@
+"""What one call of a network looks like: its tensors by name, and everything about the call that is static."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ov_backend.tensors import TO_NAME
+from ov_backend.errors import CaptureError
+from ov_backend.guards.pytree import Spec, flatten, restore
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and dtype of one tensor of a graph; -1 is a size that is left open."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> TensorSpec:
+        """The description of a live tensor.
+
+        Raises:
+            CaptureError: its dtype or layout is one that OpenVINO does not have.
+        """
+        if tensor.dtype not in TO_NAME or tensor.layout is not torch.strided:
+            raise CaptureError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, which OpenVINO does not have")
+        return cls(name, tuple(map(_size, tensor.shape)), TO_NAME[tensor.dtype])
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a size is left open."""
+        return -1 in self.shape
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape fits."""
+        return len(shape) == len(self.shape) and all(own in (-1, size) for own, size in zip(self.shape, shape))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def _size(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    known = size.node.maybe_as_int()
+    return -1 if known is None else int(known)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Shapes and dtypes of all inputs, which optional ones are present, and every value that is not a tensor."""
+
+    tensors: tuple[TensorSpec, ...]
+    statics: str
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.tensors))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, taken apart: positional and keyword spellings of the same call are equal here."""
+
+    signature: Signature
+    tensors: tuple[torch.Tensor, ...]
+    spec: Spec
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments, with other tensors in the place of its own."""
+        return restore(self.spec["args"], tensors), restore(self.spec["kwargs"], tensors)
+
+
+class Binder:
+    """Takes calls of one forward apart by the names of its parameters."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(forward)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Take one call apart.
+
+        Raises:
+            CaptureError: an argument has a type that no key can describe, or lives on another device than the CPU.
+            TypeError: the arguments do not fit the forward, exactly as when calling it.
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        leaves, spec = flatten(bound.arguments)
+        for name, tensor in leaves:
+            if tensor.device.type != "cpu":
+                raise CaptureError(f"input {name} is on {tensor.device}; only tensors in the host's memory can be passed on")
+            if tensor.requires_grad and torch.is_grad_enabled():
+                raise CaptureError(f"input {name} asks for gradients, which a compiled graph does not record")
+        tensors = tuple(tensor for _, tensor in leaves)
+        described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
+        statics = json.dumps(spec["dict"], sort_keys=True) + _modes()
+        return Call(Signature(described, statics), tensors, self._split(spec, bound))
+
+    def _split(self, spec: Spec, bound: inspect.BoundArguments) -> Spec:
+        """Arrange the named arguments again as positional and keyword ones."""
+        items = spec["dict"]
+        args: list[Spec] = []
+        kwargs: dict[str, Spec] = {}
+        for name in bound.arguments:
+            kind = self._signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                args += items[name]["list"]
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(items[name]["dict"])
+            elif kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[name] = items[name]
+            else:
+                args.append(items[name])
+        return {"args": {"list": args, "class": "builtins:tuple"}, "kwargs": {"dict": kwargs}}
+
+
+def _modes() -> str:
+    """Modes outside the call that change what a forward computes."""
+    if torch.is_autocast_cpu_enabled():
+        return f" autocast={torch.get_autocast_cpu_dtype()}"
+    return ""

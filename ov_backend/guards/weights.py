@@ -1,0 +1,222 @@
+"""The state of a module's live weights: has anything changed since a graph was compiled, and is it an old friend?
+
+Checked before every call, so it must be cheap (a few milliseconds for a Stable Diffusion UNet), and it must not miss
+what hosts do behind one's back: a parameter replaced by another, written in place (``_version``), or written through
+``.data``, which counts no version; for the last, a strided probe of every weight's content is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import weakref
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ov_backend.capture.trace import weights_of
+from ov_backend.guards.code_hash import only_written
+
+#: Elements of every weight that are compared at every check.
+PROBES = 16
+
+#: Address and version of a tensor's content.
+Mark = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was noted of one weight: which object it was, where and which version, a few elements, its checksum."""
+
+    tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now
+    mark: Mark
+    probe: torch.Tensor
+    checksum: int
+
+    def is_still(self, tensor: torch.Tensor) -> bool:
+        return self.tensor() is tensor and self.mark == _mark(tensor) and torch.equal(self.probe, _probe(tensor))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a set of weights lay in memory; what is compiled may go on reading them there.
+
+    It does not keep them alive: :meth:`exists` says whether their owner still does.
+    """
+
+    tensors: tuple[tuple[weakref.ref[torch.Tensor], int], ...]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, torch.Tensor]) -> Placement:
+        """The placement of live weights."""
+        return cls(tuple((weakref.ref(tensor), _address(tensor)) for tensor in tensors.values()))
+
+    def exists(self) -> bool:
+        """Whether every weight is still there, and where it was."""
+        return all((tensor := ref()) is not None and _address(tensor) == address for ref, address in self.tensors)
+
+
+class WeightsState:
+    """Watches the weights of one module.
+
+    ``check()`` is cheap and says whether anything changed; ``digest`` names the content, so that a return to an earlier
+    state (a LoRA taken out again) is recognised although every version counter has moved on. ``layout`` names the
+    weights' names, shapes and dtypes: a graph fits only weights of its own layout. ``address`` names where they lie, and
+    ``generation`` grows whenever anything was found changed.
+
+    Args:
+        module: the module.
+        ignore: names of attributes that a host keeps on modules for its own ends (backups of weights).
+    """
+
+    def __init__(self, module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> None:
+        self._module = module
+        self._ignore = ignore
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._known: dict[str, _Known] = {}
+        self._owners: list[tuple[dict[str, Any], str, Any, Mark]] = []
+        self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+        self.digest = ""
+        self.layout = ""
+        self.address = 0
+        self.generation = 0
+        self.refresh()
+
+    @property
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The live weights by name, as of the last refresh."""
+        return self._tensors
+
+    @property
+    def bytes(self) -> int:
+        """Size of all weights in memory."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def check(self) -> bool:
+        """Whether the content is still what it was; takes note of the new one if not."""
+        if self.untouched():
+            return True
+        before = self.digest
+        self.refresh()
+        return self.digest == before
+
+    def untouched(self) -> bool:
+        """Whether nothing has changed since the last refresh; only looks."""
+        return self.in_place() and all(torch.equal(torch.cat(views), content) for views, content in self._probes)
+
+    def in_place(self) -> bool:
+        """Whether every weight is the same object, at the same address and of the same version, as at the last refresh."""
+        for owner, name, value, mark in self._owners:
+            if owner.get(name) is not value or (value is not None and _mark(value) != mark):
+                return False
+        return bool(self.digest)  # there is none after a release
+
+    def refresh(self) -> None:
+        """Take note of the weights as they are now. Only those that changed are read in full."""
+        tensors = weights_of(self._module, self._ignore)
+        stale = [name for name, tensor in tensors.items() if not self._is_known(name, tensor)]
+        with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter lock
+            sums = dict(zip(stale, pool.map(_checksum, (tensors[name] for name in stale))))
+        known = {name: self._known[name] for name in tensors if name not in sums}
+        for name, checksum in sums.items():
+            tensor = tensors[name]
+            known[name] = _Known(weakref.ref(tensor), _mark(tensor), _probe(tensor).clone(), checksum)
+        self._tensors, self._known = tensors, known
+        self._owners = [(owner, key, value, _mark_or_none(value)) for owner, key, value in _owners(self._module, self._ignore)]
+        self._probes = self._gather()
+        self.digest = _digest(f"{name}={known[name].checksum:08x}" for name in tensors)
+        self.layout = _digest(f"{name}={tensor.dtype}{tuple(tensor.shape)}" for name, tensor in tensors.items())
+        self.address = hash(tuple(_address(tensor) for tensor in tensors.values()))
+        self.generation += 1
+
+    def release(self) -> None:
+        """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
+        self._tensors, self._owners, self._probes = {}, [], []
+        self._known = {name: known for name, known in self._known.items() if known.tensor() is not None}
+        self.generation += 1
+        self.digest = ""
+
+    def _is_known(self, name: str, tensor: torch.Tensor) -> bool:
+        known = self._known.get(name)
+        return known is not None and known.is_still(tensor)
+
+    def _gather(self) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
+        """Views on every weight's probed elements, by dtype, and their content now: one comparison for each dtype."""
+        views = defaultdict(list)
+        for tensor in self._tensors.values():
+            if tensor.numel() and tensor.device.type == "cpu":
+                probe = _probe(tensor)
+                views[probe.dtype].append(probe)
+        return [(group, torch.cat(group)) for group in views.values()]
+
+
+def _owners(module: torch.nn.Module, ignore: frozenset[str]) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Every place in the module that holds a tensor, or nothing where a tensor might come to be."""
+    for child in module.modules():
+        left_out = ignore | only_written(type(child))
+        for owner in (child._parameters, child._buffers, vars(child)):
+            for name, value in owner.items():
+                if (value is None or isinstance(value, torch.Tensor)) and name not in left_out:
+                    yield owner, name, value
+
+
+def _mark(tensor: torch.Tensor) -> Mark:
+    return _address(tensor), 0 if tensor.is_inference() else tensor._version
+
+
+def _mark_or_none(value: torch.Tensor | None) -> Mark:
+    return (0, 0) if value is None else _mark(value)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr() if tensor.device.type == "cpu" else 0
+
+
+def _bits(dtype: torch.dtype) -> torch.dtype:
+    """An integer dtype of the same width: bits compare equal where NaN would not."""
+    return {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+
+
+def _probe(tensor: torch.Tensor) -> torch.Tensor:
+    """A view on a few elements, spread over the whole of a weight (contiguous or not)."""
+    if not tensor.numel() or tensor.device.type != "cpu":
+        return torch.empty(0)
+    bits = _as_bits(tensor)
+    if bits.is_contiguous():
+        return bits.view(-1)[:: _step(bits.numel(), bits.numel() // (len(bits) if bits.dim() else 1))]
+    sizes, strides = bits.shape, bits.stride()
+    longest = max(sizes)
+    steps = [size // min(PROBES, longest) if size >= min(PROBES, longest) else 0 for size in sizes]  # along a diagonal
+    count = min(math.ceil(size / step) for size, step in zip(sizes, steps) if step)
+    return bits.as_strided((count,), (sum(map(int.__mul__, steps, strides)),), bits.storage_offset())
+
+
+def _step(count: int, row: int) -> int:
+    """A step through ``count`` elements that meets about :data:`PROBES` of them, in ever other places of their rows."""
+    step = max(1, count // PROBES)
+    if step < row:
+        return step
+    return step - step % row - row + max(1, round(0.618 * row))  # whole rows only would always meet the same column
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The content as integers, without a copy."""
+    data = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    return data.view(_bits(data.dtype))
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    head = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return head
+    data = _as_bits(tensor).contiguous().reshape(-1).numpy()
+    return zlib.crc32(memoryview(data).cast("B"), head)
+
+
+def _digest(parts: Iterator[str]) -> str:
+    return hashlib.sha256(";".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]

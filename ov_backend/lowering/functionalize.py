@@ -1,0 +1,62 @@
+"""Turn writes to a graph's own intermediate results into plain operators: some of PyTorch's composites write to theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ov_backend.dynamo.side_effects import hidden_writes
+
+_aten = torch.ops.aten
+
+
+def remove_writes(gm: GraphModule) -> GraphModule:
+    """Replace ``add_`` and its like by ``add``, where what is written to is seen by nobody else."""
+    nodes = list(gm.graph.nodes)
+    place = {node: i for i, node in enumerate(nodes)}
+    for node in nodes:
+        plain = _plain(node)
+        if plain is None or not _alone(node, nodes):
+            continue
+        written = node.args[0]
+        assert isinstance(written, Node)
+        for user in list(written.users):
+            if place[user] > place[node]:
+                user.replace_input_with(written, node)
+        node.target = plain
+    gm.recompile()
+    return gm
+
+
+def _plain(node: Node) -> Any:
+    """The operator that computes the same and writes nothing, if there is one."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None or not schema.is_mutable:
+        return None
+    name, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    packet = getattr(_aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    return getattr(packet, overload, None)
+
+
+def _alone(node: Node, nodes: list[Node]) -> bool:
+    """Whether the tensor that is written to shares its memory with no other node."""
+    written = node.args[0]
+    if not isinstance(written, Node) or written.op != "call_function":
+        return False
+    memory = _memory(written)
+    return memory is not None and {n for n in nodes if _memory(n) == memory} <= {written, node}
+
+
+def _memory(node: Node) -> int | None:
+    value = node.meta.get("val")
+    return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
+
+
+def mutates(node: Node) -> bool:
+    """Whether an operator writes to one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return False
+    return bool(schema.is_mutable or hidden_writes(node.target, node.args))

@@ -1,0 +1,1 @@
+"""Which operators run in OpenVINO and which stay in PyTorch."""

@@ -1,0 +1,1 @@
+"""``accelerate`` and ``precompile`` for diffusers pipelines and dicts of modules."""

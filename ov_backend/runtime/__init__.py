@@ -1,0 +1,1 @@
+"""Weights are bound to a model; the compiled result answers calls."""

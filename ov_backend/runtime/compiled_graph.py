@@ -1,0 +1,275 @@
+"""Bind, compile, call: a graph without weights plus live weights becomes something that runs.
+
+Binding replaces every slot by a constant over the memory of the live tensor; compiling lets the device lay the weights
+out for itself. From then on the result belongs to these weights, and whoever holds it must know when they change.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import openvino as ov
+import torch
+
+from ov_backend import devices
+from ov_backend.transformations import group_norm as cpu_forms
+from ov_backend.conversion.converter import Graph, parameter_name
+from ov_backend.transformations.convert_precision import Backing, narrower, retype
+from ov_backend.tensors import FROM_NAME, constant, share
+from ov_backend.errors import InputMismatch
+from ov_backend.settings import Settings
+from ov_backend.guards.signature import TensorSpec
+
+log = logging.getLogger(__name__)
+
+#: Weights below this size are copied when bound. Devices keep reading such constants where they lie, so that a weight
+#: that is written in place would reach into a graph compiled before; larger ones are repacked at compile time.
+COPY_BELOW_BYTES = 1 << 20
+
+
+@dataclass
+class Timings:
+    """Seconds spent making one compiled graph; ``imported`` where it was found in the blob cache instead."""
+
+    bind: float = 0.0
+    compile: float = 0.0
+    imported: float = 0.0
+
+
+@dataclass
+class CompiledGraph:
+    """One graph, bound to its weights and compiled for one device.
+
+    ``weights`` and their backing are held because the device may go on reading them where they lie. Calls take the inputs
+    in the order of ``inputs`` and return tensors that the caller owns.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    returns: tuple[tuple[str, int], ...]
+    weights: tuple[torch.Tensor, ...]
+    device: str
+    precision: str
+    timings: Timings
+    _request: ov.InferRequest
+    _ports: tuple[tuple[int, int], ...]
+    _backing: Backing | None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run once.
+
+        Raises:
+            InputMismatch: a tensor has another shape or dtype than the graph was compiled for.
+        """
+        given = self._checked(tensors)
+        open_ended = any(spec.dynamic for spec in self.outputs)
+        results = [] if open_ended else self._empty()
+        with self._lock:  # a request serves one caller at a time
+            for port, i in self._ports:
+                self._request.set_input_tensor(port, share(given[i]))
+            for i, result in enumerate(results):
+                self._request.set_output_tensor(i, share(result))
+            self._request.start_async()
+            self._request.wait()
+            if open_ended:
+                results = self._copied()
+        return self._returned(results, tensors)
+
+    def blank(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a call returns, without computing it: zeros of the same shapes and dtypes."""
+        self._checked(tensors)
+        if any(spec.dynamic for spec in self.outputs):
+            return self(tensors)  # the shapes are not known before
+        return self._returned([result.zero_() for result in self._empty()], tensors)
+
+    def _empty(self) -> list[torch.Tensor]:
+        return [torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype]) for spec in self.outputs]
+
+    def _copied(self) -> list[torch.Tensor]:
+        """The device's own outputs, whose shapes only it knows, as tensors of the caller's."""
+        results = []
+        for i, spec in enumerate(self.outputs):
+            found = self._request.get_output_tensor(i)
+            if not spec.takes(tuple(found.shape)):
+                raise InputMismatch(f"Output {i} is {list(found.shape)}; the graph was made for {list(spec.shape)}.")
+            result = torch.empty(tuple(found.shape), dtype=FROM_NAME[spec.dtype])
+            found.copy_to(share(result))
+            results.append(result)
+        return results
+
+    def _returned(self, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        sources = {"output": results, "input": tensors, "slot": self.weights}
+        return [sources[kind][i] for kind, i in self.returns]
+
+    def _checked(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if len(tensors) != len(self.inputs):
+            raise InputMismatch(f"{len(tensors)} inputs given; the compiled graph takes {len(self.inputs)}.")
+        given = []
+        for spec, tensor in zip(self.inputs, tensors):
+            if not spec.takes(tensor.shape) or tensor.dtype is not FROM_NAME[spec.dtype]:
+                raise InputMismatch(
+                    f"Input {spec.name} is {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; the graph was"
+                    f" compiled for {spec.dtype}{list(spec.shape)}. A new shape needs a graph of its own."
+                )
+            given.append(tensor.detach().contiguous())
+        return given
+
+
+class Kept(Protocol):
+    """Where the device's own form of a bound graph is kept between processes; see :mod:`ov_backend.cache.blobs`."""
+
+    def load(self) -> bytes | None:
+        """What is there."""
+
+    def save(self, data: bytes) -> None:
+        """Keep it."""
+
+    def remove(self) -> None:
+        """Forget what cannot be used."""
+
+
+def bind_and_compile(
+    graph: Graph, weights: Mapping[str, torch.Tensor], settings: Settings, kept: Kept | None = None
+) -> CompiledGraph:
+    """Bind live weights to a graph and compile it.
+
+    Args:
+        graph: the graph; it is left as it is.
+        weights: the live tensors by slot name, in the host's memory.
+        settings: device, precision and OpenVINO properties.
+        kept: where the result may be found, and is put otherwise.
+
+    Raises:
+        InputMismatch: a weight is missing or has another shape or dtype than its slot.
+        DeviceError: the device is not there or cannot compute in that precision.
+    """
+    devices.check(settings)
+    timings = Timings()
+    live = {spec.name: _weight(spec, weights) for spec in graph.slots}
+    backing = None
+    compiled = _import(kept, settings, timings) if kept is not None else None
+    if compiled is None:
+        compiled, backing = _compile(graph, live, settings, timings)
+        if kept is not None:
+            kept.save(compiled.export_model().getvalue())
+    start = time.perf_counter()
+    request = compiled.create_infer_request()
+    if timings.imported:
+        timings.imported += time.perf_counter() - start
+    else:
+        timings.compile += time.perf_counter() - start
+    if backing is not None:
+        backing.let_go()
+    ports = tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs))
+    return CompiledGraph(
+        graph.inputs,
+        graph.outputs,
+        graph.returns,
+        tuple(live.values()),
+        _property(compiled, "EXECUTION_DEVICES", settings.device),
+        devices.resolved_precision(settings),
+        timings,
+        request,
+        ports,
+        backing,
+    )
+
+
+def _compile(
+    graph: Graph, live: Mapping[str, torch.Tensor], settings: Settings, timings: Timings
+) -> tuple[ov.CompiledModel, Backing | None]:
+    start = time.perf_counter()
+    backing = None
+    if devices.members(settings.device) == ["CPU"]:
+        precision = devices.resolved_precision(settings)
+        model, backing = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
+        cpu_forms.apply(model, precision)
+    else:
+        model = bind(graph, live)
+    timings.bind = time.perf_counter() - start
+    start = time.perf_counter()
+    compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
+    timings.compile = time.perf_counter() - start
+    return compiled, backing  # what the device keeps of the constants is in the first; the model goes
+
+
+def _in_computed_type(
+    graph: Graph, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
+) -> tuple[ov.Model, Backing] | None:
+    """The bound graph in the type that the CPU device computes in, where the weights are narrower or of the other half."""
+    types = narrower(list(live.values()), precision)
+    if types is None:
+        return None
+    large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
+    backing = Backing(types[1], list(large.values()), settings.cache_folder if settings.model_caching else None)
+    placed = {name: backing.converted(weight) for name, weight in large.items()}
+    model = bind(graph, {**live, **placed}, validate=False)
+    try:
+        retype(model, *types)
+    except RuntimeError as error:
+        log.info("A graph keeps its %s weights twice: %s.", types[0], str(error).strip().splitlines()[-1])
+        return None
+    return model, backing
+
+
+def _import(kept: Kept, settings: Settings, timings: Timings) -> ov.CompiledModel | None:
+    """What another process compiled, if it is there and the device still takes it."""
+    start = time.perf_counter()
+    data = kept.load()
+    if data is None:
+        return None
+    try:
+        compiled = devices.core().import_model(data, settings.device, devices.compile_config(settings))
+    except RuntimeError as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        log.warning("Ignoring a stored blob: %s. It will be made anew.", lines[-1].strip().rstrip("."))
+        kept.remove()
+        return None
+    timings.imported += time.perf_counter() - start
+    return compiled
+
+
+def bind(graph: Graph, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
+    """A copy of the graph's model in which every slot is a constant over the weight's memory.
+
+    The memory must stay alive as long as the model or anything compiled from it.
+    """
+    model = graph.model.clone()
+    slots = {f"slot_{i}": spec for i, spec in enumerate(graph.slots)}
+    for parameter in list(model.get_parameters()):
+        spec = slots.get(parameter_name(parameter))
+        if spec is None:
+            continue
+        tensor = weights[spec.name].detach()
+        shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES
+        value = constant(tensor.contiguous(), shared).output(0)
+        for target in parameter.output(0).get_target_inputs():
+            target.replace_source_output(value)
+        model.remove_parameter(parameter)
+    if validate:
+        model.validate_nodes_and_infer_types()
+    return model
+
+
+def _weight(spec: TensorSpec, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    tensor = weights.get(spec.name)
+    if tensor is None:
+        raise InputMismatch(f"The weight {spec.name} is missing; the graph needs {spec}.")
+    if tuple(tensor.shape) != spec.shape or tensor.dtype is not FROM_NAME[spec.dtype]:
+        raise InputMismatch(f"The weight {spec.name} is {tensor.dtype}{list(tensor.shape)}; the graph needs {spec}.")
+    return tensor.detach()  # holds the memory itself: the owner may put other memory under the same tensor
+
+
+def _input_name(port: ov.ConstOutput) -> str:
+    return next(name for name in port.get_names() if name.startswith("input_"))
+
+
+def _property(compiled: ov.CompiledModel, name: str, default: str) -> str:
+    value = compiled.get_property(name) if name in compiled.get_property("SUPPORTED_PROPERTIES") else default
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,1 @@
+"""The demo and the page that need no WebUI."""

@@ -1,0 +1,253 @@
+"""The main job: a checkpoint file becomes the same picture twice, by PyTorch and by OpenVINO, held against each other."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ov_backend import devices
+from ov_backend.checkpoint import load_pipeline
+from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.standalone.demo_sheet import sheet
+from ov_backend.errors import SettingsError
+from ov_backend.pipelines.accelerate import Accelerated, accelerate
+from ov_backend.engine.warmup import rehearsing
+from ov_backend.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: The project's own trained checkpoint.
+TRAINED = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd.safetensors"
+SAMPLERS = {
+    "dpmpp-2m": "DPMSolverMultistepScheduler",
+    "euler": "EulerDiscreteScheduler",
+    "euler-a": "EulerAncestralDiscreteScheduler",
+    "ddim": "DDIMScheduler",
+    "unipc": "UniPCMultistepScheduler",
+}
+SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
+PREPARATION = ("load", "capture", "convert", "bind", "compile")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to generate. ``size`` is (width, height) in pixels, None: what the checkpoint was made for.
+
+    Raises:
+        SettingsError: a value cannot be used; the message says what would do.
+    """
+
+    prompt: str
+    negative: str = ""
+    steps: int = 20
+    size: tuple[int, int] | None = None
+    seed: int = 0
+    guidance: float = 7.0
+    sampler: str = "dpmpp-2m"
+    checkpoint: Path | None = None
+    random: bool = False
+    out: Path = Path("demo.png")
+
+    def __post_init__(self) -> None:
+        """Check what can be known before anything is loaded."""
+        if not 1 <= self.steps <= 1000:
+            raise SettingsError(f"--steps is {self.steps}; it must be a whole number from 1 to 1000, 20 for example.")
+        if not 0 <= self.seed < 1 << 63:
+            raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
+        if self.random and self.checkpoint is not None:
+            raise SettingsError("--random and --checkpoint exclude each other; give one of them.")
+        for side in self.size or ():
+            if side % MULTIPLE or not SMALLEST <= side <= LARGEST:
+                raise SettingsError(
+                    f"--size holds {side}; width and height must be multiples of {MULTIPLE} from {SMALLEST} to {LARGEST},"
+                    " 512x768 for example."
+                )
+        _check_writable(self.out)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall clock of one generation, without what was prepared once."""
+
+    text: float
+    step: float
+    vae: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Both pictures, [height, width, 3] uint8, and everything measured. ``prepared``: seconds by stage, done once."""
+
+    checkpoint: str
+    size: tuple[int, int]
+    steps: int
+    device: str
+    precision: str
+    pytorch: Seconds
+    openvino: Seconds
+    prepared: dict[str, float]
+    speedup: dict[str, float]
+    difference: dict[str, float]
+    fallbacks: dict[str, dict[str, int]]
+    networks: dict[str, dict[str, Any]]
+    out: str
+    pictures: tuple[np.ndarray, np.ndarray]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the pictures, for JSON."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("pictures", "pytorch", "openvino")}
+        return {**fields, "pytorch": asdict(self.pytorch), "openvino": asdict(self.openvino)}
+
+
+def run(request: Request, settings: Settings) -> Result:
+    """Generate with PyTorch in f32, then with OpenVINO, and write both and their difference as one PNG.
+
+    Raises:
+        CheckpointError: the file is no checkpoint that can be read.
+        DeviceError: the device is not there, or cannot compute in that precision.
+        SettingsError: the sheet cannot be written.
+    """
+    devices.check(settings)
+    path = checkpoint_file(request)
+    pipe = load_pipeline(path)
+    _use_sampler(pipe, request.sampler)
+    size = request.size or own_size(pipe)
+    hint = size_hint(pipe, *size)
+    if hint:
+        log.warning("%s", hint)
+    generation = _Generation(pipe, request, size)
+    expected, pytorch = generation.run("PyTorch")
+    with accelerate(pipe, settings) as accelerated:
+        actual, openvino = generation.run("OpenVINO", accelerated)
+        networks = accelerated.stats()
+    difference = np.abs(expected.astype(int) - actual.astype(int))
+    precision = devices.resolved_precision(settings)
+    _write(sheet(expected, actual, difference, precision), request.out)
+    return Result(
+        checkpoint=str(path),
+        size=size,
+        steps=request.steps,
+        device=settings.device,
+        precision=precision,
+        pytorch=pytorch,
+        openvino=openvino,
+        prepared={stage: _sum(networks, stage) for stage in PREPARATION},
+        speedup={name: getattr(pytorch, name) / max(getattr(openvino, name), 1e-9) for name in ("step", "vae", "total")},
+        difference={"largest": int(difference.max()), "mean": float(difference.mean())},
+        fallbacks={name: values["fallbacks"] for name, values in networks.items() if values["fallbacks"]},
+        networks=networks,
+        out=str(request.out),
+        pictures=(expected, actual),
+    )
+
+
+def checkpoint_file(request: Request) -> Path:
+    """The user's checkpoint, the project's own, or a seeded random one, which is written to the cache folder first."""
+    if request.checkpoint is not None:
+        return request.checkpoint
+    if TRAINED.is_file() and not request.random:
+        return TRAINED
+    return write_random_checkpoint(Settings(cache_dir=None).cache_folder.parent / "checkpoints" / "random-0.safetensors")
+
+
+class _Generation:
+    """One picture, with a progress bar and a clock."""
+
+    def __init__(self, pipe: Any, request: Request, size: tuple[int, int]) -> None:
+        self._pipe, self._request, self._size = pipe, request, size
+
+    def run(self, label: str, accelerated: Accelerated | None = None) -> tuple[np.ndarray, Seconds]:
+        """The picture, [height, width, 3] uint8, and how long its parts took, without what is prepared once."""
+        from tqdm import tqdm
+
+        with tqdm(total=self._request.steps, desc=f"{label:8}", unit="step") as bar:
+            if accelerated is not None:
+                accelerated.engine.progress = lambda network, stage, _: bar.set_postfix_str(
+                    "" if stage == "ready" else f"{network}: {stage}"
+                )
+                with rehearsing():
+                    self._timed(1, lambda: None)
+                bar.unpause()
+            return self._timed(self._request.steps, bar.update)
+
+    def _timed(self, steps: int, advance: Callable[[], Any]) -> tuple[np.ndarray, Seconds]:
+        marks = [time.perf_counter()]
+
+        def after_step(pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            marks.append(time.perf_counter())
+            advance()
+            return tensors
+
+        with torch.inference_mode():
+            embeds = self._prompt_embeds()
+            marks.append(time.perf_counter())
+            (picture,) = self._pipe(
+                **embeds,
+                width=self._size[0],
+                height=self._size[1],
+                num_inference_steps=steps,
+                guidance_scale=self._request.guidance,
+                generator=torch.Generator("cpu").manual_seed(self._request.seed),
+                callback_on_step_end=after_step,
+                output_type="np",
+            ).images
+        marks.append(time.perf_counter())
+        text, *each, vae = (after - before for before, after in itertools.pairwise(marks))
+        seconds = Seconds(text, statistics.median(each[1:] or each), vae, marks[-1] - marks[0])
+        return (picture * 255).round().clip(0, 255).astype(np.uint8), seconds
+
+    def _prompt_embeds(self) -> dict[str, torch.Tensor]:
+        embeds = self._pipe.encode_prompt(
+            prompt=self._request.prompt,
+            negative_prompt=self._request.negative,
+            device=torch.device("cpu"),
+            num_images_per_prompt=1,
+            do_classifier_free_guidance=self._request.guidance > 1,
+        )
+        names = ("prompt_embeds", "negative_prompt_embeds", "pooled_prompt_embeds", "negative_pooled_prompt_embeds")
+        return dict(zip(names, embeds))
+
+
+def _sum(networks: dict[str, dict[str, Any]], stage: str) -> float:
+    return float(sum(values["seconds"].get(stage, 0.0) for values in networks.values()))
+
+
+def _use_sampler(pipe: Any, name: str) -> None:
+    import diffusers
+
+    if name not in SAMPLERS:
+        raise SettingsError(f"--sampler is {name!r}; it must be one of {', '.join(SAMPLERS)}.")
+    pipe.scheduler = getattr(diffusers, SAMPLERS[name]).from_config(pipe.scheduler.config)
+    pipe.set_progress_bar_config(disable=True)
+
+
+def _check_writable(out: Path) -> None:
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise SettingsError(f"{out} cannot be written ({error.strerror}); give another file with --out.") from error
+    if out.suffix.lower() != ".png":
+        raise SettingsError(f"--out is {out}; it must be the name of a .png file.")
+
+
+def _write(image: Image.Image, out: Path) -> None:
+    try:
+        image.save(out, format="PNG")
+    except OSError as error:
+        raise SettingsError(f"{out} cannot be written ({error.strerror}); give another file with --out.") from error

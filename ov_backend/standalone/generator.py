@@ -1,0 +1,259 @@
+"""One diffusers pipeline that makes pictures for the standalone page, its networks in OpenVINO as the panel says."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, PngImagePlugin
+
+from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.engine.engine import Engine, Network
+from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.cache.store import GraphStore
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.controller import Control, Desk, Size
+from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.status import Status
+from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.patching import Swap, swap_forward
+
+log = logging.getLogger(__name__)
+
+#: Which choice switches a network.
+_KINDS = (("vae", "vae"), ("text_encoder", "text_encoder"))
+_MAX_STEPS, _MAX_BATCH, _MAX_SIDE = 1000, 16, 4096
+
+
+@dataclass(frozen=True)
+class Made:
+    """One finished generation: files with their parameters inside, and what is to be said of it."""
+
+    files: tuple[Path, ...]
+    sentence: str
+
+
+class Studio:
+    """Makes pictures one generation at a time, in the thread that asks.
+
+    Args:
+        pipe: a text-to-image pipeline of Stable Diffusion 1, 2 or XL.
+        model: its name, for the pictures' parameters.
+        folder: where pictures are written.
+        cache_dir: folder of the graph store; None is the user's cache folder.
+    """
+
+    def __init__(self, pipe: Any, model: str, folder: Path, cache_dir: str | None = None) -> None:
+        self.pipe, self.model, self.folder = pipe, model, folder
+        self.status = Status()
+        self.desk = Desk(self.status, self._store, self._precompile, self._compare, self.interrupt)
+        self.recent: tuple[Path, ...] = ()
+        self._cache_dir = cache_dir
+        self._networks: dict[str, Network] = {}
+        self._engine: Engine | None = None
+        self._choices = Choices()
+        self._lock = threading.Lock()
+        self._interrupt = threading.Event()
+        self._batch = 1
+        pipe.set_progress_bar_config(disable=True)
+
+    @property
+    def default_size(self) -> int:
+        """Side in pixels of the square picture that the model was made for."""
+        return own_size(self.pipe)[0]
+
+    def interrupt(self) -> None:
+        """End the generation that is running, at its next step or while a network is prepared."""
+        self._interrupt.set()
+
+    def generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None = None) -> Made:
+        """Make pictures.
+
+        Args:
+            parameters: prompt and the rest.
+            choices: what runs where.
+            picture: where to start from (img2img), or None.
+
+        Raises:
+            OVBackendError: a parameter cannot be used, or the user ended it; the message says so.
+        """
+        check(parameters)
+        if (picture is None) != (parameters.strength is None):
+            raise SettingsError("A picture to start from and a strength belong together; give both or neither.")
+        with self._lock:
+            self._interrupt.clear()
+            self._batch = parameters.batch
+            parameters = parameters.with_seed(random.randrange(1 << 32))
+            error = ""
+            self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
+            self._hint(parameters)
+            try:
+                with self._accelerated(choices):
+                    pictures = self._pictures(parameters, picture)
+                self.recent = tuple(self._save(p, parameters, choices, i) for i, p in enumerate(pictures))
+            except Interrupted:
+                error = "Interrupted."
+                raise
+            except Exception as problem:
+                error = str(problem)
+                raise
+            finally:
+                self.status.end(error)
+            return Made(self.recent, parameters.as_text(self.model, choices))
+
+    def _hint(self, parameters: Parameters) -> None:
+        hint = size_hint(self.pipe, parameters.width, parameters.height)
+        if hint:
+            self.status.say(hint)
+
+    def _pictures(self, parameters: Parameters, picture: Image.Image | None, **more: Any) -> Any:
+        import torch
+
+        generator = torch.Generator().manual_seed(parameters.seed)
+        given: dict[str, Any] = {
+            "prompt": parameters.prompt,
+            "negative_prompt": parameters.negative_prompt or None,
+            "num_inference_steps": parameters.steps,
+            "guidance_scale": parameters.guidance,
+            "num_images_per_prompt": parameters.batch,
+            "generator": generator,
+            "callback_on_step_end": self._stepped(parameters),
+            **more,
+        }
+        if picture is None:
+            return self.pipe(width=parameters.width, height=parameters.height, **given).images
+        start = picture.convert("RGB").resize((parameters.width, parameters.height), Image.Resampling.LANCZOS)
+        return self._image_to_image()(image=start, strength=parameters.strength, **given).images
+
+    def _stepped(self, parameters: Parameters) -> Callable[..., dict[str, Any]]:
+        def stepped(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+            self.status.step(step + 1, getattr(pipe, "num_timesteps", None) or parameters.steps)
+            if self._interrupt.is_set():
+                raise Interrupted("Interrupted.")
+            return kwargs
+
+        return stepped
+
+    def _image_to_image(self) -> Any:
+        import diffusers
+
+        xl = "XL" in type(self.pipe).__name__
+        name = "StableDiffusionXLImg2ImgPipeline" if xl else "StableDiffusionImg2ImgPipeline"
+        more = {"add_watermarker": False} if xl else {"requires_safety_checker": False}
+        made = getattr(diffusers, name)(**self.pipe.components, **more)
+        made.set_progress_bar_config(disable=True)
+        return made
+
+    @contextlib.contextmanager
+    def _accelerated(self, choices: Choices) -> Iterator[None]:
+        """The chosen networks run in OpenVINO in this block; what is compiled outlives it."""
+        engine = self._configured(choices)
+        swaps: list[Swap] = []
+        try:
+            for role, module in networks_of(self.pipe).items():
+                if getattr(choices, kind_of(role)):
+                    swaps.append(swap_forward(module, self._maker(engine, role, module)))
+            yield
+        finally:
+            for swap in swaps:
+                swap.undo()
+
+    def _maker(self, engine: Engine, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            if role not in self._networks:
+                self._networks[role] = engine.network(role, module, original)
+            return self._networks[role]
+
+        return make
+
+    def _configured(self, choices: Choices) -> Engine:
+        settings = choices.settings(self._cache_dir)
+        if self._engine is None:
+            self._engine = Engine(settings, self.status.progress, interrupted=self._interrupt.is_set)
+            self.status.attach(self._engine)
+        else:
+            self._engine.configure(settings)
+        self._choices = choices
+        return self._engine
+
+    def _store(self) -> GraphStore | None:
+        from ov_backend import compiler as graphs
+
+        return self._engine.store if self._engine else graphs.open_store(self._choices.settings(self._cache_dir))
+
+    def _precompile(self, sizes: Sequence[Size], batch: int, choices: Choices | None, control: Control) -> None:
+        """Rehearse a step of every size: networks get ready for what the pipeline will really call them with."""
+
+        def generate(width: int, height: int, batch: int) -> None:
+            self._pictures(Parameters(width=width, height=height, steps=1, batch=batch), None)
+
+        with self._lock:
+            self._interrupt.clear()
+            with self._accelerated(choices or self._choices):
+                control.prepare(sizes, batch, generate)
+
+    def _compare(self, choices: Choices | None, control: Control) -> dict[str, Any]:
+        """Seconds of one step by PyTorch and by OpenVINO, each the second of two, so that nothing is prepared in it."""
+        side, batch = self.default_size, self._batch
+        with self._lock:
+            self._interrupt.clear()
+            control.step(0, "Timing PyTorch")
+            pytorch = self._step_seconds(side, batch, control)
+            control.step(1, "Timing OpenVINO")
+            with self._accelerated(dataclasses.replace(choices or self._choices, unet=True)):
+                openvino = self._step_seconds(side, batch, control)
+        return {"size": f"{side}x{side}", "batch": batch, "pytorch_seconds": pytorch, "openvino_seconds": openvino}
+
+    def _step_seconds(self, side: int, batch: int, control: Control) -> float:
+        marks: list[float] = []
+
+        def mark(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+            control.step(control.job.done, control.job.text)
+            marks.append(time.perf_counter())
+            return kwargs
+
+        parameters = Parameters(width=side, height=side, steps=2, batch=batch)
+        self._pictures(parameters, None, callback_on_step_end=mark, output_type="latent")
+        return marks[1] - marks[0]
+
+    def _save(self, picture: Image.Image, parameters: Parameters, choices: Choices, index: int) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        info = PngImagePlugin.PngInfo()
+        info.add_text("parameters", parameters.as_text(self.model, choices))
+        path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{parameters.seed}-{time.time_ns() % 10**9:09d}-{index}.png"
+        picture.save(path, pnginfo=info)
+        return path
+
+
+def check(parameters: Parameters) -> None:
+    """Whether a picture can be made of these.
+
+    Raises:
+        SettingsError: it cannot; the message says what is expected instead.
+    """
+    for name, value, low, high in (
+        ("Steps", parameters.steps, 1, _MAX_STEPS),
+        ("The batch", parameters.batch, 1, _MAX_BATCH),
+        ("The width", parameters.width, 64, _MAX_SIDE),
+        ("The height", parameters.height, 64, _MAX_SIDE),
+        ("The seed", parameters.seed, -1, (1 << 63) - 1),
+    ):
+        if not low <= value <= high:
+            raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
+    if parameters.width % 8 or parameters.height % 8:
+        raise SettingsError(f"The size is {parameters.width}x{parameters.height}; both must be multiples of 8.")
+    if parameters.strength is not None and not 0 < parameters.strength <= 1:
+        raise SettingsError(f"The strength is {parameters.strength}; it must be above 0 and at most 1.")
+
+
+def kind_of(role: str) -> str:
+    """Which of the panel's switches a network belongs to; the UNet's stands for whatever denoises."""
+    return next((kind for start, kind in _KINDS if role.startswith(start)), "unet")

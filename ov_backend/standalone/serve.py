@@ -1,0 +1,259 @@
+"""``python -m ov_backend serve``: the panel and a prompt box over one pipeline, without a WebUI (current Gradio)."""
+
+from __future__ import annotations
+
+import html
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_backend.errors import Interrupted, OVBackendError, SettingsError
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.panel import build_panel, described, device_choices
+from ov_backend.standalone.generator import Made, Studio
+
+log = logging.getLogger("ov_backend")
+
+#: Where the page's scripts and style are: the WebUI loads the same files by itself.
+ROOT = Path(__file__).parents[2]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``serve`` is given.
+
+    Attributes:
+        checkpoint: a .safetensors file; None is the project's own, or a random one.
+        random: a small checkpoint of random weights.
+        host: address to listen at.
+        port: port to listen at; 0 is any that is free.
+        out: folder that pictures are written to.
+        cache_dir: folder of prepared graphs; None is the user's cache folder.
+        auth: "user:password" to ask for, or None.
+    """
+
+    checkpoint: Path | None = None
+    random: bool = False
+    host: str = "127.0.0.1"
+    port: int = 7865
+    out: Path = Path("out")
+    cache_dir: str | None = None
+    auth: str | None = None
+
+
+def serve(options: Options, announce: Callable[[str], None]) -> int:
+    """Serve until interrupted; ``announce`` is told the address once the page can be opened.
+
+    Raises:
+        OVBackendError: the checkpoint, the address or an option cannot be used.
+    """
+    import uvicorn
+
+    auth = login(options.auth)
+    try:
+        listening = socket.create_server((options.host, options.port))
+    except (OSError, OverflowError) as error:
+        place = f"{options.host}:{options.port}"
+        raise SettingsError(f"Cannot listen at {place}: {error}. Choose another --port or --host.") from error
+    with listening:
+        app = application(load(options), auth)
+        if options.host not in _LOOPBACK and auth is None:
+            log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
+        announce(f"http://{options.host}:{listening.getsockname()[1]}")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+    return 0
+
+
+def load(options: Options) -> Studio:
+    """The studio over the checkpoint.
+
+    Raises:
+        CheckpointError: the file is no checkpoint that can be read.
+    """
+    from ov_backend.checkpoint import load_pipeline
+    from ov_backend.standalone.demo import Request, checkpoint_file
+
+    path = checkpoint_file(Request(prompt="", checkpoint=options.checkpoint, random=options.random))
+    return Studio(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir)
+
+
+def login(text: str | None) -> tuple[str, str] | None:
+    """User and password of ``--auth``.
+
+    Raises:
+        SettingsError: one of them is missing.
+    """
+    if text is None:
+        return None
+    user, _, password = text.partition(":")
+    if not user or not password:
+        raise SettingsError("--auth must be USER:PASSWORD, both of them not empty.")
+    return user, password
+
+
+def application(studio: Studio, auth: tuple[str, str] | None = None) -> Any:
+    """The page and the panel's routes as one ASGI application."""
+    import gradio as gr
+    from fastapi import FastAPI
+
+    from ov_backend.ui.auth import has_password
+    from ov_backend.ui.routes import add_routes
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
+    add_routes(app, studio.desk, allowed)
+    style = ROOT / "style.css"
+    return gr.mount_gradio_app(
+        app,
+        page(studio),
+        path="/",
+        auth=auth,
+        allowed_paths=[str(studio.folder)],
+        theme=_theme(),
+        css=style.read_text(encoding="utf-8"),
+        head="".join(f"<script>{path.read_text(encoding='utf-8')}</script>" for path in _scripts()),
+        footer_links=[],
+        ssr_mode=False,
+    )
+
+
+def _theme() -> Any:
+    """Gradio's own with fonts that every machine has and texts that contrast with what they stand on."""
+    import gradio as gr
+
+    theme = gr.themes.Default(
+        primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    )
+    return theme.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_dark="*primary_600",
+        button_primary_text_color="white",
+        button_primary_text_color_dark="white",
+    )
+
+
+def _scripts() -> list[Path]:
+    return sorted((ROOT / "javascript").glob("*.js"))
+
+
+def page(studio: Studio) -> Any:
+    """The Gradio page."""
+    import gradio as gr
+
+    side = studio.default_size
+    with gr.Blocks(title="Stable Diffusion on OpenVINO", analytics_enabled=False) as blocks:
+        gr.HTML("<h1>Stable Diffusion on OpenVINO</h1>")
+        with gr.Row():
+            with gr.Column(scale=3):
+                prompt = gr.Textbox(label="Prompt", lines=2, elem_id="prompt")
+                negative = gr.Textbox(label="Negative prompt", lines=1, elem_id="negative_prompt")
+                with gr.Row():
+                    steps = gr.Number(20, label="Steps", precision=0, minimum=1, elem_id="steps")
+                    guidance = gr.Number(7.0, label="Guidance", info="How closely the prompt is followed", elem_id="guidance")
+                    seed = gr.Number(-1, label="Seed", info="-1 draws one", precision=0, elem_id="seed")
+                with gr.Row():
+                    width = gr.Number(side, label="Width", precision=0, step=8, elem_id="width")
+                    height = gr.Number(side, label="Height", precision=0, step=8, elem_id="height")
+                    batch = gr.Number(1, label="Pictures", precision=0, minimum=1, elem_id="batch")
+                with gr.Accordion("Start from a picture", open=False, elem_id="start_from"):
+                    start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", elem_id="start")
+                    strength = gr.Slider(0.05, 1.0, 0.6, step=0.05, label="How much of it changes", elem_id="strength")
+                with gr.Accordion("Read settings from a picture", open=False, elem_id="restore_from"):
+                    restored = gr.File(label="A PNG made here or by the WebUI", file_types=[".png"], elem_id="restore")
+            with gr.Column(scale=2):
+                with gr.Row():
+                    make = gr.Button("Generate", variant="primary", elem_id="generate")
+                    stop = gr.Button("Interrupt", elem_id="interrupt")
+                said = gr.HTML(elem_id="said")
+                gallery = gr.Gallery(label="Pictures", elem_id="gallery", format="png", columns=2, object_fit="contain")
+        with gr.Accordion("OpenVINO", open=True, elem_id="openvino"):
+            panel = build_panel("txt2img")
+        fields = [prompt, negative, steps, guidance, seed, width, height, batch, strength]
+
+        def generate(picture: Any, *values: Any) -> tuple[Any, str]:
+            return _generate(studio, picture, values[: len(fields)], values[len(fields) :])
+
+        def recent() -> Iterator[list[str]]:
+            yield from _recent(studio)
+
+        make.click(generate, [start, *fields, *panel], [gallery, said], show_progress="hidden")
+        prompt.submit(generate, [start, *fields, *panel], [gallery, said], show_progress="hidden")
+        stop.click(studio.interrupt, queue=False)
+        restored.upload(_restore, [restored], [*fields, *panel, said])
+        blocks.load(recent, None, [gallery], show_progress="hidden", concurrency_limit=None)
+    return blocks
+
+
+def _generate(studio: Studio, picture: Any, values: Sequence[Any], chosen: Sequence[Any]) -> tuple[Any, str]:
+    """Make pictures of what the page's fields say; a sentence instead where that is impossible."""
+    import gradio as gr
+
+    choices, sentences = Choices.from_args(list(chosen))
+    for sentence in sentences:
+        studio.status.say(sentence)
+    try:
+        made = studio.generate(_parameters(values, picture is not None), choices, picture)
+    except Interrupted:
+        return gr.update(), _note("Interrupted.")
+    except OVBackendError as error:
+        return gr.update(), _note(str(error))
+    return _shown(made), f'<p class="openvino-parameters">{html.escape(made.sentence)}</p>'
+
+
+def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
+    *texts, last = values
+    prompt, negative, steps, guidance, seed, width, height, batch = texts
+    try:
+        numbers = [int(value) for value in (steps, seed, width, height, batch)]
+        steps, seed, width, height, batch = numbers
+        strength = float(last) if from_picture else None
+        return Parameters(prompt or "", negative or "", steps, float(guidance), seed, width, height, batch, strength)
+    except (TypeError, ValueError, OverflowError):
+        raise SettingsError("A number is missing: steps, guidance, seed, width, height and pictures need one each.") from None
+
+
+def _shown(made: Made) -> list[str]:
+    return [str(path) for path in made.files]
+
+
+def _recent(studio: Studio) -> Iterator[list[str]]:
+    """What was made last, for a page that is loaded; once more when the generation that is running now is done."""
+    shown = studio.recent
+    yield [str(path) for path in shown]
+    while studio.status.generating:
+        time.sleep(0.2)
+    if studio.recent != shown:
+        yield [str(path) for path in studio.recent]
+
+
+def _restore(path: str | None) -> list[Any]:
+    """The values of all fields and of the panel, as a picture's parameters say."""
+    import gradio as gr
+    from PIL import Image, UnidentifiedImageError
+
+    unchanged = [gr.update()] * (9 + len(vars(Choices())))
+    try:
+        with Image.open(path or "") as picture:
+            text = str(picture.info.get("parameters", ""))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+        return [*unchanged, _note("This file is no picture that can be read.")]
+    if not text.strip():
+        return [*unchanged, _note("This picture carries no parameters.")]
+    found, choices = Parameters.from_text(text)
+    fields = [found.prompt, found.negative_prompt, found.steps, found.guidance, found.seed, found.width, found.height]
+    strength = gr.update() if found.strength is None else found.strength
+    chosen = vars(choices or Choices())
+    panel = [described(str(value), device_choices()[0]) if name == "device" else value for name, value in chosen.items()]
+    return [*fields, found.batch, strength, *(panel if choices else unchanged[9:]), _note("Settings read from the picture.")]
+
+
+def _note(sentence: str) -> str:
+    return f'<p class="openvino-note" role="alert">{html.escape(sentence)}</p>'

@@ -1,0 +1,1 @@
+"""Rewrites of a bound OpenVINO model for the CPU device."""

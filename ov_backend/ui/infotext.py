@@ -1,0 +1,96 @@
+"""A picture's generation parameters as text inside its PNG, as the WebUI writes and reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ov_backend.ui.choices import INFOTEXT, Choices
+
+_FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
+_NEGATIVE = "Negative prompt:"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What one generation is made of; sizes in pixels, ``strength`` only where it starts from a picture."""
+
+    prompt: str = ""
+    negative_prompt: str = ""
+    steps: int = 20
+    guidance: float = 7.0
+    seed: int = -1
+    width: int = 512
+    height: int = 512
+    batch: int = 1
+    strength: float | None = None
+
+    def with_seed(self, seed: int) -> Parameters:
+        """These, with ``seed`` where none was chosen."""
+        return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
+
+    def as_text(self, model: str, choices: Choices) -> str:
+        """The text that goes into the PNG."""
+        fields: dict[str, Any] = {
+            "Steps": self.steps,
+            "CFG scale": self.guidance,
+            "Seed": self.seed,
+            "Size": f"{self.width}x{self.height}",
+            "Batch size": self.batch if self.batch > 1 else None,
+            "Denoising strength": self.strength,
+            "Model": model,
+            INFOTEXT: choices.as_infotext(),
+        }
+        last = ", ".join(f"{name}: {_quoted(value)}" for name, value in fields.items() if value is not None)
+        negative = f"{_NEGATIVE} {self.negative_prompt}" if self.negative_prompt else ""
+        return "\n".join(part for part in (self.prompt, negative, last) if part)
+
+    @classmethod
+    def from_text(cls, text: str) -> tuple[Parameters, Choices | None]:
+        """Read a picture's text; what is missing or makes no sense is the default, of choices too (None without any)."""
+        *lines, last = text.strip().split("\n") or [""]
+        if len(_FIELD.findall(last)) < 3:
+            lines, last = [*lines, last], ""
+        fields = {name: _unquoted(value) for name, value in _FIELD.findall(last)}
+        start = next((i for i, line in enumerate(lines) if line.startswith(_NEGATIVE)), len(lines))
+        negative = "\n".join(lines[start:]).removeprefix(_NEGATIVE).strip()
+        width, _, height = fields.get("Size", "").partition("x")
+        known = cls()
+        parameters = cls(
+            "\n".join(lines[:start]).strip(),
+            negative,
+            _number(int, fields.get("Steps"), known.steps),
+            _number(float, fields.get("CFG scale"), known.guidance),
+            _number(int, fields.get("Seed"), known.seed),
+            _number(int, width, known.width),
+            _number(int, height, known.height),
+            _number(int, fields.get("Batch size"), known.batch),
+            _number(float, fields.get("Denoising strength"), known.strength),
+        )
+        return parameters, Choices.from_infotext(fields[INFOTEXT]) if INFOTEXT in fields else None
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if re.search(r"[,:\n]", text) else text
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return text
+    try:
+        return str(json.loads(text))
+    except ValueError:
+        return text
+
+
+def _number(kind: Callable[[str], Any], text: str | None, default: Any) -> Any:
+    try:
+        return kind(text or "")
+    except (ValueError, OverflowError):
+        return default

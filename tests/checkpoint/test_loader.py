@@ -1,0 +1,269 @@
+"""Checkpoint files: the original networks' weights arrive where they belong, and what is no checkpoint is told so."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend.errors import CheckpointError
+from tests import networks
+
+pytest.importorskip("diffusers")
+
+from safetensors.torch import save_file
+
+from ov_backend.checkpoint import keys, load_pipeline, read_header
+from ov_backend.checkpoint.random_weights import write_random_checkpoint
+
+UNET, VAE, CLIP = "model.diffusion_model.", "first_stage_model.", "cond_stage_model.transformer."
+WIDTH = networks.CONTEXT
+
+
+def named(prefix: str, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {prefix + name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def originals() -> dict[str, torch.nn.Module]:
+    """The original networks: ldm's UNet and VAE, and transformers' text encoder with CLIP's whole vocabulary."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    text = CLIPTextConfig(
+        vocab_size=49408, hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    return {
+        "unet": networks.unet(),
+        "encoder": networks.vae_encoder(1),
+        "decoder": networks.vae_decoder(2),
+        "quant": networks.seeded(torch.nn.Conv2d(8, 8, 1), 3),
+        "post": networks.seeded(torch.nn.Conv2d(4, 4, 1), 4),
+        "text": networks.seeded(CLIPTextModel(text), 5),
+    }
+
+
+def tensors_of(originals: dict[str, torch.nn.Module]) -> dict[str, torch.Tensor]:
+    text = {CLIP + keys.clip_name(name): tensor for name, tensor in originals["text"].named_parameters()}
+    return {
+        **named(UNET, originals["unet"]),
+        **named(f"{VAE}encoder.", originals["encoder"]),
+        **named(f"{VAE}decoder.", originals["decoder"]),
+        **named(f"{VAE}quant_conv.", originals["quant"]),
+        **named(f"{VAE}post_quant_conv.", originals["post"]),
+        **text,
+        "betas": torch.zeros(1000),
+    }
+
+
+@pytest.fixture
+def write(tmp_path: Path, originals: dict[str, torch.nn.Module]) -> Callable[..., Path]:
+    """Write the originals as a checkpoint file with .yaml and text configuration; changes are merged, None removes."""
+
+    def make(changes: dict[str, torch.Tensor | None] | None = None, heads: bool = True) -> Path:
+        path = tmp_path / "model.safetensors"
+        merged = {**tensors_of(originals), **(changes or {})}
+        save_file({name: tensor for name, tensor in merged.items() if tensor is not None}, str(path))
+        if heads:
+            params = {"unet_config": {"params": {"num_heads": 4}}, "image_size": 16, "scale_factor": 0.5, "linear_end": 0.02}
+            path.with_suffix(".yaml").write_text(json.dumps({"model": {"params": params}}))
+            folder = path.with_suffix("") / "tokenizer"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").write_text(json.dumps({"hidden_size": WIDTH, "num_attention_heads": 4}))
+        return path
+
+    return make
+
+
+def test_loaded_networks_compute_what_the_originals_do(write: Callable[..., Path], originals: dict[str, Any]) -> None:
+    pipe = load_pipeline(write())
+    x, context, ids = torch.randn(2, 4, 8, 8), torch.randn(2, 77, WIDTH), torch.randint(0, 49408, (1, 77))
+    steps, image = torch.tensor([7, 900]), torch.randn(1, 3, 16, 16)
+    pairs = [
+        (pipe.unet(x, steps, encoder_hidden_states=context).sample, originals["unet"](x, steps, context=context)),
+        (pipe.vae.decode(x).sample, originals["decoder"](originals["post"](x))),
+        (pipe.vae.encode(image).latent_dist.parameters, originals["quant"](originals["encoder"](image))),
+        (pipe.text_encoder(ids).last_hidden_state, originals["text"](ids).last_hidden_state),
+    ]
+    for actual, expected in pairs:
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert pipe.vae.config.scaling_factor == 0.5
+    assert pipe.scheduler.config.beta_end == 0.02
+    assert pipe.scheduler.config.prediction_type == "epsilon"
+    assert pipe.unet.config.sample_size == 16
+    assert all(p.dtype is torch.float32 and not p.is_meta for p in pipe.unet.parameters())
+
+
+def test_half_precision_file_loads_in_f32(write: Callable[..., Path], originals: dict[str, Any]) -> None:
+    halves = {name: tensor.half() for name, tensor in tensors_of(originals).items() if tensor.is_floating_point()}
+    unet = load_pipeline(write(halves)).unet
+    assert unet.dtype is torch.float32
+    weight = originals["unet"].state_dict()["input_blocks.0.0.weight"]
+    assert torch.equal(unet.conv_in.weight, weight.half().float())
+
+
+def test_no_network_is_asked(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError(f"a network was asked: {args[1:]}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert load_pipeline(write()).tokenizer("a fox").input_ids[0] == 49406
+
+
+def test_without_a_yaml_the_heads_are_stable_diffusions(write: Callable[..., Path]) -> None:
+    pipe = load_pipeline(write(heads=False))
+    assert pipe.unet.config.attention_head_dim == [8, 8]
+    assert pipe.vae.config.scaling_factor == 0.18215
+
+
+def test_names_are_those_that_diffusers_converts(tmp_path: Path) -> None:
+    """The random checkpoint's names, made by our tables, go through diffusers' own conversion to the same weights."""
+    from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
+    from safetensors.torch import load_file
+
+    path = write_random_checkpoint(tmp_path / "random.safetensors")
+    pipe, tensors = load_pipeline(path), load_file(str(path))
+    converted = convert_ldm_unet_checkpoint(dict(tensors), dict(pipe.unet.config))
+    ours = pipe.unet.state_dict()
+    assert converted.keys() == ours.keys()
+    assert all(torch.equal(converted[name].float(), ours[name]) for name in ours)
+    converted, ours = convert_ldm_vae_checkpoint(dict(tensors), dict(pipe.vae.config)), pipe.vae.state_dict()
+    assert converted.keys() == ours.keys()
+    assert all(torch.equal(converted[name].float(), ours[name]) for name in ours)
+
+
+def test_random_checkpoint_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    first, again, other = (write_random_checkpoint(tmp_path / f"{i}.safetensors", seed) for i, seed in enumerate((1, 1, 2)))
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+
+
+def test_open_clip_text_model_is_converted(tmp_path: Path) -> None:
+    """SD2's and SDXL's second text encoder: query, key and value are one matrix, and the projection is transposed."""
+    names = {
+        "text_model.encoder.layers.3.self_attn.k_proj.weight": "transformer.resblocks.3.attn.in_proj_weight#1",
+        "text_model.encoder.layers.0.self_attn.out_proj.bias": "transformer.resblocks.0.attn.out_proj.bias",
+        "encoder.layers.0.mlp.fc2.weight": "transformer.resblocks.0.mlp.c_proj.weight",
+        "text_model.embeddings.position_embedding.weight": "positional_embedding",
+        "text_model.final_layer_norm.weight": "ln_final.weight",
+        "text_projection.weight": "text_projection",
+    }
+    assert {name: keys.open_clip_name(name) for name in names} == names
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def a_lora() -> dict[str, torch.Tensor]:
+    return {"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": torch.zeros(4, 4)}
+
+
+ALONE: list[tuple[Callable[[], dict[str, torch.Tensor]], str]] = [
+    (a_lora, "is a LoRA"),
+    (lambda: {"decoder.conv_in.weight": torch.zeros(1), "encoder.conv_in.weight": torch.zeros(1)}, "is a VAE"),
+    (lambda: {"first_stage_model.decoder.conv_in.weight": torch.zeros(1)}, "is a VAE"),
+    (lambda: {"double_blocks.0.img_mod.lin.weight": torch.zeros(1)}, "unknown architecture"),
+    (lambda: {"down_blocks.0.resnets.0.conv1.weight": torch.zeros(1)}, "diffusers folder"),
+    (lambda: {"emb_params": torch.zeros(1, 4)}, "embedding"),
+    (lambda: {"weight": torch.zeros(1)}, "is no checkpoint: its keys are like 'weight'"),
+    (lambda: {f"{UNET}out.2.weight": torch.zeros(1)}, "holds no VAE"),
+    (lambda: {f"{UNET}a": torch.zeros(1), f"{VAE}a": torch.zeros(1)}, "holds no known text encoder"),
+    (lambda: {f"{UNET}a": torch.zeros(1), f"{VAE}a": torch.zeros(1), f"{CLIP}a": torch.zeros(1)}, "unknown architecture"),
+    (lambda: {f"{UNET}a": torch.zeros(1), "conditioner.embedders.0.model.a": torch.zeros(1)}, "SDXL refiner"),
+]
+
+
+def refused(path: Path, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        load_pipeline(path)
+    message = str(caught.value)
+    assert path.name in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("make,words", ALONE, ids=lambda value: value if isinstance(value, str) else "")
+def test_other_files_are_told_what_they_are(make: Callable[[], dict[str, Any]], words: str, tmp_path: Path) -> None:
+    save_file(make(), str(tmp_path / "file.safetensors"))
+    refused(tmp_path / "file.safetensors", words)
+
+
+class _Bomb:
+    """Leaves a trace when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+@pytest.mark.parametrize("name", ["model.ckpt", "model.pt", "disguised.safetensors"])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_is_never_opened(name: str, zipped: bool, tmp_path: Path) -> None:
+    path, trace = tmp_path / name, tmp_path / "executed"
+    if zipped:
+        torch.save(_Bomb(trace), path)
+    else:
+        path.write_bytes(pickle.dumps(_Bomb(trace)))
+    refused(path, "is a pickle")
+    assert not trace.exists()
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    refused(tmp_path / "none.safetensors", "is no file")
+    refused(tmp_path, "is no file")
+
+
+def test_cut_at_any_length_is_damaged(write: Callable[..., Path]) -> None:
+    whole = write().read_bytes()
+    path = write()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for length in (0, 5, 8, 100, header - 1, header, header + 1000, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        refused(path, "is damaged")
+    path.write_bytes(whole + b"\0")
+    refused(path, "is damaged")
+
+
+@pytest.mark.parametrize("header", [b"[]", b"{", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}'])
+def test_header_that_is_none(header: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
+    refused(path, "is not a safetensors file")
+    path.write_bytes(b"<!DOCTYPE html><html>Not found</html>")
+    refused(path, "is not a safetensors file")
+
+
+def test_shapes_and_names_of_another_architecture(write: Callable[..., Path]) -> None:
+    refused(write({f"{UNET}input_blocks.0.0.weight": torch.zeros(32, 9, 3, 3)}), "inpainting")
+    refused(write({f"{UNET}out.2.bias": None}), r"out\.2\.bias \[4\] is missing")
+    refused(write({f"{UNET}extra.weight": torch.zeros(1)}), "fit nowhere")
+    refused(write({f"{UNET}out.2.bias": torch.zeros(5)}), r"is \[5\], \[4\] is expected")
+    refused(write({f"{CLIP}text_model.embeddings.token_embedding.weight": torch.zeros(100, WIDTH)}), "100 words")
+    refused(write({f"{VAE}encoder.down.0.attn.0.q.weight": torch.zeros(1)}), "VAE is of another kind")
+
+
+def test_yaml_that_is_none(write: Callable[..., Path]) -> None:
+    path = write()
+    path.with_suffix(".yaml").write_text("just words")
+    with pytest.raises(CheckpointError, match=r"model\.yaml is no configuration"):
+        load_pipeline(path)
+
+
+def test_families_are_told_apart(tmp_path: Path) -> None:
+    one = torch.zeros(1)
+    texts = {
+        "sd1": (CLIP,),
+        "sd2": ("cond_stage_model.model.",),
+        "sdxl": ("conditioner.embedders.0.transformer.", "conditioner.embedders.1.model."),
+    }
+    for family, prefixes in texts.items():
+        path = tmp_path / f"{family}.safetensors"
+        save_file({f"{prefix}a": one.clone() for prefix in (UNET, VAE, *prefixes)}, str(path))
+        assert read_header(path).family == family

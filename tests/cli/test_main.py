@@ -1,0 +1,109 @@
+"""The command line: what it prints, and one sentence and exit code 2 for everything that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend.cli import main as cli
+from ov_backend.cache.store import GraphStore
+
+pytest.importorskip("diffusers")
+
+
+def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["devices", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    cpu = next(device for device in found if device["name"] == "CPU")
+    assert "f32" in cpu["precisions"]
+    assert cpu["default_precision"] in cpu["precisions"]
+    assert cli.main(["devices"]) == 0
+    assert cpu["full_name"] in capsys.readouterr().out
+
+
+def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = GraphStore(tmp_path)
+    store.put("a1", {"x": b"1" * 1000})
+    store.put("b2", {"x": b"2" * 1000})
+    (tmp_path / "somebody's.txt").write_text("stays")
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        code = cli.main(["cache", *arguments, "--json", "--cache-dir", str(tmp_path)])
+        return code, json.loads(capsys.readouterr().out)
+
+    code, info = run("info")
+    assert (code, info["graphs"], info["bytes"]) == (0, 2, store.bytes)
+    assert {entry["key"] for entry in run("list")[1]["entries"]} == {"a1", "b2"}
+    assert run("verify")[0] == 0
+    entry = store.entries()[0]
+    entry.path.write_bytes(entry.path.read_bytes()[:50])
+    code, info = run("verify")
+    assert (code, list(info["damaged"])) == (1, [entry.key])
+    assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 1
+    assert f"{entry.key} is damaged" in capsys.readouterr().out
+    assert run("clear")[1]["removed"] == 2
+    assert run("info")[1]["graphs"] == 0
+    assert (tmp_path / "somebody's.txt").read_text() == "stays"
+
+
+BAD = [
+    (["--size", "100x64"], "--size holds 100"),
+    (["--size", "8"], "--size holds 8"),
+    (["--size", "99999992"], "--size holds 99999992"),
+    (["--size", "big"], "'big' is no size"),
+    (["--steps", "0"], "--steps is 0"),
+    (["--steps", "1001"], "--steps is 1001"),
+    (["--steps", "many"], "invalid int value"),
+    (["--seed", "-1"], "--seed is -1"),
+    (["--device", "GPU.7"], "GPU.7"),
+    (["--device", "TOASTER"], "TOASTER"),
+    (["--precision", "f16"], "cannot compute in f16"),
+    (["--precision", "f8"], "precision is 'f8'"),
+    (["--sampler", "guess"], "--sampler is 'guess'"),
+    (["--out", "/nowhere/at/all.png"], "cannot be written"),
+    (["--out", "/proc/demo.png"], "cannot be written"),
+    (["--out", "demo.jpg"], "must be the name of a .png file"),
+    (["--checkpoint", "none.safetensors"], "none.safetensors is no file"),
+    (["--random", "--checkpoint", "x.safetensors"], "exclude each other"),
+    (["--colour", "red"], "unrecognized arguments: --colour"),
+]
+
+
+@pytest.mark.parametrize("arguments,words", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_bad_input_is_one_sentence(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ov_backend.devices import list_devices
+
+    if "f16" in arguments and "f16" in list_devices()[0].precisions:
+        pytest.skip("this device computes in f16")
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(["demo", *arguments])
+    except SystemExit as left:  # argparse leaves by itself
+        code = int(left.code or 0)
+    printed = capsys.readouterr()
+    assert code == 2
+    assert words in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert not printed.out
+    assert not list(tmp_path.iterdir()), "nothing may be left behind"
+
+
+def test_a_pickle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "model.ckpt")
+    assert cli.main(["demo", "--checkpoint", str(tmp_path / "model.ckpt"), "--out", str(tmp_path / "x.png")]) == 2
+    assert "model.ckpt is a pickle" in capsys.readouterr().err
+
+
+def test_interruption_ends_cleanly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ov_backend.devices.list_devices", interrupted)
+    assert cli.main(["devices"]) == 130
+    assert capsys.readouterr().err.strip() == "Interrupted."

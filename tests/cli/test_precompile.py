@@ -1,0 +1,118 @@
+"""``python -m ov_backend precompile``: what it leaves on disk is what a picture needs; bad input is one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("diffusers")
+
+from ov_backend.cli import main as cli
+from ov_backend.engine import network
+from ov_backend.checkpoint import TOKENIZER
+from ov_backend.checkpoint.random_weights import write_random_checkpoint
+
+if not TOKENIZER.is_dir():
+    pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
+
+UNET = {
+    "block_out_channels": [32, 64],
+    "layers_per_block": 1,
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+}
+VAE = {"block_out_channels": [32] * 4}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
+    return write_random_checkpoint(path, unet=UNET, vae=VAE, text={"num_hidden_layers": 2})
+
+
+@pytest.fixture
+def arguments(checkpoint: Path, tmp_path: Path) -> list[str]:
+    return [str(checkpoint), "--cache-dir", str(tmp_path / "graphs"), "--precision", "f32"]
+
+
+def test_the_demo_captures_nothing_afterwards(
+    arguments: list[str], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["precompile", *arguments, "--sizes", "64x72,64", "--batch", "1,2", "--json"]) == 0
+    printed = capsys.readouterr()
+    said = json.loads(printed.out)
+    sizes = [(each["width"], each["height"], each["batch"]) for each in said["ready"]]
+    assert sizes == [(64, 72, 1), (64, 72, 2), (64, 64, 1), (64, 64, 2)]
+    assert [each["captures"] for each in said["ready"]] == [3, 2, 2, 2], "the text encoder is the same for all of them"
+    assert said["fallbacks"] == {}
+    assert said["folder"] == str(tmp_path / "graphs")
+    assert printed.err.count("ready after") == 4
+    demo = ["demo", "--checkpoint", *arguments, "--size", "64x72", "--steps", "1", "--out", str(tmp_path / "x.png"), "--json"]
+    assert cli.main(demo) == 0
+    networks = json.loads(capsys.readouterr().out)["networks"]
+    used = {name: values for name, values in networks.items() if values["calls"]}
+    assert {name: (values["captures"], values["graph_hits"]) for name, values in used.items()} == {
+        "unet": (0, 1),
+        "vae_decode": (0, 1),
+        "text_encoder": (0, 1),
+    }
+
+
+def test_a_second_time_everything_is_found(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["precompile", *arguments, "--sizes", "64"]) == 0
+    assert "3 captured, 0 found on disk, 3 compiled)" in capsys.readouterr().out
+    assert cli.main(["precompile", *arguments, "--sizes", "64"]) == 0
+    out = capsys.readouterr().out
+    assert "64x64, 1 at once: ready after" in out
+    assert "0 captured, 3 found on disk, 3 compiled)" in out
+    assert "The graphs are in" in out
+
+
+def test_a_network_left_to_pytorch_is_seen(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise cli.OVBackendError("planted")
+
+    monkeypatch.setattr(network.making, "_program", fail)
+    assert cli.main(["precompile", *arguments, "--sizes", "64", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["fallbacks"]["unet"] == {"planted": 1}
+
+
+BAD = [
+    (["--sizes", "100x64"], "'100x64' holds 100"),
+    (["--sizes", "64x64,8"], "'8' holds 8"),
+    (["--sizes", "64x"], "'64x' is no size"),
+    (["--sizes", ""], "'' is no size"),
+    (["--sizes", "9999999999x64"], "is no size"),
+    (["--sizes", "64x64x64"], "is no size"),
+    (["--batch", "0"], "'0' is no batch"),
+    (["--batch", "1,many"], "'many' is no batch"),
+    (["--batch", "17"], "from 1 to 16"),
+    (["--device", "TOASTER"], "TOASTER"),
+    (["--precision", "f8"], "precision is 'f8'"),
+    (["--blob-cache", "perhaps"], "invalid choice: 'perhaps'"),
+]
+
+
+@pytest.mark.parametrize("more,words", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_bad_input_is_one_sentence(
+    arguments: list[str], more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = cli.main(["precompile", *arguments, *more])
+    except SystemExit as left:  # argparse leaves by itself
+        code = int(left.code or 0)
+    printed = capsys.readouterr()
+    assert code == 2
+    assert words in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert not printed.out
+    assert not list(tmp_path.iterdir()), "nothing may be left behind"
+
+
+def test_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["precompile", str(tmp_path / "none.safetensors")]) == 2
+    assert "none.safetensors is no file" in capsys.readouterr().err

@@ -1,0 +1,347 @@
+"""What a graph is fed with and what it does: every dtype and kind of tensor, views, writes, and odd results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+INTEGERS = [torch.int64, torch.int32, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
+def test_dtypes(compiled: Compile, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if dtype is torch.bool:
+            return x & y, x | ~y, torch.where(x, 1.0, 2.0)
+        return x + y * 2, torch.maximum(x, y), x > y, (x * y).sum(0, dtype=dtype)
+
+    x, y = (torch.randint(0, 9, (3, 5)).to(dtype) for _ in range(2))
+    agree(compiled(f)(x, y), f(x, y), 1e-2 if dtype is torch.bfloat16 else 2e-3)
+    assert calls() == 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_float_dtypes_through_a_network(compiled: Compile, dtype: torch.dtype) -> None:
+    head = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.SiLU(), head)
+    x = torch.randn(2, 3, 8, 8)
+    expected = net(x)
+    agree(compiled(net.to(dtype))(x.to(dtype)).float(), expected, 1e-3 if dtype is torch.float32 else 3e-2)
+    assert calls() == 1
+
+
+def test_float64_stays_in_pytorch_exactly(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.double() + 1e-12, x.sin()
+
+    x = torch.randn(4)
+    a, b = compiled(f)(x)
+    assert torch.equal(a, f(x)[0])
+    agree(b, f(x)[1])
+    assert calls() == 1
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0, 4), (2, 0, 3)], ids=str)
+def test_scalars_and_empty_tensors(compiled: Compile, shape: tuple[int, ...]) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * 2, x.sum(), y.exp()
+
+    x, y = torch.randn(shape), torch.randn(3)
+    agree(compiled(f)(x, y), f(x, y))
+    assert calls() == 1
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.t(),
+        lambda x: x[:, ::2],
+        lambda x: x[1:, 1:],
+        lambda x: x[:1].expand(5, 6),
+        lambda x: x.as_strided((3, 3), (1, 1)),
+        lambda x: x.flip(0).t()[::2],
+    ],
+    ids=["transposed", "strided", "offset", "expanded", "overlapping", "odd"],
+)
+def test_layouts(compiled: Compile, view: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 3 - x.mean()).softmax(-1)
+
+    x = view(torch.randn(5, 6))
+    agree(compiled(f)(x), f(x))
+    assert calls() == 1
+
+
+def test_channels_last(compiled: Compile) -> None:
+    conv = torch.nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 9, 7).to(memory_format=torch.channels_last)
+    agree(compiled(conv)(x), conv(x))
+    assert calls() == 1
+
+
+def test_inputs_that_are_the_same_tensor(compiled: Compile) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 - y
+
+    x = torch.randn(3)
+    g = compiled(f)
+    agree(g(x, x), f(x, x))
+    agree(g(x, x.clone() + 1), f(x, x + 1))
+
+
+def test_inputs_that_share_memory_and_are_written_to(compiled: Compile) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return y + 1
+
+    base, other = torch.randn(8), torch.zeros(8)
+    other.copy_(base)
+    expected = f(base[:6], base[2:])
+    agree(compiled(f)(other[:6], other[2:]), expected)
+    agree(other, base)
+
+
+def test_writes_to_an_input(compiled: Compile) -> None:
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        x[0] = 5
+        x.index_fill_(0, i, -1.0)
+        return x * 2
+
+    x, i = torch.randn(4, 3), torch.tensor([1, 3])
+    y = x.clone()
+    g = compiled(f)
+    for _ in range(3):
+        agree(g(y, i), f(x, i))
+        agree(y, x)
+    assert calls() == 3
+    assert not fallbacks()
+
+
+def test_writes_to_a_view_of_an_input(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x[:, 1:].relu_()
+        return x.sum()
+
+    x = torch.randn(4, 3)
+    y = x.clone()
+    agree(compiled(f)(y), f(x))
+    agree(y, x)
+
+
+def test_writes_to_intermediates_need_no_help(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        y.mul_(3).relu_()
+        y[..., 0] = 7
+        return F.relu(y - 2, inplace=True)
+
+    x = torch.randn(4, 3)
+    agree(compiled(f)(x), f(x))
+    assert calls() == 1
+
+
+def test_batch_norm_in_training_updates_its_buffers(compiled: Compile) -> None:
+    def make() -> torch.nn.Module:
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()).train()
+
+    expected, actual = make(), make()
+    g = compiled(actual)
+    for seed in range(4):
+        x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+        agree(g(x), expected(x))
+    agree(dict(actual.named_buffers()), dict(expected.named_buffers()))
+    assert int(actual[1].num_batches_tracked) == 4
+    assert calls() >= 4
+    actual.eval()
+    agree(g(x), expected.eval()(x))
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2))
+        self.register_buffer("scale", torch.full((2,), 3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x * self.scale + self.count
+
+
+def test_mutated_buffers(compiled: Compile) -> None:
+    expected, actual = Counter(), Counter()
+    g = compiled(actual)
+    for _ in range(4):
+        agree(g(torch.ones(2)), expected(torch.ones(2)))
+    agree(actual.count, expected.count)
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="torch 2.1's Dynamo itself does not see it")
+def test_a_replaced_buffer_is_seen(compiled: Compile) -> None:
+    module = Counter()
+    g = compiled(module)
+    for value in (3.0, 4.0, 5.0, 6.0, 7.0, 8.0):
+        module.scale = torch.full((2,), value)
+        module.count.zero_()
+        agree(g(torch.ones(2)), torch.full((2,), value + 1))
+
+
+def test_weights_changed_in_place_are_seen_and_end_as_inputs(compiled: Compile) -> None:
+    net = torch.nn.Linear(4, 4)
+    g = compiled(net)
+    x = torch.randn(2, 4)
+    for _ in range(8):
+        net.weight.data.add_(0.5)
+        agree(g(x), net(x))
+    assert sum(network_compiles()) <= 6
+
+
+def network_compiles() -> list[int]:
+    import ov_backend
+
+    return [network["compiles"] for network in ov_backend.stats().values()]
+
+
+def test_none_and_nested_results(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> dict[str, object]:
+        return {"a": (x + 1, None), "b": [x * 2, {"c": x.sum(), "d": 3}], "e": None}
+
+    x = torch.randn(3)
+    agree(compiled(f)(x), f(x))
+
+
+def test_one_tensor_returned_twice(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        return y, x * 2, y
+
+    a, _, b = compiled(f)(torch.randn(3))
+    assert a is b
+
+
+def test_a_result_that_is_an_input(compiled: Compile) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x, x * y, y
+
+    x, y = torch.randn(3), torch.randn(3)
+    a, b, c = compiled(f)(x, y)
+    assert a is x
+    assert c is y
+    agree(b, x * y)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
+def test_a_result_that_is_a_copy_of_an_input(compiled: Compile, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.clone(), x | y if dtype is torch.bool else x + y, y.contiguous().clone()
+
+    g = compiled(f)
+    for _ in range(2):
+        x, y = (torch.randint(0, 9, (3, 5)).to(dtype) for _ in range(2))
+        before = x.clone()
+        result = g(x, y)
+        agree(result, f(x, y))
+        result[0].zero_()
+        assert torch.equal(x, before)
+
+
+def test_a_result_that_is_a_view_of_an_input(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[1:].t(), x * 2
+
+    x = torch.randn(4, 3)
+    view, _ = compiled(f)(x)
+    view.zero_()
+    assert float(x[1:].abs().sum()) == 0.0
+
+
+def test_results_that_are_views_of_each_other(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + 1
+        return y, y[0]
+
+    y, row = compiled(f)(torch.randn(4, 3))
+    row.fill_(9)
+    assert bool((y[0] == 9).all())
+
+
+def test_results_are_told_by_name_not_by_place(compiled: Compile) -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return c.exp(), a - b, b - a, (a - b) * 2 + c.exp(), a
+
+    inputs = [torch.randn(3) for _ in range(3)]
+    agree(compiled(f)(*inputs), f(*inputs))
+
+
+def test_integers_beyond_32_bits(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x + 1, x * x, x > 2**40, x.cumsum(0), x.float().sin()
+
+    small, large = torch.arange(5), torch.tensor([2**40, 2**33 + 5, -(2**35), 1, 2])
+    g = compiled(f)
+    for x in (small, large, small):
+        agree(g(x), f(x))
+    assert calls() == 3
+
+
+def test_random_operators_draw_pytorchs_numbers(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (F.dropout(x * 2, 0.5, training=True) + torch.rand_like(x)).exp()
+
+    x = torch.randn(50)
+    torch.manual_seed(7)
+    expected = f(x)
+    torch.manual_seed(7)
+    agree(compiled(f)(x), expected)
+    assert calls() == 1
+
+
+def test_operators_without_a_conversion_run_between_subgraphs(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x @ x.t() + torch.eye(4)).exp() @ x
+
+    x = torch.randn(4, 4)
+    agree(compiled(f)(x), f(x), 1e-2)
+    assert calls() == 1
+
+
+def test_inputs_are_left_alone(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.relu() * 2
+
+    x = torch.randn(9)
+    before = x.clone()
+    compiled(f)(x)
+    assert torch.equal(x, before)
+
+
+def test_inference_mode(compiled: Compile) -> None:
+    net = torch.nn.Linear(4, 4)
+    g = compiled(net)
+    with torch.inference_mode():
+        x = torch.randn(2, 4)
+        agree(g(x), net(x))
+    assert calls() == 1
+
+
+def test_a_decomposition_that_writes_loses_nothing(compiled: Compile) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.diagonal_scatter(x * 2, y) + 1
+
+    x, y = torch.randn(4, 4), torch.randn(4)
+    agree(compiled(f)(x, y), f(x, y))
+    assert calls() == 1
+
+
+@pytest.mark.parametrize("product", [torch.inner, torch.dot, lambda a, b: (a.view(1, -1) @ b.view(-1, 1)).view([])])
+def test_a_product_of_vectors_is_a_scalar(compiled: Compile, product: Any) -> None:
+    """On torch 2.1 the process ended where OpenVINO compiled the reshape of such a product."""
+    a, b = torch.randn(5), torch.randn(5)
+    torch.testing.assert_close(compiled(product)(a, b), product(a, b))

@@ -1,0 +1,84 @@
+"""What cannot run in OpenVINO: answered all the same, counted, and said once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import ov_backend
+import ov_backend.dynamo.backend
+from ov_backend.dynamo import fallback as plain
+from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+
+
+def complex_only(x: torch.Tensor) -> torch.Tensor:
+    return torch.fft.fft(x).abs()
+
+
+def test_a_graph_that_fails_runs_by_inductor(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    if not plain.compiler_found():
+        pytest.skip("there is no C++ compiler")
+    g = compiled(complex_double, fallback="inductor")
+    x = torch.randn(4, dtype=torch.float64)
+    with caplog.at_level(logging.WARNING, "ov_backend"):
+        for _ in range(3):
+            agree(g(x), complex_double(x))
+    assert sum(fallbacks().values()) == 3
+    assert calls() == 0
+    assert caplog.text.count("runs in PyTorch") == 1, "said once"
+    assert ov_backend.dynamo.backend.compiled_by() == {"inductor"}
+
+
+def complex_double(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).sin() + x.cos()
+
+
+def test_without_a_compiler_it_runs_eagerly(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "compiler_found", lambda: False)
+    x = torch.randn(4, dtype=torch.float64)
+    agree(compiled(complex_double, fallback="inductor")(x), complex_double(x))
+    assert sum(fallbacks().values()) == 1
+    assert ov_backend.dynamo.backend.compiled_by() == {"eager"}
+
+
+def test_fallback_raise(compiled: Compile) -> None:
+    with pytest.raises(Exception, match=r"none of its operators can run in OpenVINO.*float64"):
+        compiled(complex_double, fallback="raise")(torch.randn(4, dtype=torch.float64))
+
+
+def test_fallback_pytorch(compiled: Compile) -> None:
+    x = torch.randn(4, dtype=torch.float64)
+    agree(compiled(complex_double, fallback="pytorch")(x), complex_double(x))
+    assert ov_backend.dynamo.backend.compiled_by() == {"eager"}
+
+
+def test_complex_numbers(compiled: Compile) -> None:
+    x = torch.randn(8)
+    agree(compiled(complex_only, fallback="pytorch")(x), complex_only(x))
+
+
+def test_unsupported_operators_are_named_with_counts(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x).exp() + torch.linalg.inv(x * 2)
+
+    x = torch.eye(3) * 2 + 0.1
+    agree(compiled(f)(x), f(x))
+    (network,) = ov_backend.stats().values()
+    (count,) = network["in_pytorch"].values()
+    assert count == 2
+    assert "linalg_inv" in next(iter(network["in_pytorch"]))
+
+
+def test_a_solver_of_given_pivots_is_not_tried_on_others(compiled: Compile) -> None:
+    """Its pivots are indices that LAPACK believes: with made-up ones the process ended."""
+    square = torch.randn(5, 5, dtype=torch.float32)
+    factors, pivots = torch.linalg.ldl_factor(square + square.T + 9 * torch.eye(5))
+    right = torch.randn(5, 2)
+
+    def f(right: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.ldl_solve(factors, pivots, right * 2) + 1
+
+    agree(compiled(f)(right), f(right))
+    assert calls() == 1  # what is before and behind it is OpenVINO's

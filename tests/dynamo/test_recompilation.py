@@ -1,0 +1,96 @@
+"""What compiles anew, and what does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import ov_backend
+from tests.dynamo.conftest import Compile, agree, calls
+from tests.dynamo.test_cache_keys import run
+
+
+def compiles() -> int:
+    return sum(network["compiles"] for network in ov_backend.stats().values())
+
+
+def test_the_second_round_recompiles_nothing(compiled: Compile) -> None:
+    net = torch.nn.Conv2d(3, 4, 3)
+    g = compiled(net)
+    inputs = [torch.randn(b, 3, 8, 8) for b in (1, 4, 8)]
+    for x in inputs:
+        agree(g(x), net(x))
+    assert compiles() == 3
+    for x in inputs:
+        agree(g(x), net(x))
+    assert compiles() == 3
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="since torch 2.6")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_fail_on_recompile_passes_on_the_second_round(compiled: Compile, dynamic: bool) -> None:
+    net = torch.nn.Conv2d(3, 4, 3)
+    g = compiled(net, dynamic=dynamic)
+    inputs = [torch.randn(2, 3, size, size + 1) for size in (8, 10, 12)]
+    for x in inputs:
+        agree(g(x), net(x))
+    before = compiles()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for x in inputs:
+            agree(g(x), net(x))
+        if dynamic:
+            x = torch.randn(2, 3, 20, 21)  # a size never seen: Dynamo's graph serves it
+            agree(g(x), net(x))
+    assert compiles() == before + dynamic
+
+
+def test_mark_dynamic_is_one_dynamo_graph(compiled: Compile) -> None:
+    net = torch.nn.Linear(4, 3)
+    g = compiled(net, dynamic=None)
+    for batch in (2, 3, 5, 9):
+        x = torch.randn(batch, 4)
+        torch._dynamo.mark_dynamic(x, 0)
+        agree(g(x), net(x))
+    assert len(ov_backend.stats()) == 1
+    assert calls() == 4
+
+
+def test_another_dtype_or_branch_is_another_graph(compiled: Compile) -> None:
+    def f(x: torch.Tensor, flag: bool) -> torch.Tensor:
+        return x * 2 if flag else x + 1
+
+    g = compiled(f)
+    for x in (torch.randn(3), torch.randn(3).to(torch.bfloat16)):
+        for flag in (True, False):
+            agree(g(x, flag), f(x, flag), 1e-2)
+    assert len(ov_backend.stats()) == 4
+
+
+#: Converts a small network, or takes it from the folder; prints how many graphs were converted.
+STORED = """
+import torch, ov_backend
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+options = {"precision": "f32", "fallback": "raise", "model_caching": True, "cache_dir": %r}
+from ov_backend.conversion import converter as convert
+made, original = [], convert.convert
+convert.convert = lambda *args, **kwargs: made.append(1) or original(*args, **kwargs)
+with torch.no_grad():
+    x = torch.randn(3, 4)
+    assert torch.allclose(torch.compile(net, backend="openvino_fx", options=options)(x), net(x), atol=1e-5)
+print(len(made))
+"""
+
+
+def test_graphs_from_dynamo_are_kept_for_the_next_process(tmp_path: Path) -> None:
+    assert [run(STORED % str(tmp_path)) for _ in range(2)] == ["1", "0"]
+
+
+def test_stored_graphs_travel_as_a_folder(tmp_path: Path) -> None:
+    assert run(STORED % str(tmp_path / "here")) == "1"
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    shutil.rmtree(tmp_path / "here")
+    assert run(STORED % str(tmp_path / "there")) == "0"

@@ -1,0 +1,394 @@
+"""Lifetimes: nothing is made twice, nothing stale is served, nothing is kept for ever."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ov_backend import Settings, accelerate
+from ov_backend.cache import memory
+from ov_backend.engine.engine import MAX_PROGRAMS, Engine
+from ov_backend.cache.lru import MIB
+from tests.helpers.alone import alone
+from tests.helpers.small import Small, assert_right, engine_for, inputs
+
+Strict = Callable[..., Settings]
+
+
+def counts(network: object) -> tuple[int, int]:
+    """(captures, compiles) so far."""
+    return network.statistics.captures, network.statistics.compiles  # type: ignore[attr-defined]
+
+
+def test_trap_01_two_weight_sets_share_one_store(strict: Strict) -> None:
+    first, second = Small(seed=1), Small(seed=2)
+    one, other = engine_for(strict(), first), engine_for(strict(), second)
+    assert_right(one, first, *inputs())
+    assert_right(other, second, *inputs())
+    assert_right(one, first, *inputs())
+    assert (one.statistics.captures, other.statistics.captures, other.statistics.graph_hits) == (1, 0, 1)
+
+
+def test_trap_01_two_weight_sets_share_one_engine(strict: Strict) -> None:
+    first, second = Small(seed=1), Small(seed=2)
+    engine = Engine(strict(model_caching=False))
+    networks = [engine.network("net", module) for module in (first, second)]
+    for _ in range(2):
+        assert_right(networks[0], first, *inputs())
+        assert_right(networks[1], second, *inputs())
+    assert [counts(network) for network in networks] == [(1, 1), (0, 1)]
+
+
+def test_trap_02_the_interior_of_one_weight(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    assert_right(network, module, *inputs())
+    with torch.no_grad():
+        module.convolution.weight[3, 2, 1, 1] += 5
+    assert_right(network, module, *inputs())
+    module.matrix.weight.data[:, 300] += 5
+    module.table.weight.data.mul_(3)
+    assert_right(network, module, *inputs())
+    assert counts(network) == (1, 3)
+
+
+def test_trap_08_clear_then_run_again(strict: Strict) -> None:
+    filled, cleared, held, held_again = alone(_clear_then_run_again, strict())
+    assert filled > 40
+    assert cleared < 16
+    assert (held, held_again) == (0, 1)
+
+
+@torch.no_grad()
+def _clear_then_run_again(settings: Settings) -> tuple[float, float, int, int]:
+    """MiB in use with four matrices of 16 MiB compiled, then cleared, beyond a first round; what is held then, and after."""
+    module = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(4)])
+    network = engine_for(settings, module)
+    x = torch.randn(2, 2048)
+    assert_right(network, module, x)
+    network.engine.clear()
+    memory.give_back()
+    before = memory.resident_memory()
+    assert_right(network, module, x)
+    filled = memory.resident_memory() - before
+    network.engine.clear()
+    memory.give_back()
+    cleared, held = memory.resident_memory() - before, network.stats()["held"]
+    assert_right(network, module, x)
+    return filled / MIB, cleared / MIB, held, network.stats()["held"]
+
+
+def test_trap_09_a_b_a_b_compiles_twice(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    for size in (8, 16, 8, 16, 8):
+        assert_right(network, module, *inputs(size, size))
+    assert counts(network) == (2, 2)
+    assert network.stats()["held"] == 2
+
+
+def test_trap_10_twenty_resolutions_all_in_openvino(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    for height in range(4, 24):
+        assert_right(network, module, *inputs(height, 7))
+    assert counts(network) == (20, 20)
+    assert network.statistics.calls == 20
+    assert not network.statistics.fallbacks
+    assert len(network.engine.programs) == MAX_PROGRAMS
+    assert_right(network, module, *inputs(4, 7))
+    assert counts(network) == (20, 20)
+
+
+def test_a_graph_let_go_of_comes_back_from_the_disk(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    for height in range(4, 6 + MAX_PROGRAMS):
+        network(*inputs(height, 7))
+    captures = network.statistics.captures
+    network.engine.compiled.drop(lambda key, ready: True)
+    assert_right(network, module, *inputs(4, 7))
+    assert network.statistics.captures == captures
+    assert network.statistics.graph_hits == 1
+
+
+def test_trap_18_twelve_resolutions_in_a_budget_of_three(strict: Strict) -> None:
+    grown, held, evictions, compiles = alone(_twelve_resolutions, strict(memory_mb=110))
+    assert 2 <= held <= 3
+    assert evictions >= 9
+    assert max(grown[3:]) - min(grown[3:]) < 48, "memory is not flat after the third"
+    assert compiles == 13
+
+
+@torch.no_grad()
+def _twelve_resolutions(settings: Settings) -> tuple[list[float], int, int, int]:
+    """MiB in use after each of twelve signatures of two matrices of 16 MiB (the budget fits three of them); what was counted."""
+    module = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.Linear(2048, 2048))
+    network = engine_for(settings, module)
+    grown = []
+    for batch in range(1, 13):
+        assert_right(network, module, torch.randn(batch, 2048))
+        memory.give_back()
+        grown.append(memory.resident_memory() / MIB)
+    held, evictions = network.stats()["held"], network.engine.compiled.evictions
+    assert_right(network, module, torch.randn(1, 2048))
+    return grown, held, evictions, network.statistics.compiles
+
+
+def test_a_change_of_weights_costs_one_compile_and_a_return_nothing(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    kept = copy.deepcopy(module.state_dict())
+    assert_right(network, module, *inputs())
+    for _ in range(3):
+        with torch.no_grad():
+            module.matrix.weight.add_(0.5)  # a LoRA comes
+        assert_right(network, module, *inputs())
+        module.load_state_dict(kept)  # and goes
+        assert_right(network, module, *inputs())
+    assert counts(network) == (1, 2)
+    assert network.statistics.graph_hits == 0
+    assert network.statistics.seconds["convert"] > 0
+
+
+def test_what_reads_its_weights_in_place_is_not_served_from_elsewhere(strict: Strict) -> None:
+    """OpenVINO reads large tables where they lie: content that returns in other memory is not what was compiled."""
+    module = Small()
+    network = engine_for(strict(), module)
+    backup = module.table.weight.detach().clone()
+    original = module.table.weight
+    assert_right(network, module, *inputs())
+    with torch.no_grad():
+        original.mul_(3)
+    assert_right(network, module, *inputs())
+    module.table.weight = torch.nn.Parameter(backup)
+    assert_right(network, module, *inputs())
+    with torch.no_grad():
+        original.mul_(7)
+    assert_right(network, module, *inputs())
+    assert network.statistics.captures == 1
+
+
+@pytest.mark.parametrize("how", ["assign", "data"])
+def test_other_memory_under_the_same_names(strict: Strict, how: str) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    assert_right(network, module, *inputs())
+    other = Small(seed=5).state_dict()
+    if how == "assign":
+        module.load_state_dict(other, assign=True)
+    else:
+        for name, parameter in module.named_parameters():
+            parameter.data = other[name].clone()
+    gc.collect()
+    for size in (8, 12):
+        assert_right(network, module, *inputs(size, size))
+    assert network.stats()["held"] == 2, "what was compiled for the old memory is gone"
+
+
+def test_tied_weights_follow_each_other(strict: Strict) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.Tanh(), torch.nn.Linear(600, 600))
+    module[2].weight = module[0].weight
+    network = engine_for(strict(), module)
+    x = torch.randn(2, 600)
+    assert_right(network, module, x)
+    with torch.no_grad():
+        module[2].weight.add_(0.01)
+    assert_right(network, module, x)
+    module[2].weight = torch.nn.Parameter(torch.randn(600, 600))
+    assert_right(network, module, x)
+
+
+def test_weights_and_inputs_of_inference_mode(strict: Strict) -> None:
+    with torch.inference_mode():
+        module = Small()
+        network = engine_for(strict(), module)
+        assert_right(network, module, *inputs())
+        module.matrix.weight.mul_(2)
+        assert_right(network, module, *inputs())
+    assert_right(network, module, *inputs())
+    assert counts(network) == (1, 2)
+
+
+def test_weights_that_go_to_meta_and_come_back(strict: Strict, caplog: pytest.LogCaptureFixture) -> None:
+    module = Small()
+    network = engine_for(strict(fallback="pytorch"), module)
+    kept = copy.deepcopy(module.state_dict())
+    storage = torch.multiprocessing.reductions.StorageWeakRef(module.table.weight.untyped_storage())
+    assert_right(network, module, *inputs())
+    module.to("meta")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with pytest.raises((RuntimeError, NotImplementedError)):  # as the model itself does
+                network(*inputs())
+    said = [record.message for record in caplog.records if "is on meta" in record.message]
+    assert len(said) == 1
+    assert sum(network.statistics.fallbacks.values()) == 2
+    gc.collect()
+    assert storage.expired(), "the weights that the model let go of are kept alive"
+    module.load_state_dict(kept, assign=True)
+    assert_right(network, module, *inputs())
+    assert sum(network.statistics.fallbacks.values()) == 2
+    assert network.statistics.captures == 1
+
+
+def test_a_model_that_is_no_more_is_not_kept(strict: Strict) -> None:
+    engine = Engine(strict())
+    module = Small()
+    network = engine.network("net", module)
+    assert_right(network, module, *inputs())
+    weak = weakref.ref(module)
+    storage = torch.multiprocessing.reductions.StorageWeakRef(module.table.weight.untyped_storage())
+    engine.discard("net")
+    del module, network
+    gc.collect()
+    assert weak() is None
+    assert len(engine.compiled) == 1
+    assert engine.prune() == 1
+    assert storage.expired()
+    assert len(engine.compiled) == 0
+
+
+def test_a_compile_lets_go_of_other_models_remains(strict: Strict) -> None:
+    engine = Engine(strict())
+    gone, module = Small(seed=1), Small(seed=2)
+    assert_right(engine.network("gone", gone), gone, *inputs())
+    storage = torch.multiprocessing.reductions.StorageWeakRef(gone.table.weight.untyped_storage())
+    gone.to("meta")
+    assert not storage.expired()
+    assert_right(engine.network("net", module), module, *inputs())
+    gc.collect()
+    assert storage.expired()
+
+
+def test_another_model_at_the_same_address(strict: Strict) -> None:
+    engine = Engine(strict())
+    for seed in range(8):
+        module = Small(seed)
+        assert_right(engine.network("net", module), module, *inputs())
+        engine.discard("net")
+        del module
+        gc.collect()
+    assert len(engine.compiled) <= 1
+
+
+def test_a_number_that_is_changed_is_seen(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    assert_right(network, module, *inputs())
+    module.scale = 0.25
+    assert_right(network, module, *inputs())
+    module.scale = 2.0
+    assert_right(network, module, *inputs())
+    assert counts(network) == (2, 2)
+
+
+def test_a_hook_and_a_forward_that_come_and_go(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    assert_right(network, module, *inputs())
+    handle = module.last.register_forward_hook(lambda m, args, output: output * 3)
+    assert_right(network, module, *inputs())
+    handle.remove()
+    original = module.last.forward
+    module.last.forward = lambda x: original(x) + 1
+    assert_right(network, module, *inputs())
+    del module.last.forward
+    assert_right(network, module, *inputs())
+    assert counts(network) == (3, 3)
+
+
+def test_what_the_host_says_is_part_of_the_key(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    said = ["a"]
+    network.host_key = lambda: said[0]
+    for said[0] in "abab":
+        assert_right(network, module, *inputs())
+    assert counts(network) == (2, 2)
+
+
+def test_settings_of_one_moment_do_not_reach_another(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    assert_right(network, module, *inputs())
+    network.engine.configure(strict(disabled_ops=["aten.tanh.default"]))
+    assert_right(network, module, *inputs())
+    assert network.stats()["in_pytorch"] == {"aten.tanh.default": 1}
+    network.engine.configure(strict(config={"INFERENCE_NUM_THREADS": 1}))
+    assert_right(network, module, *inputs())
+    network.engine.configure(strict())
+    assert_right(network, module, *inputs())
+    assert counts(network) == (2, 3)
+
+
+def test_a_smaller_budget_takes_effect_at_once(strict: Strict) -> None:
+    module = torch.nn.Linear(2048, 2048)
+    network = engine_for(strict(), module)
+    for batch in (1, 2, 3):
+        network(torch.randn(batch, 2048))
+    assert network.stats()["held"] == 3
+    assert network.stats()["bytes"] > 40 * MIB
+    network.engine.configure(strict(memory_mb=20))
+    assert network.stats()["held"] == 1
+
+
+def test_autocast_is_part_of_the_call(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    plain = network(*inputs())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, got = module(*inputs()), network(*inputs())
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got.float(), expected.float(), rtol=0.05, atol=0.05)
+    assert torch.equal(network(*inputs()), plain)
+    assert counts(network) == (2, 2)
+
+
+def test_an_accelerated_part_of_an_accelerated_whole(strict: Strict) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh())
+    x = torch.randn(2, 16)
+    expected = module(x)
+    with accelerate({"whole": module, "part": module[0]}, strict()) as accelerated:
+        torch.testing.assert_close(module(x), expected)
+        torch.testing.assert_close(module[0](x), torch.nn.functional.linear(x, module[0].weight, module[0].bias))
+        stats = accelerated.stats()
+    assert (stats["whole"]["calls"], stats["part"]["calls"]) == (1, 1)
+
+
+def test_what_cannot_be_made_is_tried_once(strict: Strict) -> None:
+    class Undecided(torch.nn.Module):
+        asked = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            type(self).asked += 1
+            return x + 1 if float(x.sum()) > 0 else x - 1
+
+    module = Undecided()
+    network = engine_for(strict(fallback="pytorch"), module)
+    for _ in range(3):
+        assert torch.equal(network(torch.ones(3)), torch.full((3,), 2.0))
+    assert Undecided.asked == 4, "traced once, run three times"
+    assert sum(network.statistics.fallbacks.values()) == 3
+    assert all("cannot be traced" in reason for reason in network.statistics.fallbacks)
+    assert all(error.__traceback__ is None for error in network.refused.values())
+    network.engine.clear()
+    network(torch.ones(3))
+    assert Undecided.asked == 6
+
+
+def test_a_compile_that_fails_is_said_and_not_tried_at_every_call(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(fallback="pytorch", config={"INFERENCE_NUM_THREADS": "many"}), module)
+    for _ in range(3):
+        assert torch.equal(network(*inputs()), module(*inputs()))
+    assert network.statistics.fallbacks.total() == 3
+    assert all("could not compile" in reason for reason in network.statistics.fallbacks)
+    assert network.statistics.seconds["compile"] == 0
+    assert len(network.refused) == 1

@@ -1,0 +1,143 @@
+"""A real browser (Debian's Chromium, by Playwright) on the standalone page, which runs in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gradio
+import pytest
+
+ROOT = Path(__file__).parents[3]
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+#: Pictures of the pages, for people to look at.
+SHOTS = Path(os.environ.get("SCREENSHOTS") or ROOT / "out" / "screenshots")
+#: What a file may be called, and how it must be shown.
+NASTY = "<img src=x onerror=globalThis.broken=1>"
+
+
+def why_not() -> str:
+    """Why no browser can be driven here, or nothing."""
+    if int(gradio.__version__.split(".")[0]) < 5:
+        return f"the standalone page needs current Gradio (here is {gradio.__version__})"
+    if importlib.util.find_spec("playwright") is None:
+        return "Playwright is not installed: pip install playwright"
+    if CHROMIUM is None:
+        return "there is no Chromium: apt-get install chromium, or set CHROMIUM to a browser"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = why_not()
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@dataclass
+class Server:
+    """The page's process and what it said."""
+
+    url: str
+    process: subprocess.Popen[str]
+    out: Path
+    lines: list[str] = field(default_factory=list)
+
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ov_backend.checkpoint.random_weights import write_random_checkpoint
+
+    return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint") / f"{NASTY}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    command = [sys.executable, "-m", "ov_backend", "serve", "--checkpoint", str(checkpoint), "--port", "0"]
+    command += ["--out", str(folder / "out"), "--cache-dir", str(folder / "graphs")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    made = Server("", process, folder / "out")
+    reader = threading.Thread(target=_read, args=(made,), daemon=True)
+    reader.start()
+    try:
+        deadline = time.monotonic() + 180
+        while not made.url:
+            assert process.poll() is None, made.log()
+            assert time.monotonic() < deadline, made.log()
+            time.sleep(0.1)
+        yield made
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _read(server: Server) -> None:
+    assert server.process.stdout is not None
+    for line in server.process.stdout:
+        server.lines.append(line.rstrip())
+        if line.startswith("Open http"):
+            server.url = line.split()[1]
+
+
+@pytest.fixture(scope="module")  # while it is open, no other test in this thread could run an event loop
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def errors() -> list[str]:
+    """Errors of the page's scripts; a test that opens a page has none of them at its end."""
+    return []
+
+
+@pytest.fixture
+def open_page(browser: Any, errors: list[str]) -> Iterator[Any]:
+    """Opens pages, each in a context of its own, as two people would."""
+    contexts = []
+
+    def open_one(url: str, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert errors == []

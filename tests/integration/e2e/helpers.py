@@ -1,0 +1,55 @@
+"""What the end-to-end tests share."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.integration.e2e.client import WebUI
+
+ALL = "UNet, VAE, text encoder"
+LONG = "red brick house in a green valley under a blue sky "
+
+
+def need(value: Any, what: str) -> Any:
+    """A value, or the reason why this test cannot run against this WebUI."""
+    if not value:
+        pytest.skip(f"this WebUI has no {what}")
+    return value
+
+
+def need_probe(webui: WebUI) -> None:
+    need(webui.has("/probe/state"), "probe extension (the suite brings it where it starts the WebUI)")
+
+
+def options(**values: Any) -> dict[str, Any]:
+    return {"override_settings": values}
+
+
+def plain(webui: WebUI, sd1: str) -> Any:
+    """The picture of the suite's own prompt, by PyTorch."""
+    return webui.generate(checkpoint=sd1).images[0]
+
+
+def mask_of(picture: Any) -> Any:
+    mask = np.zeros_like(picture)
+    mask[32:96, 48:112] = 255
+    return mask
+
+
+def loras(webui: WebUI) -> list[str]:
+    return webui.names("/sdapi/v1/loras") if webui.has("/sdapi/v1/loras") else []
+
+
+def reload_ui(webui: WebUI) -> None:
+    """ "Reload UI", and wait until the WebUI answers again: a request before that would be the end of it."""
+    assert webui.log is not None
+    starts = webui.log.read_text(errors="replace").count("Startup time")
+    webui.api("/probe/reload-ui", {})
+    end = time.monotonic() + 120
+    while webui.log.read_text(errors="replace").count("Startup time") <= starts:
+        assert time.monotonic() < end, "the WebUI did not come back"
+        time.sleep(0.5)

@@ -1,0 +1,214 @@
+"""The API, every generation, other scripts, and what is left behind: the picture with the script is the one without it (f32)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ov_backend.ui.choices import Choices
+from tests.integration.e2e.client import PROMPT, TITLE, WebUI, argument_list, psnr, to_png
+from tests.integration.e2e.conftest import MEMORY, assert_equal, note
+from tests.integration.e2e.helpers import ALL, LONG, need, need_probe, options, plain, reload_ui
+
+# ---- the API
+
+
+def test_api_without_arguments(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+    off = webui.generate(checkpoint=sd1)
+    for arguments in ([], [None], ["no such device!", "f7", "maybe", -1], ["CPU"] * 20, ["CPU", "f32"]):
+        on = webui.accelerated(arguments, checkpoint=sd1)
+        note(f"{request.node.name} {arguments}"[:60], off.images, on)
+        assert on.ran == ALL
+        assert psnr(off.images[0], on.images[0]) > 25
+
+
+def test_api_defaults_as_listed(webui: WebUI, sd1: str) -> None:
+    listed = next(s for s in webui.api("/sdapi/v1/script-info") if s["name"] == TITLE.lower() and not s["is_img2img"])
+    on = webui.accelerated([argument["value"] for argument in listed["args"]], checkpoint=sd1)
+    assert on.ran == ALL
+
+
+@pytest.mark.parametrize("arguments", [["GPU.7", *argument_list()[1:]], ["CPU", "f16", *argument_list()[2:]], ["NPU"]], ids=str)
+def test_bad_device_or_precision_still_gives_the_picture(arguments: list[Any], webui: WebUI, sd1: str) -> None:
+    off = webui.generate(checkpoint=sd1)
+    on = webui.accelerated(arguments, checkpoint=sd1)
+    if on.field:
+        pytest.skip("this machine can do it")
+    assert_equal(off.images, on.images)
+
+
+@pytest.mark.parametrize("switch", ["unet", "vae", "text_encoder"])
+def test_one_network_switched_off(switch: str, webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+    off = webui.generate(checkpoint=sd1)
+    on = webui.accelerated(argument_list(**{switch: False}), checkpoint=sd1)
+    note(request.node.name, off.images, on)
+    assert_equal(off.images, on.images)
+    assert len(on.ran.split(", ")) == 2
+
+
+def test_infotext_restores_the_arguments(webui: WebUI, sd1: str) -> None:
+    """What "Read generation parameters" sees: the WebUI's own parser, given a picture with the text that it wrote."""
+    given = ["CPU", "f32", True, False, True, False, 700, '{"PERFORMANCE_HINT": "LATENCY"}']
+    on = webui.accelerated(given, checkpoint=sd1)
+    picture = to_png(on.images[0], parameters=on.infotexts[0])
+    read = webui.api("/sdapi/v1/png-info", {"image": picture})["parameters"]
+    assert list(vars(Choices.from_infotext(read["OpenVINO"])).values()) == given
+    assert (read["Seed"], read["Steps"]) == ("1", "3")
+
+
+@pytest.mark.parametrize("words", [("sd1",), ("sd2",), ("xl",)], ids=str)
+def test_default_precision(words: tuple[str, ...], webui: WebUI, request: pytest.FixtureRequest) -> None:
+    name = need(webui.checkpoint(*words), f"checkpoint called {words[0]}")
+    off = webui.generate(checkpoint=name, steps=10)
+    on = webui.accelerated(argument_list("auto"), checkpoint=name, steps=10)
+    note(request.node.name, off.images, on)
+    assert on.ran == ALL
+    assert psnr(off.images[0], on.images[0]) > 20
+
+
+# ---- every generation
+
+
+@pytest.fixture
+def always_on(webui: WebUI) -> Any:
+    webui.set_options(openvino_always_on=True, openvino_precision="f32")
+    yield
+    webui.set_options(openvino_always_on=False, openvino_precision="auto")
+
+
+def test_always_on(webui: WebUI, sd1: str, always_on: None, request: pytest.FixtureRequest) -> None:
+    on = webui.generate(checkpoint=sd1)
+    image = webui.generate(checkpoint=sd1, init_images=[on.images[0]], denoising_strength=0.6)
+    webui.set_options(openvino_always_on=False)
+    off = webui.generate(checkpoint=sd1)
+    note(request.node.name, off.images, on)
+    assert (on.ran, image.ran, off.field) == (ALL, ALL, "")
+    assert_equal(off.images, on.images)
+
+
+@pytest.mark.parametrize(
+    "script,arguments",
+    [
+        ("prompt matrix", [False, False, "positive", "comma", 0]),
+        ("prompts from file or textbox", [False, False, "start", 'a dog\n--steps 2 --prompt "a bird"']),
+        ("x/y/z plot", [4, "1,2", "", 0, "", "", 0, "", "", True, False, False, False, False, False, False, 0, False]),
+    ],
+    ids=["prompt matrix", "prompts from file", "x/y/z plot"],
+)
+def test_other_scripts(script: str, arguments: list[Any], webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+    need(script in webui.api("/sdapi/v1/scripts")["txt2img"], f"script {script}")
+    prompt = {"prompt": "a cat|red|blue" if script == "prompt matrix" else PROMPT}
+    fields = {"checkpoint": sd1, "script_name": script, "script_args": arguments, **prompt}
+    off = webui.generate(**fields)
+    webui.set_options(openvino_always_on=True, openvino_precision="f32")
+    try:
+        on = webui.generate(**fields)
+    finally:
+        webui.set_options(openvino_always_on=False, openvino_precision="auto")
+    note(request.node.name, off.images, on)
+    assert_equal(off.images, on.images)
+    assert on.ran == ALL
+
+
+@pytest.mark.parametrize(
+    "script,arguments",
+    [
+        ("sd upscale", ["", 32, "Lanczos", 1.5]),
+        ("loopback", [2, 0.5, "Linear", "None"]),
+        ("poor man's outpainting", [64, 4, 0, ["left"]]),
+        ("outpainting mk2", ["", 64, 8, ["left"], 1.0, 0.05]),
+    ],
+    ids=["sd upscale", "loopback", "poor man's outpainting", "outpainting mk2"],
+)
+def test_other_scripts_of_img2img(
+    script: str, arguments: list[Any], webui: WebUI, sd1: str, request: pytest.FixtureRequest
+) -> None:
+    need(script in webui.api("/sdapi/v1/scripts")["img2img"], f"script {script}")
+    fields = {"checkpoint": sd1, "script_name": script, "script_args": arguments}
+    fields |= {"init_images": [plain(webui, sd1)], "denoising_strength": 0.6}
+    webui.generate(**fields)  # what encodes draws on PyTorch's own noise, left as the generation before left it
+    off = webui.generate(**fields)
+    webui.set_options(openvino_always_on=True, openvino_precision="f32")
+    try:
+        on = webui.generate(**fields)
+    finally:
+        webui.set_options(openvino_always_on=False, openvino_precision="auto")
+    note(request.node.name, off.images, on)
+    assert_equal(off.images, on.images)
+    assert on.ran == ALL
+
+
+def test_xyz_axes(webui: WebUI, sd1: str) -> None:
+    need("x/y/z plot" in webui.api("/sdapi/v1/scripts")["txt2img"], "X/Y/Z plot")
+    listed = next(s for s in webui.api("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])
+    axes = next(a["choices"] for a in listed["args"] if a["label"] == "X type")
+    numbers = [axes.index(f"[OpenVINO] {name}") for name in ("device", "precision")]
+    arguments = [numbers[0], "", ["CPU", "PyTorch"], numbers[1], "", ["f32", "auto"], 0, "", []]
+    arguments += [True, True, False, False, False, False, False, 0, False]
+    fields = {"checkpoint": sd1, "script_name": "x/y/z plot", "script_args": arguments}
+    pictures = webui.generate(**fields)
+    cells = [text.rpartition("OpenVINO: ")[2].partition(",")[0] if "OpenVINO: " in text else "" for text in pictures.infotexts]
+    off = webui.generate(checkpoint=sd1)
+    assert sum("ran" in cell for cell in cells) >= 2
+    assert sum(not cell for cell in cells) >= 2
+    small = [image for image in pictures.images if image.shape == off.images[0].shape]
+    assert sum(psnr(image, off.images[0]) == float("inf") for image in small) >= 2, "PyTorch's column is PyTorch's"
+
+
+# ---- leftovers
+
+
+def test_nothing_is_left_behind_after_20_mixed_generations(webui: WebUI, sd1: str) -> None:
+    need_probe(webui)
+    other = webui.checkpoint("sd1", number=1) or sd1
+    first = plain(webui, sd1)
+    mixed = [
+        {},
+        {"prompt": LONG * 9},
+        {"checkpoint": other},
+        {"init_images": [first], "denoising_strength": 0.5},
+        {"tiling": True},
+        {"width": 128, "height": 192},
+        {"enable_hr": True, "hr_scale": 1.25, "hr_upscaler": "Latent", "denoising_strength": 0.6},
+        {"batch_size": 2},
+        {"sampler_name": "DDIM"},
+        options(token_merging_ratio=0.5),
+    ]
+    before, fallbacks = webui.probe(), webui.fallbacks()
+    sizes = []
+    for round_ in range(2):
+        for fields in mixed:
+            webui.accelerated(**{"checkpoint": sd1, "seed": 7 + round_, **fields})
+            state = webui.probe()
+            assert state["replaced"] == []
+            assert state["instances"] == before["instances"]
+            sizes.append(state["rss"] >> 20)
+    MEMORY.append(f"MiB before {before['rss'] >> 20}, after each of 20 mixed generations: {sizes}")
+    MEMORY.append(f"calls that PyTorch answered in OpenVINO's place during these 20: {dict(webui.fallbacks() - fallbacks)}")
+    assert sizes[-1] < sizes[9] * 1.25, "memory keeps growing"
+    assert webui.fallbacks() == fallbacks
+
+
+def test_reload_ui(webui: WebUI, compare: Any, sd1: str) -> None:
+    need_probe(webui)
+    reload_ui(webui)
+    compare(checkpoint=sd1)
+    assert webui.probe()["replaced"] == []
+
+
+def test_disabling_the_extension(webui: WebUI, compare: Any, sd1: str) -> None:
+    need_probe(webui)
+    before, name = plain(webui, sd1), need(webui.probe()["extension"], "extension folder")
+    disabled = webui.settings["disabled_extensions"]
+    webui.set_options(disabled_extensions=[*disabled, name])
+    reload_ui(webui)
+    try:
+        assert TITLE.lower() not in webui.api("/sdapi/v1/scripts")["txt2img"]
+        assert not webui.has("/openvino/status")
+        assert webui.probe()["replaced"] == []
+        assert psnr(before, plain(webui, sd1)) == float("inf")
+    finally:
+        webui.set_options(disabled_extensions=disabled)
+        reload_ui(webui)
+    compare(checkpoint=sd1)

@@ -1,0 +1,135 @@
+"""What acts on the networks from outside, and how generations end: the picture with the script is the one without it (f32)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.integration.e2e.client import WebUI, psnr
+from tests.integration.e2e.conftest import assert_equal, note
+from tests.integration.e2e.helpers import need, need_probe, options, plain
+
+# ---- what changes the UNet's code
+
+
+def test_tiling_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
+    tiled, _ = compare(checkpoint=sd1, tiling=True)
+    untiled, _ = compare(checkpoint=sd1, tiling=False)
+    assert psnr(tiled.images[0], untiled.images[0]) < 60
+
+
+def test_token_merging_and_back(compare: Any, sd1: str) -> None:
+    compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, **options(token_merging_ratio=0.5))
+    compare(checkpoint=sd1)
+
+
+def test_hypertile_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
+    need("hypertile_enable_unet" in webui.settings, "HyperTile")
+    size = {"width": 512, "height": 512, "steps": 2}
+    tiles = options(hypertile_enable_unet=True, hypertile_max_tile_unet=256)
+    compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, **size, **tiles)
+    compare(checkpoint=sd1, **size)
+
+
+def test_hypertile_of_the_vae(webui: WebUI, compare: Any, sd1: str) -> None:
+    need("hypertile_enable_vae" in webui.settings, "HyperTile")
+    compare("UNet, VAE in PyTorch, text encoder", checkpoint=sd1, **options(hypertile_enable_vae=True))
+    compare(checkpoint=sd1)
+
+
+def test_upcast_attention(compare: Any, sd1: str) -> None:
+    compare(checkpoint=sd1, **options(upcast_attn=True))
+
+
+def test_instance_forward_of_another_extension(webui: WebUI, compare: Any, sd1: str) -> None:
+    need_probe(webui)
+    odd = {"openvino probe": {"args": ["instance forward"]}}
+    without = plain(webui, sd1)
+    off, _ = compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, alwayson_scripts=odd)
+    assert psnr(without, off.images[0]) < 60, "the other forward changes nothing"
+    compare(checkpoint=sd1)  # the class's own function lies on the instance now: not another extension's
+    webui.api("/probe/clean", {})
+
+
+# ---- what is not the script's affair
+
+
+@pytest.mark.parametrize("method", ["TAESD", "Approx NN"])
+def test_other_decoder(method: str, compare: Any, sd1: str) -> None:
+    compare(checkpoint=sd1, **options(sd_vae_decode_method=method))
+
+
+def test_other_encoder(webui: WebUI, compare: Any, sd1: str) -> None:
+    compare(checkpoint=sd1, init_images=[plain(webui, sd1)], denoising_strength=0.6, **options(sd_vae_encode_method="TAESD"))
+
+
+@pytest.mark.parametrize("kind", ["Full", "Approx NN", "TAESD"])
+def test_live_previews(kind: str, webui: WebUI, compare: Any, sd1: str) -> None:
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.2):
+            webui.api("/sdapi/v1/progress?skip_current_image=false")
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        shown = options(show_progress_type=kind, live_previews_enable=True, show_progress_every_n_steps=1)
+        compare(checkpoint=sd1, steps=8, **shown)
+    finally:
+        stop.set()
+        watcher.join()
+
+
+# ---- endings
+
+
+@pytest.mark.parametrize("route", ["interrupt", "skip"])
+def test_interrupt_and_skip(route: str, webui: WebUI, compare: Any, sd1: str) -> None:
+    before = plain(webui, sd1)
+
+    def stop() -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and webui.api("/sdapi/v1/progress?skip_current_image=true")["state"]["sampling_step"] < 2:
+            time.sleep(0.1)
+        webui.api(f"/sdapi/v1/{route}", {})
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    start = time.monotonic()
+    stopped = webui.accelerated(checkpoint=sd1, steps=150)
+    stopper.join()
+    assert stopped.images
+    assert time.monotonic() - start < 100
+    off, _ = compare(checkpoint=sd1)
+    assert psnr(before, off.images[0]) == float("inf")
+
+
+def test_stop_after_the_picture_under_way(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+    need_probe(webui)
+    off = webui.generate(checkpoint=sd1, steps=40)
+
+    def stop() -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and webui.api("/sdapi/v1/progress?skip_current_image=true")["state"]["sampling_step"] < 2:
+            time.sleep(0.05)
+        webui.api("/probe/stop", {})
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    on = webui.accelerated(checkpoint=sd1, steps=40, n_iter=4)
+    stopper.join()
+    note(request.node.name, off.images, on)
+    assert len(on.images) < 4
+    assert_equal(off.images, on.images[-1:])
+
+
+def test_exception_in_mid_run(webui: WebUI, compare: Any, sd1: str) -> None:
+    need_probe(webui)
+    with pytest.raises(RuntimeError, match="500"):
+        webui.accelerated(checkpoint=sd1, alwayson_scripts={"openvino probe": {"args": ["raise"]}})
+    assert webui.probe()["replaced"] == []
+    compare(checkpoint=sd1)

@@ -1,0 +1,116 @@
+"""Every network of Stable Diffusion, as the original ldm and transformers classes, against eager PyTorch in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import ov_backend
+from ov_backend import Settings
+from tests import networks
+
+TOLERANCE = 1e-3
+Strict = Callable[..., Settings]
+
+
+def _unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    return networks.unet(), (networks.latents(), torch.tensor([500.0, 20.0])), {"context": networks.context()}
+
+
+def _sdxl_unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    module = networks.unet(num_classes="sequential", adm_in_channels=24) if _takes_adm() else networks.unet()
+    extra = {"y": torch.randn(2, 24)} if _takes_adm() else {}
+    return module, (networks.latents(), torch.tensor([3.0, 7.0])), {"context": networks.context(), **extra}
+
+
+def _takes_adm() -> bool:
+    import inspect
+
+    from ldm.modules.diffusionmodules.openaimodel import UNetModel
+
+    return "adm_in_channels" in inspect.signature(UNetModel.__init__).parameters
+
+
+def _decoder() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    return networks.vae_decoder(), (networks.latents(1),), {}
+
+
+def _encoder() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    return networks.vae_encoder(), (networks.latents(1, 32, 48, channels=3),), {}
+
+
+def _text() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    ids = torch.randint(0, 990, (2, 77), generator=torch.Generator().manual_seed(0))
+    ids[:, -1] = 999
+    return networks.text_encoder(), (), {"input_ids": ids, "output_hidden_states": True}
+
+
+CASES = {"unet": _unet, "unet with y": _sdxl_unet, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors of a result, in order."""
+    from ov_backend.guards.pytree import flatten
+
+    return [tensor for _, tensor in flatten(value)[0]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_f32_agrees_with_eager(case: str, strict: Strict, record_property: Any) -> None:
+    module, args, kwargs = CASES[case]()
+    expected = module(*args, **kwargs)
+    with ov_backend.accelerate({case: module}, strict()) as accelerated:
+        got = module(*args, **kwargs)
+        stats = accelerated.stats()[case]
+    assert type(got) is type(expected)
+    errors = [networks.relative_error(g, e) for g, e in zip(tensors(got), tensors(expected))]
+    record_property("relative_error", max(errors))
+    assert len(tensors(got)) == len(tensors(expected))
+    assert max(errors) < TOLERANCE
+    assert [t.dtype for t in tensors(got)] == [t.dtype for t in tensors(expected)]
+    assert (stats["captures"], stats["compiles"], stats["calls"], stats["fallbacks"]) == (1, 1, 1, {})
+    assert stats["in_pytorch"] == {}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_default_precision_is_close(case: str, strict: Strict) -> None:
+    """In the device's default precision (bf16 where the CPU has it): 8 bits of mantissa through tens of layers."""
+    module, args, kwargs = CASES[case]()
+    expected = tensors(module(*args, **kwargs))
+    with ov_backend.accelerate({case: module}, strict(precision="auto")):
+        got = tensors(module(*args, **kwargs))
+    assert max(networks.relative_error(g, e) for g, e in zip(got, expected)) < 5e-2
+
+
+def test_half_precision_weights_are_bound_as_they_are(strict: Strict) -> None:
+    """A host that keeps fp16 weights in memory: the graph is traced in fp16 and computed in f32 on the CPU.
+
+    PyTorch 2.1 cannot run this on a CPU at all; the reference is the same network in f32.
+    """
+    from diffusers import UNet2DConditionModel
+
+    config = {"block_out_channels": (32, 64), "layers_per_block": 1, "cross_attention_dim": 32, "norm_num_groups": 8}
+    blocks = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
+    module = networks.seeded(UNet2DConditionModel(**config, **blocks, attention_head_dim=4))
+    x, t, c = networks.latents(), torch.tensor(500), networks.context()
+    half = networks.seeded(UNet2DConditionModel(**config, **blocks, attention_head_dim=4)).half()
+    expected = module(x, t, c).sample
+    with ov_backend.accelerate({"unet": half}, strict()) as accelerated:
+        got = half(x.half(), t, c.half()).sample
+        assert accelerated.stats()["unet"]["in_pytorch"] == {}
+    assert got.dtype is torch.float16
+    assert networks.relative_error(got, expected) < 2e-2
+
+
+def test_ldm_classifier_free_batch_keeps_its_order(strict: Strict) -> None:
+    """Rows of a batch are different prompts: each must come back in its own place."""
+    module = networks.unet()
+    x, t, c = networks.latents(4), torch.tensor([900.0, 600.0, 300.0, 0.0]), networks.context(4)
+    with ov_backend.accelerate({"unet": module}, strict()):
+        whole = module(x, t, context=c)
+        rows = torch.cat([module(x[i : i + 1], t[i : i + 1], context=c[i : i + 1]) for i in range(4)])
+    assert networks.relative_error(whole, rows) < TOLERANCE
+    assert networks.relative_error(whole, rows.flip(0)) > 0.1

@@ -1,0 +1,55 @@
+"""Sizes made ready ahead: nothing is computed meanwhile, nothing is left to make afterwards, and it can be called off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ov_backend import Settings, accelerate
+from ov_backend.pipelines.precompile import Size, precompile
+from tests.helpers.small import Slow, Small, assert_right, engine_for, inputs
+
+Strict = Callable[..., Settings]
+SIZES: list[Size] = [(8, 8, 1), (16, 8, 1), (8, 8, 2)]
+
+
+def test_every_size_is_ready_and_nothing_was_computed(strict: Strict) -> None:
+    module = Small()
+    told: list[Size] = []
+    with accelerate({"net": module}, strict()) as accelerated:
+
+        def generate(size: Size) -> None:
+            width, height, batch = size
+            output = module(*inputs(height, width, batch))
+            assert output.shape == (batch, 8, height, width)
+            assert not output.any(), "it was computed"
+
+        assert precompile(SIZES, generate, done=told.append) == SIZES
+        assert told == SIZES
+        assert accelerated.stats()["net"]["compiles"] == 3
+        reference = Small()
+        for width, height, batch in SIZES:
+            assert_right(accelerated.engine.networks["net"], reference, *inputs(height, width, batch))
+        assert accelerated.stats()["net"]["compiles"] == 3
+
+
+def test_it_can_be_called_off_within_a_second(strict: Strict) -> None:
+    module = Slow(seconds=1.2)
+    network = engine_for(strict(), module)
+    start = time.monotonic()
+    ready = precompile(
+        SIZES, lambda size: network(*inputs(size[1], size[0], size[2])), cancel=lambda: time.monotonic() - start > 0.3
+    )
+    assert ready == []
+    assert time.monotonic() - start < 1.3
+    network.engine.jobs.wait()
+    assert network.stats()["held"] == 1, "what was begun is there"
+    assert not network.statistics.fallbacks
+
+
+def test_others_go_on_computing_afterwards(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(), module)
+    assert precompile([(8, 8, 1)], lambda size: network(*inputs())) == [(8, 8, 1)]
+    assert_right(network, module, *inputs())
+    assert precompile([(8, 8, 1)], lambda size: network(*inputs()), cancel=lambda: True) == []

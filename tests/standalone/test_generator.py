@@ -1,0 +1,138 @@
+"""The pipeline behind the standalone page: pictures as PyTorch makes them, and nothing left in its place."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ov_backend.checkpoint import TOKENIZER
+from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.infotext import Parameters
+
+pytest.importorskip("diffusers")
+if not TOKENIZER.is_dir():
+    pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
+
+from ov_backend.checkpoint import load_pipeline
+from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from ov_backend.ui.controller import Control, Job
+from ov_backend.standalone.generator import Studio, kind_of
+from ov_backend.pipelines.accelerate import networks_of
+
+SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
+PLAIN = Choices("CPU", "f32", unet=False, vae=False, text_encoder=False)
+OURS = Choices("CPU", "f32")
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
+    folder = tmp_path_factory.mktemp("studio")
+    return Studio(load_pipeline(write_random_checkpoint(folder / "x.safetensors")), "x", folder / "out", str(folder / "graphs"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(studio: Studio) -> Iterator[None]:
+    yield
+    assert not [role for role, module in networks_of(studio.pipe).items() if "forward" in vars(module)]
+    assert not studio.status.generating
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"), dtype=int)
+
+
+@pytest.mark.parametrize("picture", [None, Image.linear_gradient("L").convert("RGB")], ids=["text", "picture"])
+def test_the_picture_is_pytorch_s(studio: Studio, picture: Image.Image | None) -> None:
+    parameters = SMALL if picture is None else Parameters("a cat", steps=4, width=64, height=64, seed=4, strength=0.5)
+    (plain,) = studio.generate(parameters, PLAIN, picture).files
+    calls = {name: found["calls"] for name, found in studio.status.snapshot()["networks"].items()}
+    (ours,) = studio.generate(parameters, OURS, picture).files
+    after = {name: found["calls"] for name, found in studio.status.snapshot()["networks"].items()}
+    assert after["unet"] > calls.get("unet", 0)
+    assert after["vae_decode"] > calls.get("vae_decode", 0)
+    assert np.abs(pixels(plain) - pixels(ours)).max() <= 2
+    with Image.open(ours) as made:
+        assert Parameters.from_text(made.info["parameters"]) == (parameters, OURS)
+
+
+def test_a_size_far_from_the_checkpoint_s_own_is_a_message(studio: Studio) -> None:
+    studio.generate(Parameters(steps=1, width=64, height=64), PLAIN)
+    assert any("made for 256x256; at 64x64" in sentence for sentence in studio.status.snapshot()["messages"])
+
+
+def test_a_seed_is_drawn_and_noted(studio: Studio) -> None:
+    made = studio.generate(Parameters(steps=1, width=64, height=64), PLAIN)
+    assert Parameters.from_text(made.sentence)[0].seed >= 0
+    assert studio.recent == made.files
+
+
+@pytest.mark.parametrize(
+    "changes,expected",
+    [
+        ({"steps": 0}, "Steps is 0"),
+        ({"width": 65}, "multiples of 8"),
+        ({"height": 8}, "The height is 8"),
+        ({"batch": 99}, "The batch is 99"),
+        ({"strength": 0.5}, "belong together"),
+        ({"seed": 1 << 64}, "The seed is"),
+    ],
+)
+def test_bad_input_is_one_sentence(studio: Studio, changes: dict[str, int], expected: str) -> None:
+    with pytest.raises(SettingsError, match=expected):
+        studio.generate(Parameters(**{"width": 64, "height": 64, "steps": 1, **changes}), PLAIN)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_interrupting_ends_it_and_the_next_one_is_whole(studio: Studio) -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            studio.generate(Parameters(steps=500, width=64, height=64), PLAIN)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: (studio.status.snapshot()["run"] or {}).get("step", 0) > 0 and studio.status.generating)
+    studio.interrupt()
+    thread.join(20)
+    assert [type(error) for error in raised] == [Interrupted]
+    assert studio.status.snapshot()["run"]["error"] == "Interrupted."
+    assert len(studio.generate(SMALL, PLAIN).files) == 1
+
+
+def test_precompiled_sizes_need_no_compile(studio: Studio) -> None:
+    control = Control(Job("precompile", total=1), threading.Event())
+    assert studio.desk.precompile is not None
+    studio.desk.precompile([(72, 64)], 1, OURS, control)
+    before = studio.status.snapshot()["networks"]["unet"]["compiles"]
+    studio.generate(Parameters(steps=1, width=72, height=64, seed=1), OURS)
+    assert studio.status.snapshot()["networks"]["unet"]["compiles"] == before
+
+
+def test_a_precompile_can_be_cancelled(studio: Studio) -> None:
+    control = Control(Job("precompile", total=1), threading.Event())
+    control.event.set()
+    assert studio.desk.precompile is not None
+    with pytest.raises(Interrupted):
+        studio.desk.precompile([(80, 64)], 1, OURS, control)
+
+
+def test_networks_belong_to_switches() -> None:
+    roles = ("unet", "transformer", "vae_encode", "vae_decode", "text_encoder", "text_encoder_2", "controlnet")
+    assert [kind_of(role) for role in roles] == ["unet", "unet", "vae", "vae", "text_encoder", "text_encoder", "unet"]

@@ -1,0 +1,71 @@
+"""The standalone page without a browser: its address, its login, what it refuses."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import gradio
+import pytest
+
+from ov_backend.errors import CheckpointError, SettingsError
+
+if int(gradio.__version__.split(".")[0]) < 5:
+    pytest.skip("the standalone page needs current Gradio", allow_module_level=True)
+
+from fastapi.testclient import TestClient
+
+from ov_backend.standalone import serve
+from ov_backend.ui.auth import page_token
+from tests.standalone.test_generator import studio
+
+__all__ = ["studio"]
+
+
+def test_a_login_needs_both_parts() -> None:
+    assert serve.login(None) is None
+    assert serve.login("anna:pass:word") == ("anna", "pass:word")
+    for wrong in ("anna", "anna:", ":pass", ""):
+        with pytest.raises(SettingsError, match="USER:PASSWORD"):
+            serve.login(wrong)
+
+
+def test_an_address_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="Cannot listen at"):
+        serve.serve(serve.Options(port=taken.getsockname()[1]), lambda url: None)
+
+
+def test_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    wrong = tmp_path / "x.safetensors"
+    wrong.write_bytes(b"no")
+    with pytest.raises(CheckpointError):
+        serve.load(serve.Options(checkpoint=wrong))
+
+
+def test_with_a_login_nothing_is_open(studio: serve.Studio) -> None:
+    client = TestClient(serve.application(studio, ("anna", "secret")))
+    assert client.get("/openvino/status").status_code == 401
+    assert client.get("/openvino/status", auth=("anna", "wrong")).status_code == 401
+    assert client.get("/openvino/status", auth=("anna", "secret")).status_code == 200
+    assert client.get("/config").status_code == 401
+    assert page_token() not in client.get("/").text
+    client.post("/login", data={"username": "anna", "password": "secret"})
+    page = client.get("/").text
+    assert page_token() in page
+    assert client.get("/openvino/status", headers={"x-openvino-token": page_token()}).status_code == 200
+
+
+def test_without_a_login_the_page_is_open(studio: serve.Studio) -> None:
+    client = TestClient(serve.application(studio))
+    page = client.get("/").text
+    assert "OpenVINOPoller" in page
+    assert client.get("/openvino/status").json()["version"] == 1
+
+
+NUMBERS = [[None] * 9, ["", "", "x", 7, 1, 64, 64, 1, 0.5], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5]]
+
+
+@pytest.mark.parametrize("values", NUMBERS)
+def test_a_number_that_is_missing_is_said(values: list[object]) -> None:
+    with pytest.raises(SettingsError, match="A number is missing"):
+        serve._parameters(values, False)

@@ -1,0 +1,180 @@
+"""Half-precision modules on the CPU: the right answer, and no third copy of their weights in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from ov_backend import Settings
+from ov_backend.transformations import convert_precision as cpu_types
+from ov_backend.transformations.convert_precision import Backing, narrower
+from tests.helpers.alone import alone
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+#: Relative to the same module in float32 (its weights are the half-precision ones): the outputs are rounded to halves,
+#: and bfloat16 arithmetic rounds in every layer.
+TOLERANCE = {
+    (torch.float16, "f32"): 1e-3,
+    (torch.float16, "bf16"): 3e-2,
+    (torch.bfloat16, "f32"): 5e-3,
+    (torch.bfloat16, "bf16"): 3e-2,
+}
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+PRECISIONS = pytest.mark.parametrize("precision", ["f32", "bf16"])
+
+
+class Mixed(torch.nn.Module):
+    """Convolution, norm, attention and a float32 island, as in a Stable Diffusion UNet of half precision."""
+
+    def __init__(self, width: int = 768) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(4, width, 3, padding=1)
+        self.norm = torch.nn.GroupNorm(32, width)
+        self.large = torch.nn.Linear(width, width)  # over a mebibyte: shared, not copied
+        self.last = torch.nn.Conv2d(width, 4, 1)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.nn.functional.silu(self.norm(self.first(x)))
+        tokens = self.large(h.flatten(2).transpose(1, 2))
+        tokens = torch.nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+        wave = torch.cos(t[:, None].float() * torch.arange(4, dtype=torch.float32) / 4).to(x.dtype)
+        return self.last(h + tokens.transpose(1, 2).reshape(h.shape)) + wave[:, :, None, None], wave
+
+
+def case(dtype: torch.dtype) -> tuple[Mixed, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return Mixed().to(dtype).eval(), torch.randn(2, 4, 8, 8).to(dtype), torch.tensor([3.0, 801.0])
+
+
+def in_float(module: Mixed, x: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = Mixed().eval()
+    wide.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        output: tuple[torch.Tensor, torch.Tensor] = wide(x.float(), t)
+    return output
+
+
+def error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got.float() - expected).norm() / expected.norm())
+
+
+@PRECISIONS
+@HALVES
+@pytest.mark.parametrize("caching", [True, False], ids=["with a folder", "without"])
+def test_half_precision_module(strict: Strict, dtype: torch.dtype, precision: str, caching: bool) -> None:
+    module, x, t = case(dtype)
+    network = engine_for(strict(precision=precision, model_caching=caching), module)
+    for _ in range(2):
+        outputs = network(x, t)
+        assert [output.dtype for output in outputs] == [dtype, dtype]
+        for output, expected in zip(outputs, in_float(module, x, t)):
+            assert error(output, expected) < TOLERANCE[dtype, precision]
+    assert network.statistics.calls == 2
+
+
+@HALVES
+def test_a_changed_weight_reaches_the_copy(strict: Strict, dtype: torch.dtype) -> None:
+    module, x, t = case(dtype)
+    network = engine_for(strict(precision="f32"), module)
+    before = network(x, t)[0]
+    with torch.no_grad():
+        module.large.weight.mul_(-2)
+    after, expected = network(x, t)[0], in_float(module, x, t)[0]
+    assert error(after, expected) < TOLERANCE[dtype, "f32"] < error(before, expected) / 2
+    with torch.no_grad():
+        module.large.weight.div_(-2)
+    assert torch.equal(network(x, t)[0], before)
+    assert network.statistics.compiles == 2
+
+
+def test_nothing_is_left_in_the_folder(strict: Strict, tmp_path: Path) -> None:
+    module, x, t = case(torch.float16)
+    settings = strict(precision="f32")
+    network = engine_for(settings, module)
+    network(x, t)
+    assert settings.cache_folder.is_dir()
+    assert not list(settings.cache_folder.rglob("weights-*"))
+
+
+def test_a_folder_that_cannot_be_used_costs_memory_only(
+    strict: Strict, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with caplog.at_level(logging.WARNING):
+        backing = Backing(torch.float32, [torch.ones(1000, dtype=torch.float16)], tmp_path / "taken")
+    assert "no file for them" in caplog.text
+    assert torch.equal(backing.converted(torch.ones(1000, dtype=torch.float16)), torch.ones(1000))
+
+
+def test_a_full_disk_costs_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    weight = torch.arange(1000.0).half()
+    monkeypatch.setattr(cpu_types, "SPARE_BYTES", 1 << 60)
+    with caplog.at_level(logging.WARNING):
+        backing = Backing(torch.float32, [weight], tmp_path)
+    assert "MiB are free there" in caplog.text
+    placed = backing.converted(weight)
+    backing.let_go()
+    assert torch.equal(placed, weight.float())
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_let_go_is_still_there(tmp_path: Path) -> None:
+    weights = [torch.randn(333, 77).half(), torch.randn(5).half(), torch.randn(64, 64).half().t()]
+    backing = Backing(torch.bfloat16, weights, tmp_path)
+    placed = [backing.converted(weight) for weight in weights]
+    backing.let_go()
+    assert all(torch.equal(found, weight.to(torch.bfloat16)) for found, weight in zip(placed, weights))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "dtypes,precision,expected",
+    [
+        ((torch.float32,), "bf16", None),
+        ((torch.float16, torch.float32), "bf16", (torch.float16, torch.bfloat16)),
+        ((torch.float16,), "f32", (torch.float16, torch.float32)),
+        ((torch.float16,), "f16", None),
+        ((torch.bfloat16,), "bf16", None),
+        ((torch.bfloat16,), "f32", (torch.bfloat16, torch.float32)),
+        ((torch.int64,), "f32", None),
+    ],
+    ids=str,
+)
+def test_which_weights_are_converted(dtypes: tuple[torch.dtype, ...], precision: str, expected: object) -> None:
+    assert narrower([torch.ones(4, dtype=dtype) for dtype in dtypes], precision) == expected
+
+
+class Stack(torch.nn.Sequential):
+    """64 MiB of weights in half precision; the biases make each layer an addmm, which has factors of one."""
+
+    def __init__(self) -> None:
+        super().__init__(*(torch.nn.Linear(1024, 1024) for _ in range(32)))
+
+
+def _grown(settings: Settings) -> tuple[float, float]:
+    module = Stack().half().eval()
+    small = torch.nn.Linear(4, 4).half()
+    engine_for(settings, small)(torch.ones(1, 4, dtype=torch.float16))  # what the device itself takes
+    network = engine_for(settings, module)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    network(torch.ones(8, 1024, dtype=torch.float16))
+    weights = sum(parameter.nbytes for parameter in module.parameters())
+    return (process.memory_info().rss - before) / weights, float(network.statistics.compiles)
+
+
+@pytest.mark.skipif(not hasattr(__import__("mmap"), "MADV_DONTNEED"), reason="pages are let go on POSIX systems only")
+def test_memory_holds_no_third_copy(strict: Strict) -> None:
+    """In float32 the device's own layout is twice the half-precision weights; a copy in between would be twice again."""
+    grown, compiles = alone(_grown, strict(precision="f32"))
+    assert compiles == 1
+    assert 1.9 < grown < 2.9
+    grown, compiles = alone(_grown, strict(precision="bf16"))
+    assert compiles == 1
+    assert 0.9 < grown < 1.9

@@ -1,0 +1,138 @@
+"""The controls: which there are, in which order, how they are named, in the Gradio that is installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import importlib.util
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from ov_backend.ui import panel
+from ov_backend.ui.choices import DESCRIBED, Choices
+from ov_backend.ui.status_html import ACTIONS, instruments
+from ov_backend.ui.panel import TEXTS, build_panel, device_choices
+
+FIELDS = [field.name for field in dataclasses.fields(Choices)]
+
+
+def build(**kwargs: Any) -> tuple[gr.Blocks, list[Any]]:
+    with gr.Blocks() as blocks:
+        components = build_panel("txt2img", **kwargs)
+    return blocks, components
+
+
+def test_eight_controls_in_order_each_named_and_explained() -> None:
+    _, components = build()
+    assert [component.elem_id for component in components] == [f"openvino_txt2img_{field}" for field in FIELDS]
+    assert [component.label for component in components] == [TEXTS[field][0] for field in FIELDS]
+    assert all(component.info for component in components)
+    assert len({component.label for component in components}) == 8
+
+
+def test_values_at_first_are_the_defaults_given() -> None:
+    chosen = Choices("AUTO:GPU,CPU", "f32", False, True, False, False, 2048, '{"A": 1}')
+    _, components = build(defaults=chosen)
+    assert Choices.from_args([component.value for component in components]) == (chosen, [])
+
+
+def test_two_panels_share_no_element() -> None:
+    with gr.Blocks() as blocks:
+        build_panel("txt2img")
+        build_panel("img2img")
+    config = blocks.get_config_file() if hasattr(blocks, "get_config_file") else blocks.config
+    ids = [found for each in config["components"] if (found := each["props"].get("elem_id"))]
+    assert len(ids) == len(set(ids)) >= 24
+
+
+def test_the_page_can_be_made() -> None:
+    blocks, _ = build()
+    components = blocks.get_config_file()["components"]
+    assert sum("data-openvino-token" in str(each["props"].get("value")) for each in components) == 1
+
+
+def test_devices_are_listed_with_their_full_names() -> None:
+    listed, said = device_choices()
+    names = [text.split(DESCRIBED)[0] for text in listed]
+    assert names[0] == "CPU"
+    assert "AUTO" in names
+    assert all(len(text.split(DESCRIBED)[1]) > 3 for text in listed)
+    assert bool(said) == all(name in ("CPU", "AUTO") for name in names), "without an accelerator, what to expect is said"
+
+
+def test_an_accelerator_is_combined_with_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ov_backend import devices
+
+    found = [devices.Device("CPU", "A CPU", ("f32",), "f32"), devices.Device("GPU", "A GPU", ("f32", "f16"), "f16")]
+    monkeypatch.setattr(devices, "list_devices", lambda: found)
+    listed, said = device_choices()
+    assert [text.split(DESCRIBED)[0] for text in listed] == ["CPU", "GPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU"]
+    assert said == ""
+
+
+def test_without_openvino_the_panel_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(panel.importlib.util, "find_spec", lambda name: None if name == "openvino" else real(name))
+    assert device_choices() == (["CPU"], panel.NOT_INSTALLED)
+    blocks, components = build()
+    assert len(components) == 8
+    notes = [each["props"].get("value") for each in blocks.get_config_file()["components"]]
+    assert any("pip install openvino" in str(note) for note in notes)
+
+
+def test_an_openvino_that_does_not_start_is_no_missing_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ov_backend import devices
+
+    def broken() -> list[Any]:
+        raise RuntimeError("<b>no plugin</b>")
+
+    monkeypatch.setattr(devices, "list_devices", broken)
+    blocks, components = build()
+    assert len(components) == 8
+    text = str(blocks.get_config_file())
+    assert "&lt;b&gt;no plugin&lt;/b&gt;" in text
+    assert "<b>no plugin" not in text
+
+
+def test_wrong_properties_are_explained_as_text() -> None:
+    assert panel._problem('{"A": 1}') == ""
+    said = panel._problem("<script>alert(1)</script>")
+    assert "a JSON object of OpenVINO properties" in said
+    assert "&lt;script&gt;" in said
+    assert "<script>" not in said
+
+
+class _Names(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.inputs = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        if tag == "input":
+            assert "label" in self.open, "an input without a label"
+            assert given.get("title")
+            self.inputs += 1
+        if tag == "button":
+            assert given.get("type") == "button"
+            assert given.get("title")
+        if tag != "input":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_instruments_are_well_formed_and_labelled() -> None:
+    parser = _Names()
+    parser.feed(instruments("img2img", {"device": '"a" & <b>'}))
+    parser.close()
+    assert parser.open == []
+    assert parser.inputs == 2
+    assert len(parser.ids) == len(set(parser.ids))
+    assert {f"openvino_img2img_{action}" for action in [*ACTIONS, "precompile"]} <= set(parser.ids)

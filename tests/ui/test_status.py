@@ -1,0 +1,285 @@
+"""What the panel is told: stages, seconds per step, shares, compiled networks; fed and read from many threads."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from ov_backend.engine.engine import Engine
+from ov_backend.ui import status as status_module
+from ov_backend.ui.status import Status, network_label, size_of
+from ov_backend.guards.signature import Signature, TensorSpec
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).relu()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+LATENTS = Signature((TensorSpec("x", (2, 4, 64, 96), "f32"), TensorSpec("context", (2, 77, 768), "f32")), "")
+
+
+@pytest.mark.parametrize(
+    "shapes,expected",
+    [
+        ([(2, 4, 64, 96), (2, 77, 768)], ("768x512", 2)),
+        ([(1, 9, 64, 64)], ("512x512", 1)),
+        ([(1, 3, 512, 768)], ("768x512", 1)),
+        ([(1, 77)], ("77 tokens", 1)),
+        ([(2, 154, 768)], ("154 tokens", 2)),
+        ([()], ("", 1)),
+        ([], ("", 1)),
+    ],
+)
+def test_sizes_are_those_of_the_picture(shapes: list[tuple[int, ...]], expected: tuple[str, int]) -> None:
+    specs = tuple(TensorSpec(f"x{i}", shape, "f32") for i, shape in enumerate(shapes))
+    assert size_of("unet", Signature(specs, "")) == expected
+
+
+def test_a_mask_is_no_picture() -> None:
+    specs = (TensorSpec("x", (1, 77, 768), "f32"), TensorSpec("mask", (1, 1, 77, 77), "f32"))
+    assert size_of("text_encoder_2", Signature(specs, "")) == ("77 tokens", 1)
+
+
+def test_a_stage_is_shown_with_its_seconds_until_the_network_is_ready(clock: Clock) -> None:
+    told: list[str] = []
+    status = Status(clock, told.append)
+    status.begin("768x512", 4)
+    status.progress("unet", "capture", LATENTS)
+    clock.now += 12.4
+    found = status.snapshot()
+    assert found["state"] == "preparing"
+    assert found["stage"] == {
+        "network": "unet",
+        "stage": "capture",
+        "label": "Tracing UNet 768x512",
+        "size": "768x512",
+        "batch": 2,
+        "seconds": 12.4,
+        "number": 1,
+        "stages": 3,
+    }
+    assert status.sentence() == "Tracing UNet 768x512 (12 s)"
+    status.progress("unet", "compile", LATENTS)
+    assert status.snapshot()["stage"]["label"] == "Compiling UNet 768x512"
+    status.progress("unet", "ready", LATENTS)
+    assert status.snapshot()["state"] == "running"
+    assert status.sentence() == ""
+    status.end()
+    assert status.snapshot()["state"] == "idle"
+    assert told == ["", "Tracing UNet 768x512 (0 s)", "Compiling UNet 768x512 (0 s)", "", ""]
+
+
+def test_a_long_stage_is_told_again_with_its_seconds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "_TICK_S", 0.01)
+    told: list[str] = []
+    status = Status(clock, told.append)
+    status.progress("unet", "compile", LATENTS)
+    clock.now += 12
+    deadline = time.monotonic() + 5
+    while told[-1] != "Compiling UNet 768x512 (12 s)":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    status.progress("unet", "ready", LATENTS)
+    count = len(told)
+    time.sleep(0.1)
+    assert told[-1] == ""
+    assert len(told) == count, "nothing is told when nothing is prepared"
+    status.progress("unet", "compile", LATENTS)
+    assert told[-1] == "Compiling UNet 768x512 (0 s)"
+    status.progress("unet", "ready", LATENTS)
+
+
+def test_networks_have_names_in_words() -> None:
+    names = ("unet", "unet #2", "vae_decode", "mine")
+    assert [network_label(name) for name in names] == ["UNet", "UNet #2", "VAE decoder", "mine"]
+
+
+def test_seconds_per_step_leave_out_what_was_prepared_in_between(clock: Clock) -> None:
+    status = Status(clock)
+    status.begin("512x512", 4)
+    clock.now += 30  # text encoder, and the first step with its compile
+    status.step(1, 4)
+    assert status.snapshot()["run"]["seconds_per_step"] is None, "no step was timed from its beginning yet"
+    clock.now += 2
+    status.step(2, 4)
+    status.progress("unet", "compile", LATENTS)
+    clock.now += 10
+    status.progress("unet", "ready", LATENTS)
+    clock.now += 4
+    status.step(3, 4)
+    run = status.snapshot()["run"]
+    assert (run["step"], run["steps"], run["seconds_per_step"], run["average_seconds_per_step"]) == (3, 4, 4.0, 3.0)
+
+
+def test_another_pass_is_not_timed_from_the_last_one(clock: Clock) -> None:
+    status = Status(clock)
+    status.begin("512x512", 2)
+    for number in (1, 2):
+        clock.now += 1
+        status.step(number, 2)
+    clock.now += 50  # the VAE, an upscaler
+    status.step(1, 3)
+    assert status.snapshot()["run"]["average_seconds_per_step"] == 1.0
+    clock.now += 3
+    status.step(2, 3)
+    assert status.snapshot()["run"]["average_seconds_per_step"] == 2.0
+
+
+def test_a_step_told_twice_is_one_step(clock: Clock) -> None:
+    status = Status(clock)
+    status.begin("512x512", 3)
+    for number in (1, 1, 2, 2, 3):
+        clock.now += 1
+        status.step(number, 3)
+    run = status.snapshot()["run"]
+    assert (run["step"], run["seconds_per_step"], run["average_seconds_per_step"]) == (3, 2.0, 2.0)
+
+
+def test_a_single_step_divides_nothing_by_zero(clock: Clock) -> None:
+    status = Status(clock)
+    status.begin("512x512", 1)
+    status.step(1, 1)
+    status.end()
+    run = status.snapshot()["run"]
+    assert run["seconds"] == 0.0
+    assert run["average_seconds_per_step"] is None
+    assert run["shares"] == {}
+
+
+def test_an_error_is_kept_and_steps_after_the_end_are_not_counted(clock: Clock) -> None:
+    status = Status(clock)
+    status.begin("512x512", 4)
+    status.end("interrupted")
+    status.step(1, 4)
+    clock.now += 5
+    run = status.snapshot()["run"]
+    assert (run["active"], run["error"], run["step"], run["seconds"]) == (False, "interrupted", 0, 0.0)
+
+
+def test_sentences_are_shown_once_and_bounded() -> None:
+    status = Status()
+    for i in range(50):
+        status.say(f"sentence {i}")
+        status.say(f"sentence {i}")
+    messages = status.snapshot()["messages"]
+    assert messages[-1] == "sentence 49"
+    assert len(messages) == len(set(messages)) == 20
+
+
+def test_sentences_belong_to_the_generation_they_were_said_for() -> None:
+    status = Status()
+    messages = lambda: status.snapshot()["messages"]  # noqa: E731
+    status.say("before the first")
+    status.begin("one")
+    status.say("in the first")
+    status.end()
+    assert messages() == ["before the first", "in the first"]
+    status.say("before the second")
+    status.begin("two")
+    assert messages() == ["before the second"]
+
+
+def test_what_a_real_engine_tells(strict: Callable[..., Settings]) -> None:
+    status, stages = Status(), []
+
+    def progress(network: str, stage: str, signature: Any) -> None:
+        status.progress(network, stage, signature)
+        stages.append((stage, status.snapshot()["state"]))
+
+    engine = Engine(strict(), progress)
+    status.attach(engine)
+    net = Net().eval()
+    network = engine.network("unet", net)
+    status.begin("64x64", 3)
+    x = torch.randn(1, 4, 8, 8)
+    for number in (1, 2, 3):
+        assert torch.allclose(network(x), net(x), atol=1e-4)
+        status.step(number, 3)
+    status.end()
+    assert [stage for stage, _ in stages] == ["capture", "convert", "compile", "ready"]
+    assert [state for _, state in stages] == ["preparing"] * 3 + ["running"]
+    found = status.snapshot()
+    assert json.loads(json.dumps(found)) == found
+    (row,) = found["compiled"]
+    assert (row["size"], row["batch"], row["device"], row["precision"]) == ("64x64", 1, "CPU", "f32")
+    assert (row["calls"], row["hits"], row["coverage_percent"], row["in_pytorch"]) == (3, 2, 100.0, {})
+    assert row["compile_seconds"] > 0
+    assert found["networks"]["unet"]["calls"] == 3
+    shares = found["run"]["shares"]
+    assert shares["preparing"] > 0
+    assert shares["unet"] > 0
+    assert 0.9 < sum(shares.values()) < 1.1
+
+
+def test_a_fallback_and_its_reason_are_seen(strict: Callable[..., Settings]) -> None:
+    engine = Engine(strict(fallback="pytorch"))
+    status = Status()
+    status.attach(engine)
+    net = Net().eval()
+    network = engine.network("vae_decode", net)
+    with torch.enable_grad():
+        network(torch.randn(1, 4, 8, 8, requires_grad=True))
+    fallbacks = status.snapshot()["networks"]["vae_decode"]["fallbacks"]
+    assert list(fallbacks.values()) == [1]
+    assert "gradients" in next(iter(fallbacks))
+
+
+def test_it_is_read_while_it_is_fed(strict: Callable[..., Settings]) -> None:
+    engine = Engine(strict())
+    status = Status()
+    engine.progress = status.progress
+    status.attach(engine)
+    net = Net().eval()
+    network = engine.network("unet", net)
+    done, errors, read = threading.Event(), [], [0]
+
+    def reader() -> None:
+        while not done.is_set():
+            try:
+                json.dumps(status.snapshot())
+                read[0] += 1
+            except Exception as error:
+                errors.append(error)
+                return
+
+    readers = [threading.Thread(target=reader) for _ in range(4)]
+    for thread in readers:
+        thread.start()
+    for size in (4, 6, 8):
+        status.begin(str(size), 2)
+        with torch.no_grad():  # gradients are a state of each thread
+            for number in (1, 2):
+                network(torch.randn(1, 4, size, size))
+                status.step(number, 2)
+        status.end()
+    done.set()
+    for thread in readers:
+        thread.join()
+    assert errors == []
+    assert read[0] > 10
+    assert len(status.snapshot()["compiled"]) == 3
