@@ -159,16 +159,16 @@ def serve(options: argparse.Namespace) -> None:
 
     checkpoint = options.checkpoint or write_random_checkpoint(options.folder / "random.safetensors")
     folders = {"out": options.folder / "out", "cache_dir": str(options.folder / "graphs")}
-    studio = page.load(page.Options(checkpoint=checkpoint, **folders))
-    step = studio.status.step
+    generator = page.load(page.Options(checkpoint=checkpoint, **folders))
+    step = generator.status.step
 
     def noted(done: int, total: int) -> None:
         step(done, total)
         print(time.monotonic(), flush=True)
 
-    vars(studio.status)["step"] = noted
+    vars(generator.status)["step"] = noted
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        app = page.application(studio)
+        app = page.application(generator)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 

@@ -2,7 +2,7 @@
 
 // Loaded last, by its name. Puts the status into the panels of a page and answers their buttons. All text from the server is set as text, never as HTML.
 (function () {
-    const ROOT = ".openvino-instruments";
+    const ROOT = ".openvino-view";
     const CHECK_MS = 300;
 
     const part = (root, name) => root.querySelector(`[data-openvino="${name}"]`);
@@ -123,7 +123,7 @@
         for (const root of roots()) setText(part(root, "cache"), OpenVINOText.cache(info));
     }
 
-    const control = (root, field) => document.getElementById(root.id.replace(/instruments$/, field));
+    const control = (root, field) => document.getElementById(root.id.replace(/view$/, field));
     const tips = (root) => Object.entries(JSON.parse(root.dataset.openvinoTips));
 
     // Gradio gives its controls no tooltips, and loses them when it draws a control again.

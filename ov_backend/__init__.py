@@ -18,7 +18,7 @@ __all__ = ["OVBackendError", "Settings", "__version__", "accelerate", "explain",
 
 _LAZY = {
     "accelerate": "ov_backend.pipelines.accelerate",
-    "explain": "ov_backend.report.coverage",
+    "explain": "ov_backend.dynamo.explain",
     "reset": "ov_backend.dynamo.backend",
     "stats": "ov_backend.dynamo.backend",
 }

@@ -1,137 +1,202 @@
-"""From a captured graph to a program, by way of the graph store: lower, partition, convert, keep, find again."""
+"""The compile on one page: a captured graph is lowered, partitioned and converted, by way of the graph cache.
+
+What the converter can do is asked of the converter itself: it names the operators that it refuses. Those are decomposed where
+PyTorch can do that, and stay in PyTorch otherwise; then the graph is partitioned and converted again.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from ov_backend import devices
-from ov_backend.conversion import converter as convert
-from ov_backend.partitioning import partitioner as partition
+from ov_backend import devices, fx_utils, partitioning
 from ov_backend.cache.key import CacheKey, cache_key
-from ov_backend.capture.trace import Captured
-from ov_backend.conversion.converter import Graph
-from ov_backend.errors import ConversionError
-from ov_backend.guards.code_hash import graph_text
 from ov_backend.cache.store import GraphStore
+from ov_backend.capture.trace import Captured
+from ov_backend.conversion import serialization
+from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
+from ov_backend.errors import ConversionError, NothingToCompute
 from ov_backend.lowering import lower
-from ov_backend.lowering.decompositions import REWRITTEN, chosen
-from ov_backend.lowering.decompose import known, take_apart
-from ov_backend.partitioning.partitioner import Coverage
+from ov_backend.lowering.decompose import decompose
+from ov_backend.lowering.decompositions import Table, available, decompositions
 from ov_backend.runtime.program import Program
-from ov_backend.runtime.program import build as build_program
 from ov_backend.settings import Settings
-from ov_backend.guards.signature import TensorSpec
+from ov_backend.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
+#: In each round the converter names operators that it refuses; a graph that needs more rounds than this stays in PyTorch.
+_MAX_ROUNDS = 16
+_REFUSED = "OpenVINO has no conversion for it"
 
-def build(
-    gm: GraphModule,
-    slots: Sequence[str],
-    inputs: Sequence[str],
-    settings: Settings,
-    store: GraphStore | None = None,
-    whole_key: CacheKey | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> Program:
-    """Lower, partition and convert a captured graph, by way of the store.
+
+@dataclass(frozen=True)
+class Compilation:
+    """A captured graph after its compile.
+
+    Attributes:
+        program: what runs.
+        gm: the graph as it was partitioned.
+    """
+
+    program: Program
+    gm: GraphModule
+
+
+class Compiler:
+    """Makes a program of one captured graph.
 
     Args:
-        gm: ATen graph; its placeholders are the slots, then the inputs.
-        slots: names of the weights.
-        inputs: names of the inputs.
+        captured: the graph, its slots and inputs.
         settings: what affects the graph.
-        store: where graphs are kept, or None.
-        whole_key: key to store the graph under if it is not split; without one, the graph's own text is the key.
-        extra: kept with a graph that is stored under ``whole_key``.
-
-    Raises:
-        ConversionError: nothing of it can run in OpenVINO.
+        store: where graphs are kept on disk, or None.
+        key: the key of the graph as a whole; without one, the text of the lowered graph is its key.
+        extra: kept with a graph that is stored as a whole.
     """
-    gm = lowered(gm, settings)
 
-    def converter(part: GraphModule, part_slots: Sequence[str], part_inputs: Sequence[str], whole: bool) -> Graph:
-        name = whole_key if whole and whole_key is not None else _text_key(part, part_slots, part_inputs, settings)
-        found = load(store, name) if store is not None and name is not whole_key else None
-        if found is not None:
-            return found
-        graph = converted(part, part_slots, part_inputs, settings, extra if name is whole_key else None)
-        if store is not None:
-            store.put(str(name), convert.dump(graph), {"ingredients": dict(name.ingredients)})
-        return graph
+    def __init__(
+        self,
+        captured: Captured,
+        settings: Settings,
+        store: GraphStore | None = None,
+        key: CacheKey | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._captured, self._settings, self._store, self._key, self._extra = captured, settings, store, key, extra
+        #: Operators that were refused and decomposed since: they are not decomposed twice.
+        self._decomposed: set[Any] = set()
 
-    return build_program(gm, slots, inputs, settings, converter)
+    def compile(self) -> Compilation:
+        """Lower, partition and convert.
 
+        Raises:
+            NothingToCompute: the graph only hands its inputs back, or is smaller than ``min_block_size``.
+            ConversionError: nothing of it can run in OpenVINO; a graph with symbolic sizes, where any operator cannot.
+        """
+        gm = lowered(self._captured, self._settings)
+        smallest = self._settings.min_block_size
+        if len(fx_utils.operators(gm)) < smallest:
+            raise NothingToCompute(f"the graph is smaller than min_block_size ({smallest})")
+        if self._key is None:  # of the first text, so that another process finds what was converted after some refusals
+            self._key = text_key(gm, self._captured.slots, self._captured.inputs, self._settings)
+            stored = self._load(self._key)
+            if stored is not None:
+                return Compilation(Program.single(stored), gm)
+        in_pytorch = self._unsupported(gm)
+        for _ in range(_MAX_ROUNDS):
+            try:
+                return Compilation(self._convert(gm, in_pytorch), gm)
+            except UnsupportedNodes as error:
+                refused = {node: _REFUSED for node in gm.graph.nodes if node.name in error.nodes}
+                if not set(refused) - set(in_pytorch):
+                    raise
+                smaller = self._decompose(gm, refused)
+                if smaller is not None:
+                    gm, in_pytorch = smaller, self._unsupported(smaller)
+                elif self._captured.retrace is not None:
+                    raise
+                else:
+                    in_pytorch = {**in_pytorch, **refused}
+        raise ConversionError("too many of its operators have no conversion")
 
-def build_dynamic(captured: Captured, settings: Settings, store: GraphStore | None = None) -> Program:
-    """As :func:`build`, for a graph with symbolic sizes: all of it in OpenVINO, or nothing.
+    def _unsupported(self, gm: GraphModule) -> dict[Node, str]:
+        """The operators that must stay in PyTorch; with symbolic sizes the capture has made sure that there are none."""
+        return partitioning.unsupported(gm, self._settings) if self._captured.retrace is None else {}
 
-    Raises:
-        ConversionError: an operator has no conversion, or a size cannot be left open.
-    """
-    slots, inputs, table = captured.slots, captured.inputs, dict[Any, Any]()
-    gm = lower(captured.gm)
-    if len(partition.operators(gm)) < settings.min_block_size:
-        raise ConversionError(f"the graph is smaller than min_block_size ({settings.min_block_size})")
-    name = _text_key(gm, slots, inputs, settings)
-    graph = None if store is None else load(store, name)
-    while graph is None:
+    def _decompose(self, gm: GraphModule, refused: Mapping[Node, str]) -> GraphModule | None:
+        """The graph with its refused operators decomposed; None where that changes nothing."""
+        operators = {node.target for node in refused} - self._decomposed
+        if not available(operators):
+            return None
+        self._decomposed |= operators
+        table = decompositions(self._settings.decompositions, self._decomposed)
+        if self._captured.retrace is not None:
+            return lower(self._captured.retrace(table))
+        smaller = decompose(gm, table)
+        return None if smaller is gm else lower(smaller)
+
+    def _convert(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:
+        slots, inputs = self._captured.slots, self._captured.inputs
+        if not in_pytorch:
+            assert self._key is not None
+            model = self._converted(gm, slots, inputs, self._extra)
+            self._put(self._key, model)
+            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}))
+        return self._convert_parts(gm, in_pytorch)
+
+    def _convert_parts(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:
+        smallest = self._settings.min_block_size
+        split = partitioning.split(fx_utils.copy(gm), in_pytorch, smallest)
+        small = f"in a block of fewer than {smallest} operators"
+        in_pytorch = {**in_pytorch, **{node: small for node in gm.graph.nodes if node.name in split.too_small}}
+        if not split.parts and set(in_pytorch.values()) <= {partitioning.VIEW, small}:
+            raise NothingToCompute("the graph only hands out views")
+        if not split.parts:
+            listed = ", ".join(sorted({f"{node.target} ({why})" for node, why in in_pytorch.items()}))
+            raise ConversionError(f"none of its operators can run in OpenVINO: {listed}")
+        slots = dict(zip(fx_utils.placeholders(split.outer), self._captured.slots))
+        models = {}
+        for node in split.outer.graph.nodes:
+            if node.op == "call_module" and node.target in split.parts:
+                models[node.target] = self._part(partitioning.part_of(split.outer, node, slots))
+        return Program(split.outer, models, tuple(self._captured.slots), partitioning.coverage(gm, in_pytorch))
+
+    def _part(self, part: partitioning.Part) -> WeightlessModel:
+        """One partition, from the store if it is there; a part has no name but its own text."""
+        key = text_key(part.gm, part.slots, part.inputs, self._settings)
+        model = self._load(key)
+        if model is None:
+            model = self._converted(part.gm, part.slots, part.inputs)
+            self._put(key, model)
+        return model
+
+    def _converted(
+        self, gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], extra: Mapping[str, Any] | None = None
+    ) -> WeightlessModel:
+        """Convert directly, and through TorchScript what has neither a direct conversion nor a decomposition."""
+        if self._settings.converter == "ts":
+            try:
+                return convert(gm, slots, inputs, extra, through_torchscript=True)
+            except ConversionError as error:
+                log.warning("%s. It is converted directly instead.", error)
         try:
-            graph = convert.convert(gm, slots, inputs)
-        except convert.Unconverted as refused:
-            more = known(node.target for node in gm.graph.nodes if node.name in refused.nodes)
-            if captured.again is None or not set(more) - set(table):
+            return convert(gm, slots, inputs, extra)
+        except UnsupportedNodes as refused:
+            targets = {node.target for node in gm.graph.nodes if node.name in refused.nodes}
+            if self._captured.retrace is not None or available(targets - self._decomposed):
                 raise
-            table.update(more)
-            gm = lower(captured.again(table))
-            continue
-        if store is not None:
-            store.put(str(name), convert.dump(graph), {"ingredients": dict(name.ingredients)})
-    return Program(None, {"": graph}, tuple(slots), partition.coverage(gm, {}))
-
-
-def converted(
-    part: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings, extra: Mapping[str, Any] | None = None
-) -> Graph:
-    """Convert one partition, by way of TorchScript where the direct way has no conversion and PyTorch no decomposition.
-
-    Raises:
-        ConversionError: neither way leads to a model.
-    """
-    if settings.converter == "ts":
-        try:
-            return convert.convert(part, slots, inputs, extra, by_torchscript=True)
-        except ConversionError as error:
-            log.warning("%s. It is converted directly instead.", error)
-    try:
-        return convert.convert(part, slots, inputs, extra)
-    except convert.Unconverted as refused:
-        if known(node.target for node in part.graph.nodes if node.name in refused.nodes):
+            try:
+                return convert(gm, slots, inputs, extra, through_torchscript=True)
+            except ConversionError as error:
+                log.debug("%s", error)
             raise
-        try:
-            return convert.convert(part, slots, inputs, extra, by_torchscript=True)
-        except ConversionError as error:
-            log.debug("%s", error)
-        raise
+
+    def _load(self, key: CacheKey) -> WeightlessModel | None:
+        return None if self._store is None else load(self._store, key)
+
+    def _put(self, key: CacheKey, model: WeightlessModel) -> None:
+        if self._store is not None:
+            self._store.put(str(key), serialization.dump(model))
 
 
-def lowered(gm: GraphModule, settings: Settings) -> GraphModule:
-    """The graph as it is partitioned: what the user wants taken apart is, and every pass has run."""
-    return lower(take_apart(gm, {**REWRITTEN, **chosen(settings.decompositions)}))
+def lowered(captured: Captured, settings: Settings) -> GraphModule:
+    """The graph as it is partitioned: decomposed as the user and OpenVINO need it, after all passes."""
+    if captured.retrace is not None:  # it was traced with these decompositions
+        return lower(captured.gm)
+    return lower(decompose(captured.gm, first_decompositions(settings)))
 
 
-def as_program(graph: Graph) -> Program:
-    """A program that is one stored graph and nothing else."""
-    operators = sum(op.get_type_name() not in ("Parameter", "Constant", "Result") for op in graph.model.get_ops())
-    return Program(None, {"": graph}, tuple(spec.name for spec in graph.slots), Coverage(operators, {}, {}))
+def first_decompositions(settings: Settings) -> Table:
+    """What every graph is decomposed with before the converter sees it."""
+    return decompositions(settings.decompositions)
 
 
-def key(code: str, inputs: object, slots: object, settings: Settings, extra: str = "") -> CacheKey:
+def graph_key(code: str, inputs: object, slots: object, settings: Settings, extra: str = "") -> CacheKey:
     """The key of a graph under these versions of torch and OpenVINO."""
     versions = {"torch": str(torch.__version__), "openvino": devices.openvino_version()}
     return cache_key(
@@ -139,22 +204,23 @@ def key(code: str, inputs: object, slots: object, settings: Settings, extra: str
     )
 
 
-def _text_key(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings) -> CacheKey:
-    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    specs = [str(TensorSpec.of(name, node.meta["val"])) for name, node in zip([*slots, *inputs], placeholders)]
-    return key(graph_text(gm), specs[len(slots) :], specs[: len(slots)], settings)
+def text_key(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings) -> CacheKey:
+    """The key of a lowered graph by its own text."""
+    names = [*slots, *inputs]
+    specs = [str(TensorSpec.of(name, node.meta["val"])) for name, node in zip(names, fx_utils.placeholders(gm))]
+    return graph_key(fx_utils.graph_text(gm), specs[len(slots) :], specs[: len(slots)], settings)
 
 
-def load(store: GraphStore, name: CacheKey) -> Graph | None:
-    """A graph from the store; an entry that cannot be read is removed, warned of, and made anew."""
-    files = store.get(str(name))
+def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
+    """A model from the store; an entry that cannot be read is removed, and the log says so."""
+    files = store.get(str(key))
     if files is None:
         return None
     try:
-        return convert.load(files)
+        return serialization.load(files)
     except ConversionError as error:
         log.warning("Ignoring a stored graph: %s. It will be made anew.", error)
-        store.remove(str(name))
+        store.remove(str(key))
         return None
 
 

@@ -39,7 +39,7 @@ class Interrupted(OVBackendError):
     """Whoever waited for a network to be prepared was asked to stop; no fallback, and nothing is answered."""
 
 
-class SwapError(OVBackendError):
+class PatchError(OVBackendError):
     """A forward is already swapped, or was replaced by somebody else in the meantime."""
 
 

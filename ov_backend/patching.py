@@ -9,27 +9,27 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import SwapError
+from ov_backend.errors import PatchError
 
 _ABSENT = object()
 
 #: Attribute that marks a function put in place by :mod:`ov_backend.patching`.
-SWAPPED = "_ov_backend_swapped"
+PATCHED = "_ov_backend_patched"
 
 
-def is_ours(value: object) -> bool:
+def is_patched(value: object) -> bool:
     """Whether a function is one that :mod:`ov_backend.patching` put in place: no part of anybody's code."""
-    return hasattr(value, SWAPPED)
+    return hasattr(value, PATCHED)
 
 
-def theirs(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """What stands in a place as far as anybody else is concerned: the function below ours, if ours is there."""
-    while isinstance(value, types.FunctionType) and is_ours(value):
+    while isinstance(value, types.FunctionType) and is_patched(value):
         value = value.__wrapped__  # type: ignore[attr-defined]
     return value
 
 
-class Swap:
+class Patch:
     """One attribute of one object, replaced until :meth:`undo`.
 
     Args:
@@ -38,14 +38,14 @@ class Swap:
         make: makes the replacement from the original (what ``getattr`` finds now).
 
     Raises:
-        SwapError: the attribute is already swapped.
+        PatchError: the attribute is already swapped.
     """
 
     def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._owner, self._name = owner, name
         self._own = vars(owner).get(name, _ABSENT)
-        if is_ours(self._own):
-            raise SwapError(f"{_named(owner)}.{name} is already accelerated; restore it before accelerating it again.")
+        if is_patched(self._own):
+            raise PatchError(f"{_named(owner)}.{name} is already accelerated; restore it before accelerating it again.")
         self.original: Callable[..., Any] = getattr(owner, name)
         made = make(self.original)
         self._active = True
@@ -55,12 +55,12 @@ class Swap:
             # whoever took hold of this function while it was in place may call it long after
             return made(*args, **kwargs) if self._active else self.original(*args, **kwargs)
 
-        setattr(replacement, SWAPPED, True)
+        setattr(replacement, PATCHED, True)
         self._replacement = replacement
         setattr(owner, name, replacement)
 
     def undo(self) -> bool:
-        """Put the exact original back; False if somebody else has replaced it since (theirs is then left alone)."""
+        """Put the exact original back; False if somebody else has replaced it since (unwrap is then left alone)."""
         if not self._active:
             return True
         self._active = False
@@ -73,7 +73,7 @@ class Swap:
         return True
 
 
-class Lifted:
+class Unshadow:
     """An attribute taken off one instance, so that its class's is reached, until :meth:`undo`."""
 
     def __init__(self, owner: Any, name: str) -> None:
@@ -81,13 +81,13 @@ class Lifted:
         self._own = vars(owner).pop(name)
 
     def undo(self) -> bool:
-        """Put the exact attribute back; False if somebody else has put one there since (theirs is then left alone)."""
+        """Put the exact attribute back; False if somebody else has put one there since (unwrap is then left alone)."""
         return vars(self._owner).setdefault(self._name, self._own) is self._own
 
 
-def swap_forward(module: torch.nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Swap:
+def patch_forward(module: torch.nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:
     """Replace one module instance's forward; its class and all other instances stay as they are."""
-    return Swap(module, "forward", make)
+    return Patch(module, "forward", make)
 
 
 def _named(owner: Any) -> str:

@@ -1,9 +1,15 @@
-"""The one map between torch and OpenVINO element types, and tensors that share memory across it."""
+"""The one map between torch and OpenVINO element types, tensors that share memory, and the description of a tensor."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import openvino as ov
 import torch
+
+from ov_backend.errors import CaptureError
 
 _PAIRS: tuple[tuple[torch.dtype, ov.Type], ...] = (
     (torch.float32, ov.Type.f32),
@@ -40,3 +46,51 @@ def share(tensor: torch.Tensor) -> ov.Tensor:
 def constant(tensor: torch.Tensor, shared: bool) -> ov.Node:
     """An OpenVINO constant with the content of a contiguous CPU tensor; ``shared``: over its memory, as :func:`share`."""
     return ov.op.Constant(share(tensor), shared_memory=shared)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and dtype of one tensor of a graph; -1 is a size that is left open."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> TensorSpec:
+        """The description of a live tensor.
+
+        Raises:
+            CaptureError: its dtype or layout is one that OpenVINO does not have.
+        """
+        if tensor.dtype not in TO_NAME or tensor.layout is not torch.strided:
+            raise CaptureError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, which OpenVINO does not have")
+        return cls(name, tuple(map(_size, tensor.shape)), TO_NAME[tensor.dtype])
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a size is left open."""
+        return -1 in self.shape
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape fits."""
+        return len(shape) == len(self.shape) and all(own in (-1, size) for own, size in zip(self.shape, shape))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+def _size(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    known = size.node.maybe_as_int()
+    return -1 if known is None else int(known)
+
+
+def nested_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested tuples and lists, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from nested_tensors(item)

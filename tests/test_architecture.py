@@ -14,7 +14,7 @@ PACKAGE = ROOT / "ov_backend"
 LEAVES = {"errors", "version", "settings", "dtypes", "devices", "cache_key", "structure", "signature"}
 LEAVES |= {"graph_store", "graph_file"}
 STAGES = {"capture", "lowering", "partition", "convert", "compiled", "cpu_forms", "cpu_angles", "program", "fingerprint"}
-STAGES |= {"hazards", "integers", "fx_values", "claims", "cpu_types", "frontend", "lazy_code"}
+STAGES |= {"side_effects", "integers", "fx_values", "claims", "cpu_types", "frontend", "lazy_code"}
 MAY_IMPORT_OPENVINO = {"dtypes", "devices", "convert", "frontend", "compiled", "cpu_forms", "cpu_angles", "cpu_types"}
 HOST = {"webui"}
 

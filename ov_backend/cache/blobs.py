@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ov_backend import devices
-from ov_backend.cache.key import cache_key
 from ov_backend.cache.entry_file import BLOBS
+from ov_backend.cache.key import cache_key
 from ov_backend.cache.store import GraphStore
 from ov_backend.settings import Settings
 

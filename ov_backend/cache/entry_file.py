@@ -59,15 +59,15 @@ class Kind:
         return re.fullmatch(rf"[0-9a-f]+{suffix}|[0-9a-f]+\.\w+{temporary}", name) is not None
 
 
-GRAPHS = Kind(".ovgraph", "ov_backend graph 1", 256 << 20, packed=True)
+GRAPHS = Kind(".ovgraph", "ov_backend graph 2", 256 << 20, packed=True)
 #: What a device made of a graph and its weights: as large as the weights.
-BLOBS = Kind(".ovblob", "ov_backend blob 1", 64 << 30, packed=False)
+BLOBS = Kind(".ovblob", "ov_backend blob 2", 64 << 30, packed=False)
 
 
-def pack(file: IO[bytes], kind: Kind, key: str, files: Mapping[str, bytes], meta: Mapping[str, Any]) -> None:
+def pack(file: IO[bytes], kind: Kind, key: str, files: Mapping[str, bytes]) -> None:
     """Write an entry."""
     sizes = {name: len(data) for name, data in files.items()}
-    manifest = {"format": kind.format, "key": key, "meta": dict(meta), "sizes": sizes}
+    manifest = {"format": kind.format, "key": key, "sizes": sizes}
     method = zipfile.ZIP_DEFLATED if kind.packed else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w", method, compresslevel=1 if kind.packed else None) as archive:
         archive.writestr(MANIFEST, json.dumps(manifest, sort_keys=True))
@@ -93,12 +93,6 @@ def unpack(path: Path, kind: Kind, key: str) -> dict[str, bytes]:
         if not isinstance(sizes, dict) or set(sizes) != set(members) - {MANIFEST}:
             raise ValueError("its manifest does not fit its contents")
         return {name: _member(archive, members[name], size) for name, size in sizes.items()}
-
-
-def read_manifest(path: Path, kind: Kind) -> dict[str, Any]:
-    """What an entry says of itself; raises as :func:`unpack`."""
-    with _open(path, kind) as file, zipfile.ZipFile(file) as archive:
-        return _manifest(archive, kind)
 
 
 def _manifest(archive: zipfile.ZipFile, kind: Kind) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The key of a stored graph: a list of named ingredients, hashed.
 
-Weights are never among them, for none are stored. Two keys can be held against each other with :func:`explain`,
+Weights are never among them, for none are stored. Two keys can be held against each other with :func:`differing_ingredients`,
 so that a miss always has a name. The layout follows jax's ``cache_key``: one function, named ingredients.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Raised whenever capture, lowering or conversion change what they produce: entries made before are then missed.
-LOWERING_VERSION = 3
+LOWERING_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def cache_key(
     return CacheKey(_digest(_text(ingredients)), ingredients)
 
 
-def explain(a: CacheKey, b: CacheKey) -> list[str]:
+def differing_ingredients(a: CacheKey, b: CacheKey) -> list[str]:
     """The names of the ingredients in which two keys differ; empty when they are the same key."""
     left, right = dict(a.ingredients), dict(b.ingredients)
     return [name for name in left if left[name] != right.get(name)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.cache.memory import give_back, total_memory
+from ov_backend.cache.memory import release_free_memory, total_memory
 
 MIB = 1 << 20
 #: Share of the machine's memory that compiled graphs may take when nobody gives a budget.
@@ -65,11 +65,6 @@ class MemoryLRU:
         """What is held under ``key``, or None; no use of it, and safe while another thread uses the store."""
         return self._held.get(key)
 
-    def size(self, key: Hashable) -> int:
-        """Measured bytes of one value; 0 if it is held no more."""
-        held = self.peek(key)
-        return held.bytes if held is not None else 0
-
     def put(self, key: Hashable, value: Any, size: int) -> None:
         """Keep a value that was measured to take ``size`` bytes, and let go of the oldest ones over the budget."""
         with self._lock:
@@ -77,14 +72,14 @@ class MemoryLRU:
             self._held.move_to_end(key)
         self.shrink()
 
-    def drop(self, wanted: Callable[[Hashable, Any], bool]) -> int:
-        """Let go of the values for which ``wanted(key, value)`` holds, and of their memory; how many there were."""
+    def evict(self, wanted: Callable[[Hashable, Any], bool]) -> int:
+        """Evict the values for which ``wanted(key, value)`` holds, and release their memory; returns how many there were."""
         with self._lock:
             gone = [key for key, held in self._held.items() if wanted(key, held.value)]
             for key in gone:
                 del self._held[key]
         if gone:
-            give_back()
+            release_free_memory()
         return len(gone)
 
     def shrink(self) -> None:
@@ -96,7 +91,7 @@ class MemoryLRU:
                 evicted += 1
             self.evictions += evicted
         if evicted:
-            give_back()
+            release_free_memory()
 
 
 class CountLRU:

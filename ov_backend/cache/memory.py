@@ -50,7 +50,7 @@ def total_memory() -> int:
     return total
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Collect garbage, and hand memory that is free back to the system where the C library would keep it."""
     gc.collect()
     if sys.platform == "linux":

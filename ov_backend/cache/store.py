@@ -17,9 +17,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, pack, read_manifest, unpack
+from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, pack, unpack
 
 try:
     import fcntl
@@ -72,25 +71,25 @@ class GraphStore:
             os.utime(path)
         return files
 
-    def put(self, key: str, files: Mapping[str, bytes], meta: Mapping[str, Any] | None = None) -> bool:
+    def put(self, key: str, files: Mapping[str, bytes]) -> bool:
         """Store byte strings under ``key``, whole or not at all; False (and one warning) where that is impossible."""
         path = self._path(key)
         try:
-            self._write_persistently(path, files, meta or {})
+            self._write_persistently(path, files)
         except (OSError, ValueError) as error:
             self._warn(f"Cannot store a {self.kind.what} in {self.folder}: {_line(error)}. It is kept in memory only.")
             return False
         self._trim(path)
         return True
 
-    def _write_persistently(self, path: Path, files: Mapping[str, bytes], meta: Mapping[str, Any]) -> None:
+    def _write_persistently(self, path: Path, files: Mapping[str, bytes]) -> None:
         """Write; again, if another process took the folder, or the temporary file before it was locked, away just then."""
         for _ in range(_TRIES - 1):
             with contextlib.suppress(FileNotFoundError):
-                return self._write(path, files, meta)
-        return self._write(path, files, meta)
+                return self._write(path, files)
+        return self._write(path, files)
 
-    def _write(self, path: Path, files: Mapping[str, bytes], meta: Mapping[str, Any]) -> None:
+    def _write(self, path: Path, files: Mapping[str, bytes]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f"{path.stem[:8]}.", suffix=self.kind.temporary, dir=self.folder)
         temporary = Path(name)
@@ -99,7 +98,7 @@ class GraphStore:
                 if hasattr(os, "fchmod"):
                     os.fchmod(handle, 0o644)  # of use to everybody: there is nothing private in a graph
                 _lock(handle)  # for as long as it is written; the system lets go of it if this process is killed
-                pack(file, self.kind, path.stem, files, meta)
+                pack(file, self.kind, path.stem, files)
                 file.flush()
                 os.fsync(handle)
                 temporary.replace(path)
@@ -120,14 +119,6 @@ class GraphStore:
                 stat = path.stat()
                 found.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
         return sorted(found, key=lambda e: e.used)
-
-    def meta(self, key: str) -> dict[str, Any]:
-        """What was said about an entry when it was put; empty where it cannot be read."""
-        try:
-            meta = read_manifest(self._path(key), self.kind).get("meta")
-        except DAMAGE:
-            return {}
-        return meta if isinstance(meta, dict) else {}
 
     def verify(self) -> dict[str, str]:
         """The entries that cannot be used, with the reason of each; reads every byte."""

@@ -7,7 +7,6 @@ decide by a size becomes a condition; a call that does not meet all of them is n
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,37 +18,32 @@ from torch._dynamo.source import ConstantSource
 from torch._guards import tracing
 from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ov_backend.partitioning import int64_range as integers
-from ov_backend.partitioning import partitioner as partition
-from ov_backend.capture.trace import TRACING
-from ov_backend.errors import CaptureError, ConversionError
-from ov_backend.lowering.functionalize import mutates, remove_writes
 from ov_backend.capture.opaque_attention import WholeAttention, write_attention
-from ov_backend.settings import Settings, operator_name
+from ov_backend.capture.trace import TRACING
+from ov_backend.errors import CaptureError
+from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
 
 _aten = torch.ops.aten
 
-#: Where int64 values grow with the sizes, these may grow by the first factor with which such values still fit 32 bits.
-_FACTORS = (64, 8)
-
-
 @dataclass(frozen=True)
-class Symbolic:
-    """One trace.
+class SymbolicTrace:
+    """One trace with symbolic sizes.
 
     Attributes:
         gm: ATen graph; its placeholders are the slots, then the inputs; sizes are computed in it.
-        serves: whether it is right for inputs of these shapes.
+        sizes: for every symbol the size that it had in the traced call.
+        meets_conditions: whether inputs of these shapes take the same way through the traced code.
     """
 
     gm: GraphModule
-    serves: Callable[[tuple[tuple[int, ...], ...]], bool]
+    sizes: Mapping[Any, int]
+    meets_conditions: Callable[[tuple[tuple[int, ...], ...]], bool]
 
 
 def trace(
@@ -58,8 +52,7 @@ def trace(
     inputs: Sequence[torch.Tensor],
     dims: Mapping[int, tuple[int, ...]],
     decompositions: Mapping[Any, Any],
-    settings: Settings,
-) -> Symbolic:
+) -> SymbolicTrace:
     """Trace ``function(slots, inputs)`` with symbols for some sizes.
 
     Args:
@@ -67,12 +60,10 @@ def trace(
         slots: weights; their sizes are fixed.
         inputs: one call's tensors; only shape and dtype are used.
         dims: which dimensions of which inputs are symbols.
-        decompositions: operators that are taken apart.
-        settings: which operators may not run in OpenVINO.
+        decompositions: how operators are decomposed.
 
     Raises:
-        CaptureError: Python code depends on values, or sizes are 0 or 1.
-        ConversionError: an operator has to stay in PyTorch.
+        CaptureError: Python code depends on values, sizes are 0 or 1, or the code writes to its inputs or weights.
     """
     gm, env, fakes = _traced(function, slots, inputs, dims, decompositions)
     if any(mutates(node) for node in gm.graph.nodes):
@@ -82,18 +73,13 @@ def trace(
             raise CaptureError(f"it writes to its inputs or weights ({node.target})")
     gm = write_attention(gm)
     sizes = {fakes[i].shape[d].node.expr: int(inputs[i].shape[d]) for i in dims for d in dims[i]}
-    factor = _check(gm, sizes, settings)
-    limits = tuple(tuple(max(1, size) * factor for size in tensor.shape) for tensor in inputs)
-    _as_the_converter_knows(gm)
 
     @functools.lru_cache(maxsize=4096)
-    def serves(shapes: tuple[tuple[int, ...], ...]) -> bool:
-        if any(size > limit for shape, most in zip(shapes, limits) for size, limit in zip(shape, most)):
-            return False
+    def meets_conditions(shapes: tuple[tuple[int, ...], ...]) -> bool:
         metas = [torch.empty(shape, dtype=fake.dtype, device="meta") for shape, fake in zip(shapes, fakes)]
         return bool(env.evaluate_guards_for_args(fakes, metas))
 
-    return Symbolic(gm, serves)
+    return SymbolicTrace(gm, sizes, meets_conditions)
 
 
 def _traced(
@@ -112,7 +98,7 @@ def _traced(
             weights = [mode.from_tensor(slot, static_shapes=True) for slot in slots]
             fakes = [_symbols(mode, tensor, dims[i], f"input_{i}") for i, tensor in enumerate(inputs)]
             with enable_python_dispatcher(), WholeAttention():
-                gm = remove_writes(make_fx(function, decomposition_table=dict(table))(weights, list(fakes)))
+                gm = functionalize_intermediates(make_fx(function, decomposition_table=dict(table))(weights, list(fakes)))
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
@@ -150,56 +136,7 @@ class _Unconditional(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
 
 
-def _check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> float:
-    """By what factor the sizes may grow.
-
-    Raises:
-        ConversionError: an operator must stay in PyTorch whatever the sizes.
-    """
-    reasons: dict[Node, str] = dict.fromkeys(partition.handed_out(gm), partition.VIEW)
-    now = _concrete(gm, sizes)
-    for node in partition.operators(now):
-        why = partition.reason(node, settings) if _computes_tensors(node) else ""
-        reasons.update({node: why} if why else {})
-    large = {} if settings.truncate_long_and_double else integers.too_large(now, settings.wide_integers)
-    for node, why in {**reasons, **large}.items():
-        raise ConversionError(f"{operator_name(node.target)} {why}")
-    for factor in _FACTORS:
-        then = _concrete(gm, {symbol: size * factor for symbol, size in sizes.items()})
-        if integers.largest(then, settings.wide_integers) == integers.largest(now, settings.wide_integers):
-            return math.inf
-        if settings.truncate_long_and_double or not integers.too_large(then, settings.wide_integers):
-            return factor
-    return 1
-
-
-def _computes_tensors(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
-
-
-def _concrete(gm: GraphModule, sizes: Mapping[Any, int]) -> GraphModule:
-    """A copy in which every value has the sizes it gets from these."""
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for old, new in zip(gm.graph.nodes, graph.nodes):
-        new.meta = dict(old.meta)
-        if "val" in old.meta:
-            new.meta["val"] = _value(old.meta["val"], sizes)
-    return GraphModule(gm, graph)
-
-
-def _value(value: Any, sizes: Mapping[Any, int]) -> Any:
-    if isinstance(value, (tuple, list)):
-        return type(value)(_value(item, sizes) for item in value)
-    if isinstance(value, torch.Tensor):
-        return torch.empty((), dtype=value.dtype, device="meta").expand([_value(size, sizes) for size in value.shape])
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        found = value.node.expr.subs(dict(sizes))
-        return int(found) if isinstance(value, torch.SymInt) else float(found)
-    return value
-
-
-def _as_the_converter_knows(gm: GraphModule) -> None:
+def spell_sizes_for_the_converter(gm: GraphModule) -> None:
     """Spell sizes and what is computed of them as the converter does."""
     for node in list(gm.graph.nodes):
         with gm.graph.inserting_before(node):

@@ -22,15 +22,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from ov_backend.capture.module_state import ModuleState
+from ov_backend.capture.observer import Observer
 from ov_backend.errors import CaptureError
-from ov_backend.guards.code_hash import only_written
 from ov_backend.fx_utils import lazy_code
-from ov_backend.lowering.functionalize import mutates, remove_writes
 from ov_backend.guards.pytree import Spec, flatten
+from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
 
 #: One trace at a time in a process: torch patches its module class while it traces.
 TRACING = threading.RLock()
-_ABSENT = object()
 
 #: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
 #: literals of the code (``torch.tensor([0.5])``); larger ones make a graph unfit for the disk.
@@ -46,33 +46,16 @@ class Captured:
         slots: names of the weights, in the placeholders' order.
         inputs: names of the inputs, in the placeholders' order.
         output: description of what the call returns, over the graph's flat outputs.
-        baked: why the graph holds values that are no literals and no weights (it is then not stored), or "".
-        again: sizes are symbols in the graph, and this traces it with more decompositions; or None.
+        unlifted: why the graph holds constants that are no literals and no weights (it is then not stored), or "".
+        retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
     """
 
     gm: GraphModule
     slots: tuple[str, ...]
     inputs: tuple[str, ...]
     output: Spec
-    baked: str = ""
-    again: Callable[[Mapping[Any, Any]], GraphModule] | None = None
-
-
-def weights_of(module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
-    """Every tensor that a module's result depends on: parameters, buffers, and tensors kept as plain attributes.
-
-    A tensor that stands under two names is listed once. Plain attributes are named ``path!attribute``; those in
-    ``ignore`` are left out (a host's backups of weights), and those that a forward notes and nobody reads.
-    """
-    weights: dict[str, torch.Tensor] = dict(module.named_parameters())
-    weights.update(module.named_buffers())
-    known = {id(tensor) for tensor in weights.values()}
-    for path, child in module.named_modules():
-        for name, value in vars(child).items():
-            if isinstance(value, torch.Tensor) and id(value) not in known and name not in ignore | only_written(type(child)):
-                known.add(id(value))
-                weights[f"{path}!{name}"] = value
-    return weights
+    unlifted: str = ""
+    retrace: Callable[[Mapping[Any, Any]], GraphModule] | None = None
 
 
 class _Slots(TorchFunctionMode):
@@ -80,28 +63,38 @@ class _Slots(TorchFunctionMode):
 
     Args:
         slots: pairs of a live weight and the tensor that stands for it.
+        observer: paused while torch's own code runs.
     """
 
-    def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]], observer: Observer) -> None:
         super().__init__()
+        self._observer = observer
         self._slots = {id(weight): slot for weight, slot in slots}
         self._weights = [weight for weight, _ in slots]  # an id is only good as long as its object lives
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs or {}))
-        if func is torch.nn.functional.pad:
-            return _pad(*args, **kwargs)
-        return func(*args, **kwargs)
+        with self._observer.paused():
+            args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs or {}))
+            if func is torch.nn.functional.pad:
+                return _pad(*args, **kwargs)
+            return func(*args, **kwargs)
 
     def _slot(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._slots.get(id(tensor), tensor)
 
 
 @contextlib.contextmanager
-def in_place_of(weights: Sequence[torch.Tensor], slots: Sequence[torch.Tensor]) -> Iterator[None]:
+def in_place_of(
+    module: torch.nn.Module, weights: Sequence[torch.Tensor], slots: Sequence[torch.Tensor]
+) -> Iterator[None]:
     """While active, in this thread, slots stand for weights, and what a forward notes on its modules is undone."""
-    with _untouched(), _Slots(list(zip(weights, slots))):
-        yield
+    state, observer = ModuleState(module), Observer()
+    try:
+        with observer, _Slots(list(zip(weights, slots)), observer):
+            yield
+    finally:
+        observer.undo()
+        state.remove_fakes()
 
 
 def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
@@ -139,7 +132,7 @@ def capture(
 
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
-        with in_place_of(live, slots):
+        with in_place_of(module, live, slots):
             result = forward(*args, **kwargs)
         leaves, spec = flatten(result)
         specs.append(spec)
@@ -148,7 +141,7 @@ def capture(
     live = list(weights.values())
     gm = trace(run, live, list(tensors))
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
-    return replace(captured, baked=baked(gm))
+    return replace(captured, unlifted=unlifted_constants(gm))
 
 
 def trace(
@@ -163,7 +156,7 @@ def trace(
         CaptureError: Python code depends on a tensor's values, or a tensor from outside is written to.
     """
     try:
-        gm = remove_writes(_make_fx(function, slots, inputs, decompositions))
+        gm = functionalize_intermediates(_make_fx(function, slots, inputs, decompositions))
         if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
             gm = _make_fx(functionalize(gm, remove="mutations"), slots, inputs, decompositions)
     except CaptureError:
@@ -193,7 +186,7 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     return FakeTensor(mode, like, tensor.device)  # as from_tensor makes it, which looks into much more than a plain one has
 
 
-def baked(gm: GraphModule) -> str:
+def unlifted_constants(gm: GraphModule) -> str:
     """Why a graph holds values that are no literals and no weights, or ""."""
     for node in gm.graph.nodes:
         if node.op == "get_attr":
@@ -201,42 +194,6 @@ def baked(gm: GraphModule) -> str:
             if isinstance(value, torch.Tensor) and value.numel() > LITERAL_ELEMENTS:
                 return f"the code brings in a tensor of {value.numel()} elements that is no attribute of the module"
     return ""
-
-
-@contextlib.contextmanager
-def _untouched() -> Iterator[None]:
-    """Undo what the forward notes on its modules: under a trace that would leave fake tensors in a live module.
-
-    Only what this thread sets is undone; what another sets in the meantime is no business of the trace.
-    """
-    thread, original = threading.get_ident(), torch.nn.Module.__setattr__
-    noted: dict[tuple[int, str], tuple[dict[str, Any], str, Any, Any]] = {}
-
-    def note(module: torch.nn.Module, name: str, value: Any) -> None:
-        # the tracer keeps the literals it meets on a bare Module of its own; these must stay
-        if threading.get_ident() == thread and type(module) is not torch.nn.Module:
-            table = _table(module, name)
-            before = noted.get((id(table), name), (table, name, table.get(name, _ABSENT), None))[2]
-            noted[id(table), name] = table, name, before, value
-        original(module, name, value)
-
-    torch.nn.Module.__setattr__ = note
-    try:
-        yield
-    finally:
-        torch.nn.Module.__setattr__ = original
-        for table, name, before, value in noted.values():
-            if table.get(name, _ABSENT) is value:
-                if before is _ABSENT:
-                    del table[name]
-                else:
-                    table[name] = before
-
-
-def _table(module: torch.nn.Module, name: str) -> dict[str, Any]:
-    """Where a module keeps an attribute of this name."""
-    own = vars(module)
-    return next((own[table] for table in ("_parameters", "_buffers", "_modules") if name in own.get(table, ())), own)
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ov_backend.cli.arguments import size
 from ov_backend.errors import OVBackendError
-from ov_backend.ui.controller import LARGEST, MAX_BATCH, SMALLEST, STEP
+from ov_backend.pipelines.sizes import MAX_BATCH
 from ov_backend.settings import BLOB_CACHES, PRECISIONS, Settings
 
 if TYPE_CHECKING:
@@ -39,34 +40,34 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Make everything ready; the exit code is 0, or 1 where a network stays in PyTorch."""
-    device = {"device": given.device} if given.device is not None else {}
-    settings = Settings(precision=given.precision, cache_dir=given.cache_dir, blob_cache=given.blob_cache, **device)
+    device = {"device": options.device} if options.device is not None else {}
+    settings = Settings(precision=options.precision, cache_dir=options.cache_dir, blob_cache=options.blob_cache, **device)
     from ov_backend import devices
 
     devices.check(settings)  # before a checkpoint of gigabytes is read
     try:
         from ov_backend.checkpoint import load_pipeline
-        from ov_backend.pipelines.sizes import own_size
         from ov_backend.pipelines import accelerate
+        from ov_backend.pipelines.sizes import own_size
     except ImportError as error:
         raise OVBackendError(f"Reading a checkpoint needs more packages ({error}): pip install 'ov-backend[demo]'") from error
-    pipe = load_pipeline(given.checkpoint)
+    pipe = load_pipeline(options.checkpoint)
     pipe.set_progress_bar_config(disable=True)
-    wanted = given.sizes or [own_size(pipe)]
+    wanted = options.sizes or [own_size(pipe)]
 
     def say(text: str) -> None:
-        stream = sys.stderr if given.json else sys.stdout
+        stream = sys.stderr if options.json else sys.stdout
         stream.write(f"{text}\n")
         stream.flush()
 
     with accelerate(pipe, settings) as accelerated:
-        made = prepare(accelerated, wanted, given.batch, {"guidance_scale": given.guidance}, say)
+        made = prepare(accelerated, wanted, options.batch, {"guidance_scale": options.guidance}, say)
         store = accelerated.engine.store
         fallbacks = {name: values["fallbacks"] for name, values in accelerated.stats().items() if values["fallbacks"]}
     folder = str(store.folder) if store is not None else None
-    if given.json:
+    if options.json:
         result = {"folder": folder, "ready": [asdict(each) for each in made], "fallbacks": fallbacks}
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
@@ -127,7 +128,7 @@ def sizes(text: str) -> list[tuple[int, int]]:
     Raises:
         ArgumentTypeError: one of them is no size that can be made; the message says which and what would do.
     """
-    return [_size(each) for each in text.split(",")]
+    return [size(each) for each in text.split(",")]
 
 
 def batches(text: str) -> list[int]:
@@ -142,15 +143,3 @@ def batches(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"{each!r} is no batch; give whole numbers from 1 to {MAX_BATCH}, as 1,2")
         found.append(int(each))
     return found
-
-
-def _size(text: str) -> tuple[int, int]:
-    sides = [side.strip() for side in text.lower().split("x")]
-    if len(sides) not in (1, 2) or not all(side.isdecimal() and len(side) < 6 for side in sides):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 512x768 or 512")
-    for side in map(int, sides):
-        if side % STEP or not SMALLEST <= side <= LARGEST:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} holds {side}; width and height must be multiples of {STEP} from {SMALLEST} to {LARGEST}"
-            )
-    return int(sides[0]), int(sides[-1])

@@ -7,22 +7,34 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ov_backend.cli.arguments import add_command
 from ov_backend.errors import SettingsError
-from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.report.coverage import Report, explain, of_module
 from ov_backend.settings import Settings
 
+if TYPE_CHECKING:
+    from ov_backend.report.coverage import Report
 
-def run(given: argparse.Namespace) -> int:
+
+def add(commands: Any) -> None:
+    """Add the subcommand to the command line."""
+    text = "Report how much of a checkpoint's networks, or of a module, runs in OpenVINO."
+    parser = add_command(commands, "report", run, text)
+    what = "a checkpoint file, or module:callable that returns (model, inputs); inputs are a tuple, or a dict of keywords"
+    parser.add_argument("target", metavar="CHECKPOINT|module:callable", help=what)
+    parser.add_argument("--size", type=int, default=512, help="width and height of a checkpoint's picture, default 512")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the partitions into this file")
+
+
+def run(options: argparse.Namespace) -> int:
     """Make the report; the exit code is 0."""
-    report = of_target(given.target, given.size)
-    sys.stdout.write((report.json() if given.json else report.text()) + "\n")
-    if given.svg is not None:
-        given.svg.write_text(report.svg(), encoding="utf-8")
+    report = of_target(options.target, options.size)
+    sys.stdout.write((report.json() if options.json else report.text()) + "\n")
+    if options.svg is not None:
+        options.svg.write_text(report.svg(), encoding="utf-8")
     return 0
 
 
@@ -35,6 +47,8 @@ def of_target(target: str, size: int = 512) -> Report:
     """
     if Path(target).is_file():
         return of_checkpoint(Path(target), size)
+    from ov_backend.dynamo.explain import explain
+
     name, colon, attribute = target.partition(":")
     if not colon:
         raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
@@ -54,6 +68,8 @@ def of_target(target: str, size: int = 512) -> Report:
 def of_checkpoint(path: Path, size: int) -> Report:
     """The report on every network of a checkpoint, for one picture of ``size`` pixels with and without its prompt."""
     from ov_backend.checkpoint import load_pipeline
+    from ov_backend.pipelines.accelerate import networks_of
+    from ov_backend.report.coverage import Report, of_module
 
     pipe = load_pipeline(path)
     found = []

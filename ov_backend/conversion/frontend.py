@@ -5,6 +5,7 @@ Its decoder looks every operand's place up in a list, node by node: a fifth of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, SupportsIndex
@@ -41,3 +42,10 @@ class _Places(list[Node]):
         if node not in self._places:
             raise ValueError(f"{node} is not among the nodes")
         return self._places[node]
+
+
+def summary(error: Exception) -> str:
+    """The part of a conversion error that says what is wrong."""
+    text = str(error)
+    found = re.search(r"Summary:\s*(.*)", text, re.DOTALL)
+    return " ".join((found.group(1) if found else text).split())[:300]

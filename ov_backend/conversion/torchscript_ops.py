@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.fx_utils import only_first_result_is_read
+
 _aten = torch.ops.aten
 Rule = Callable[..., tuple[Any, tuple[Any, ...]]]
 
@@ -26,7 +28,7 @@ def compose(gm: GraphModule) -> GraphModule:
 def _only_first(node: Node) -> bool:
     if not isinstance(node.meta.get("val"), (tuple, list)):
         return True
-    return all(getattr(user.target, "__name__", "") == "getitem" and (user.args[1] == 0 or not user.users) for user in node.users)
+    return only_first_result_is_read(node)
 
 
 def _replace(gm: GraphModule, node: Node, target: Any, args: tuple[Any, ...]) -> None:

@@ -13,10 +13,10 @@ import torch
 from torch._guards import tracing
 from torch.fx import GraphModule
 
-from ov_backend.dynamo.graph import DynamoGraph, Holder
+from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.engine.engine import Network
 from ov_backend.errors import CaptureError
-from ov_backend.lowering.decompositions import for_training
+from ov_backend.lowering.decompositions import training_decompositions
 
 
 class AotGraph:
@@ -30,7 +30,7 @@ class AotGraph:
     """
 
     def __init__(
-        self, graph: DynamoGraph, name: str, network: Callable[[str, Holder], Network], written: Sequence[int]
+        self, graph: DynamoGraph, name: str, network: Callable[[str, WeightHolder], Network], written: Sequence[int]
     ) -> None:
         self._graph, self._name, self.network, self._written = graph, name, network, set(written)
         self._made: dict[Hashable, Callable[..., Any]] = {}
@@ -59,7 +59,7 @@ class AotGraph:
             bw_compiler=self._compiler("backward" + suffix, constants=False),
             inference_compiler=self._compiler("inference" + suffix, constants=True),
             partition_fn=min_cut_rematerialization_partition,
-            decompositions=for_training(),
+            decompositions=training_decompositions(),
         )
 
         def run(*args: Any) -> Any:
@@ -101,7 +101,7 @@ class _Inner:
     def __call__(self, *args: Any) -> Any:
         if self._network is None:
             weights = [i for i, arg in enumerate(args) if self._constants and self._owner.is_constant(arg)]
-            self._holder = Holder(self._gm, weights, len(args))
+            self._holder = WeightHolder(self._gm, weights, len(args))
             self._network = self._owner.network(self._name, self._holder)
         with torch.no_grad():
             inputs = self._holder.hold([arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args])

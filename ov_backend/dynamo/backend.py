@@ -13,31 +13,26 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from ov_backend.dynamo import side_effects as hazards
-from ov_backend.partitioning import int64_range as integers
 from ov_backend.dynamo import options as option_names
-from ov_backend.dynamo.dynamic_shapes import DynamicGraph
-from ov_backend.dynamo.graph import DynamoGraph, Holder
-from ov_backend.engine.engine import Engine, Network
-from ov_backend.errors import OVBackendError
-from ov_backend.dynamo.recompute_backward import Recomputed
-from ov_backend.dynamo.side_effects import Hazards
-from ov_backend.dynamo.fallback import Plain
-from ov_backend.settings import Settings
+from ov_backend.dynamo import side_effects
 from ov_backend.dynamo.aot_autograd import AotGraph
+from ov_backend.dynamo.dynamic_shapes import MAX_WEIGHT_CHANGES, DynamicGraph
+from ov_backend.dynamo.fallback import Fallback
+from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
+from ov_backend.dynamo.recompute_backward import RecomputeBackward
+from ov_backend.dynamo.side_effects import SideEffects
+from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.errors import OVBackendError
+from ov_backend.partitioning import int64_range
+from ov_backend.settings import Settings
 
 log = logging.getLogger(__name__)
-
-NAME = "openvino_fx"
-
-#: After this many compiles for new values of the weights, the weights of a graph become inputs.
-_MAX_WEIGHT_CHANGES = 3
-
 
 def openvino_fx(
     gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
@@ -69,14 +64,17 @@ def openvino_ts(
 
 
 def stats() -> dict[str, dict[str, Any]]:
-    """Statistics of every graph compiled through ``torch.compile`` since the last :func:`reset`."""
-    return {name: values for engine in _engines.values() for name, values in engine.stats().items()}
+    """Statistics of every graph compiled through ``torch.compile`` since the last :func:`reset`.
+
+    ``answered_by`` says what answered the calls that OpenVINO could not: "inductor", "eager", or "" while there were none.
+    """
+    networks = {name: network for engine in _engines.values() for name, network in list(engine.networks.items())}
+    return {name: {**network.stats(), "answered_by": _answered_by(network)} for name, network in networks.items()}
 
 
-def compiled_by() -> set[str]:
-    """What answered the calls that OpenVINO could not, since the last :func:`reset`: "inductor", "eager"."""
-    plains = (network.plain for engine in _engines.values() for network in engine.networks.values())
-    return {plain.graph.compiled_by for plain in plains if isinstance(plain, _Joined)} - {""}
+def _answered_by(network: Network) -> str:
+    fallback = network.hooks.fallback
+    return fallback.graph.answered_by if isinstance(fallback, _JoinedFallback) else ""
 
 
 def reset() -> None:
@@ -100,14 +98,31 @@ def _engine(settings: Settings) -> Engine:
     return _engines[settings]
 
 
+@dataclass(frozen=True)
+class _Variant:
+    """One of the networks that a graph may become.
+
+    Attributes:
+        wide_integers: its int64 inputs may hold anything.
+        weights_are_inputs: its weights change too often to be constants.
+    """
+
+    wide_integers: bool = False
+    weights_are_inputs: bool = False
+
+    def name(self, graph: str) -> str:
+        """The network's name in the statistics."""
+        return " ".join([graph, *(["wide"] if self.wide_integers else []), *(["inputs"] if self.weights_are_inputs else [])])
+
+
 class CompiledDynamoGraph:
     """What Dynamo calls: one of its graphs, answered in the way that its call needs."""
 
     def __init__(self, gm: GraphModule, engine: Engine, name: str) -> None:
         self.graph, self.name, self.engine = DynamoGraph(gm), name, engine
-        self._hazards: dict[Hashable, Hazards] = {}
-        self._plain = Plain(self.graph, engine.settings)
-        self._networks: dict[Hashable, tuple[Network, Holder]] = {}
+        self._side_effects: dict[Hashable, SideEffects] = {}
+        self._fallback = Fallback(self.graph, engine.settings)
+        self._networks: dict[_Variant, tuple[Network, WeightHolder]] = {}
         self._aot: AotGraph | None = None
         self._dynamic = DynamicGraph(self.graph, name, engine.settings, self._add) if engine.settings.dynamic_shapes else None
 
@@ -118,18 +133,18 @@ class CompiledDynamoGraph:
             return self._dry_run(full)
         gradients = torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in full)
         try:
-            found = self._find(full, gradients)
-            if found.written or (gradients and (self.engine.settings.aot_autograd or found.random or found.aliases)):
-                return self._by_aot(full, found)
-            if gradients and any(found.differentiable):
-                return Recomputed.run(self.graph, self.infer, found.differentiable, full)
+            effects = self._analyze(full, gradients)
+            if effects.written or (gradients and (self.engine.settings.aot_autograd or effects.random or effects.aliases)):
+                return self._by_aot(full, effects)
+            if gradients and any(effects.differentiable):
+                return RecomputeBackward.run(self.graph, self.infer, effects.differentiable, full)
         except OVBackendError as error:
             return self._fall_back(error, full)
         return self.infer(full)
 
     def infer(self, full: Sequence[Any]) -> Any:
         """Answer one call of a graph that only computes, without gradients."""
-        wide = not self.engine.settings.truncate_long_and_double and not all(map(integers.fits, full))
+        wide = not self.engine.settings.truncate_long_and_double and not all(map(int64_range.fits, full))
         if self.engine.settings.debug and not self._networks:
             log.warning("%s", self._report(full))
         if self._dynamic is not None and self._dynamic.wanted and not wide:
@@ -138,61 +153,59 @@ class CompiledDynamoGraph:
                 return result
         network, holder = self._network(full, wide)
         if self._dynamic is not None:
-            self._static(network, "an input holds integers beyond 2 ** 20" if wide else self._dynamic.refused)
+            self._count_static(network, "an input holds integers beyond 2 ** 20" if wide else self._dynamic.refused)
         with torch.no_grad():
             return network(*holder.hold(full))
 
-    def _static(self, network: Network, why: str) -> None:
+    def _count_static(self, network: Network, reason: str) -> None:
         """Count a call whose sizes Dynamo left open, and which is answered by a graph for just these sizes."""
         assert self._dynamic is not None
         if self._dynamic.wanted:
-            network.statistics.correct(self.name, f"a static graph for each size, because {why}", once=True)
+            network.statistics.correct(self.name, f"a static graph for each size, because {reason}", once=True)
 
-    def _add(self, name: str, holder: Holder) -> Network:
-        return add_network(self.engine, name, holder, _Joined(self._plain, holder))
+    def _add(self, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
+        return add_network(self.engine, name, holder, replace(hooks, fallback=_JoinedFallback(self._fallback, holder)))
 
-    def _find(self, full: Sequence[Any], gradients: bool) -> Hazards:
+    def _analyze(self, full: Sequence[Any], gradients: bool) -> SideEffects:
         key = (gradients, tuple(getattr(value, "requires_grad", None) for value in full))
-        if key not in self._hazards:
-            self._hazards[key] = hazards.find(self.graph, full, gradients)
-            self._plain.random = self._hazards[key].random
-        return self._hazards[key]
+        if key not in self._side_effects:
+            self._side_effects[key] = side_effects.analyze(self.graph, full, gradients)
+            self._fallback.random = self._side_effects[key].random
+        return self._side_effects[key]
 
-    def _network(self, full: Sequence[Any], wide: bool) -> tuple[Network, Holder]:
+    def _network(self, full: Sequence[Any], wide: bool) -> tuple[Network, WeightHolder]:
         """The network that answers: weights as constants, unless they change all the time."""
-        key = ("wide" if wide else "", "constants")
-        known = self._networks.get(key)
-        if known is not None and _changes(known[0]) > _MAX_WEIGHT_CHANGES:
-            if (key[0], "inputs") not in self._networks:
+        variant = _Variant(wide_integers=wide)
+        if variant in self._networks and _changes(self._networks[variant][0]) > MAX_WEIGHT_CHANGES:
+            variant = replace(variant, weights_are_inputs=True)
+            if variant not in self._networks:
                 log.warning("The weights of %s keep changing: from now on they are inputs of it, not constants.", self.name)
-            key = (key[0], "inputs")
-        if key not in self._networks:
-            weights = self.graph.weights(full) if key[1] == "constants" else []
-            holder = Holder(self.graph, weights, len(full))
+        if variant not in self._networks:
+            holder = WeightHolder(self.graph, [] if variant.weights_are_inputs else self.graph.weights(full), len(full))
             engine = _engine(self.engine.settings.replace(wide_integers=True)) if wide else self.engine
-            name = " ".join([self.name, *filter(None, (key[0], key[1].replace("constants", "")))])
-            self._networks[key] = add_network(engine, name, holder, _Joined(self._plain, holder)), holder
-        return self._networks[key]
+            hooks = NetworkHooks(fallback=_JoinedFallback(self._fallback, holder))
+            self._networks[variant] = add_network(engine, variant.name(self.name), holder, hooks), holder
+        return self._networks[variant]
 
-    def _by_aot(self, full: Sequence[Any], found: Hazards) -> Any:
+    def _by_aot(self, full: Sequence[Any], effects: SideEffects) -> Any:
         if self._dynamic is not None:
-            what = "it writes to its inputs" if found.written else "AOTAutograd traces every size by itself"
-            self._static(self._network(full, wide=False)[0], what)
+            reason = "it writes to its inputs" if effects.written else "AOTAutograd traces every size by itself"
+            self._count_static(self._network(full, wide=False)[0], reason)
         if self._aot is None:
 
-            def network(name: str, holder: Holder) -> Network:
-                return add_network(self.engine, name, holder)
+            def network(name: str, holder: WeightHolder) -> Network:
+                return add_network(self.engine, name, holder, NetworkHooks())
 
-            self._aot = AotGraph(self.graph, self.name, network, found.written)
+            self._aot = AotGraph(self.graph, self.name, network, effects.written)
         return self._aot(full)
 
     def _fall_back(self, error: OVBackendError, full: Sequence[Any]) -> Any:
-        """What cannot even be prepared for OpenVINO: counted and said, like every other fallback."""
+        """What cannot even be prepared for OpenVINO: counted and logged, like every other fallback."""
         network, _ = self._network(full, wide=False)
         network.statistics.fall_back(self.name, str(error))
         if self.engine.settings.fallback == "raise":
             raise error
-        return self._plain(*full)
+        return self._fallback(*full)
 
     def _dry_run(self, full: Sequence[Any]) -> Any:
         if not self._networks:
@@ -201,28 +214,24 @@ class CompiledDynamoGraph:
         return self.graph(*full)
 
     def _report(self, full: Sequence[Any]) -> str:
-        from ov_backend.report import coverage as report  # loaded by those who ask for it
+        from ov_backend.dynamo.explain import of_graph  # a report is made on request only
 
-        return report.of_graph(self.name, self.graph, full, self.engine.settings).text()
+        return of_graph(self.name, self.graph, full, self.engine.settings).text()
 
 
-class _Joined:
+class _JoinedFallback:
     """A graph in PyTorch, called with the inputs that a network takes."""
 
-    def __init__(self, graph: Plain, holder: Holder) -> None:
+    def __init__(self, graph: Fallback, holder: WeightHolder) -> None:
         self.graph, self._holder = graph, holder
 
     def __call__(self, *inputs: Any) -> Any:
         return self.graph(*self._holder.join(inputs))
 
 
-def add_network(engine: Engine, name: str, holder: Holder, plain: Callable[..., Any] | None = None) -> Network:
+def add_network(engine: Engine, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
     """A network of the engine for one graph; its name is part of its key, for no two graphs share a program."""
-    network = engine.network(name, holder, keyed_by_code=False)
-    network.host_key = lambda: name
-    if plain is not None:
-        network.plain = plain
-    return network
+    return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False))
 
 
 def _changes(network: Network) -> int:

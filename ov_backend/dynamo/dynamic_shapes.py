@@ -13,21 +13,22 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ov_backend.capture import trace as capture
-from ov_backend.capture import symbolic_trace as symbolic
-from ov_backend.capture.trace import Captured
-from ov_backend.dynamo.graph import DynamoGraph, Holder
-from ov_backend.engine.engine import Network
+from ov_backend.capture import symbolic_trace
+from ov_backend.capture.symbolic_trace import SymbolicTrace
+from ov_backend.capture.trace import Captured, in_place_of, unlifted_constants
+from ov_backend.compiler import first_decompositions
+from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
+from ov_backend.engine.engine import Network, NetworkHooks
 from ov_backend.errors import CaptureError, OVBackendError
-from ov_backend.lowering.decompositions import REWRITTEN, chosen
-from ov_backend.settings import Settings
-from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.pytree import flatten
+from ov_backend.guards.signature import Call, Signature
+from ov_backend.partitioning import dynamic_shapes
+from ov_backend.settings import Settings
 
 #: Graphs with conditions on the sizes that one Dynamo graph may become.
 _MAX_VARIANTS = 4
-#: After this many compiles for new values of the weights, graphs are static: those can take the weights as inputs.
-_MAX_WEIGHT_CHANGES = 3
+#: After this many compiles for new values of the weights, the weights of a graph become inputs, which a dynamic one cannot have.
+MAX_WEIGHT_CHANGES = 3
 
 
 class DynamicGraph:
@@ -43,7 +44,7 @@ class DynamicGraph:
         refused: why there is none, or "".
     """
 
-    def __init__(self, graph: DynamoGraph, name: str, settings: Settings, add: Callable[[str, Holder], Network]) -> None:
+    def __init__(self, graph: DynamoGraph, name: str, settings: Settings, add: Callable[[str, WeightHolder, NetworkHooks], Network]) -> None:
         self._graph, self._name, self._settings, self._add = graph, name, settings, add
         self._variants: list[_Variant] = []
         self.refused = ""
@@ -68,7 +69,7 @@ class DynamicGraph:
             return None
         for variant in self._variants:
             if variant.serves(full):
-                if variant.network.statistics.compiles > _MAX_WEIGHT_CHANGES:
+                if variant.network.statistics.compiles > MAX_WEIGHT_CHANGES:
                     self.refused = "its weights keep changing"
                     return None
                 return variant
@@ -84,9 +85,11 @@ class DynamicGraph:
         return variant
 
     def _make(self, full: Sequence[Any]) -> _Variant:
-        holder = SizedHolder(self._graph, full)
+        holder = SizedWeightHolder(self._graph, full)
         number = f" #{len(self._variants) + 1}" if self._variants else ""
-        variant = _Variant(holder, self._add(f"{self._name} dynamic{number}", holder), self._settings)
+        variant = _Variant(holder, self._settings)
+        hooks = NetworkHooks(capture=variant.capture, generalize=variant.generalize)
+        variant.network = self._add(f"{self._name} dynamic{number}", holder, hooks)
         with torch.no_grad():
             variant.network.prepare(*holder.hold(full))
         if variant.traced is None:
@@ -94,8 +97,8 @@ class DynamicGraph:
         return variant
 
 
-class SizedHolder(Holder):
-    """As :class:`Holder`; arguments that are sizes of tensors are read from these, other Python values are kept as they are.
+class SizedWeightHolder(WeightHolder):
+    """As :class:`WeightHolder`; arguments that are sizes of tensors are read from these, other Python values are kept as they are.
 
     Attributes:
         tensors: indices of the arguments that it takes.
@@ -143,20 +146,25 @@ class SizedHolder(Holder):
 class _Variant:
     """One graph with dynamic dimensions, right for some sizes."""
 
-    def __init__(self, holder: SizedHolder, network: Network, settings: Settings) -> None:
-        self.holder, self.network, self._settings = holder, network, settings
-        self.traced: symbolic.Symbolic | None = None
+    network: Network
+
+    def __init__(self, holder: SizedWeightHolder, settings: Settings) -> None:
+        self.holder, self._settings = holder, settings
+        self.traced: SymbolicTrace | None = None
+        self._limits: tuple[tuple[float, ...], ...] = ()
         shapes = [holder.graph.shapes[i] for i in holder.tensors]
         self._dims = {i: tuple(d for d, size in enumerate(shape) if not isinstance(size, int)) for i, shape in enumerate(shapes)}
-        network.capture, network.generalise = self.capture, self.generalise
 
     def serves(self, full: Sequence[Any]) -> bool:
         """Whether the graph is right for a call's sizes."""
         if self.traced is None or any(full[i] != value for i, value in self.holder.fixed.items()):
             return False
-        return self.traced.serves(tuple(tuple(full[i].shape) for i in self.holder.tensors))
+        shapes = tuple(tuple(full[i].shape) for i in self.holder.tensors)
+        if any(size > limit for shape, limits in zip(shapes, self._limits) for size, limit in zip(shape, limits)):
+            return False
+        return self.traced.meets_conditions(shapes)
 
-    def generalise(self, call: Call) -> Call:
+    def generalize(self, call: Call) -> Call:
         """The call with -1 for every size that is dynamic."""
         specs = [
             dataclasses.replace(spec, shape=tuple(-1 if d in self._dims[i] else s for d, s in enumerate(spec.shape)))
@@ -173,24 +181,31 @@ class _Variant:
         tensors: Sequence[torch.Tensor],
         arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
     ) -> Captured:
-        """As :func:`ov_backend.capture.trace.capture`, with symbolic sizes."""
+        """As :func:`ov_backend.capture.trace.capture`, with symbolic sizes.
+
+        Raises:
+            ConversionError: an operator must stay in PyTorch, whatever the sizes.
+        """
         specs: list[Any] = []
         live = list(weights.values())
 
         def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             args, kwargs = arguments(inputs)
-            with capture.in_place_of(live, slots):
+            with in_place_of(module, live, slots):
                 leaves, spec = flatten(forward(*args, **kwargs))
             specs.append(spec)
             return [tensor for _, tensor in leaves]
 
-        def again(decompositions: Mapping[Any, Any]) -> GraphModule:
-            self.traced = symbolic.trace(run, live, tensors, self._dims, {**table, **decompositions}, self._settings)
-            return self.traced.gm
+        def retrace(table: Mapping[Any, Any]) -> GraphModule:
+            traced = symbolic_trace.trace(run, live, tensors, self._dims, table)
+            factor = dynamic_shapes.check(traced.gm, traced.sizes, self._settings)
+            self._limits = tuple(tuple(max(1, size) * factor for size in tensor.shape) for tensor in tensors)
+            symbolic_trace.spell_sizes_for_the_converter(traced.gm)
+            self.traced = traced
+            return traced.gm
 
-        table = {**REWRITTEN, **chosen(self._settings.decompositions)}
-        gm = again({})
-        return Captured(gm, tuple(weights), tuple(names), specs[-1], capture.baked(gm), again)
+        gm = retrace(first_decompositions(self._settings))
+        return Captured(gm, tuple(weights), tuple(names), specs[-1], unlifted_constants(gm), retrace)
 
     def filled(self, result: Any, full: Sequence[Any]) -> Any:
         """A call's result with the numbers in it."""

@@ -21,12 +21,12 @@ def compiler_found() -> bool:
     return any(shutil.which(name) for name in (environment("CXX") or "", "g++", "clang++", "cl") if name)
 
 
-class Plain:
+class Fallback:
     """One graph in PyTorch.
 
     Attributes:
         random: it draws random numbers; inductor would draw others than PyTorch, so it is left out.
-        compiled_by: "inductor" or "eager" once the graph has run, "" before.
+        answered_by: "inductor" or "eager" once the graph has run, "" before.
     """
 
     def __init__(self, graph: Callable[..., Any], settings: Settings) -> None:
@@ -34,7 +34,7 @@ class Plain:
         self._wanted = settings.fallback == "inductor"
         self._compiled: Callable[..., Any] | None = None
         self.random = False
-        self.compiled_by = ""
+        self.answered_by = ""
 
     def __call__(self, *full: Any) -> Any:
         """Answer one call."""
@@ -42,13 +42,13 @@ class Plain:
             graph = self._graph
             self._compiled = torch.compile(lambda *values: graph(*values), backend="inductor", dynamic=False)
         if self._compiled is None or not self._wanted:
-            self.compiled_by = "eager"
+            self.answered_by = "eager"
             return self._graph(*full)
         try:
             result = self._compiled(*full)
         except Exception as error:  # inductor's own troubles are no reason not to answer
             log.warning("Inductor cannot compile it either: %s.", str(error).strip().splitlines()[0])
-            self._wanted, self.compiled_by = False, "eager"
+            self._wanted, self.answered_by = False, "eager"
             return self._graph(*full)
-        self.compiled_by = "inductor"
+        self.answered_by = "inductor"
         return result

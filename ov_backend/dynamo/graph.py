@@ -114,7 +114,7 @@ def _numbers(gm: GraphModule) -> dict[int, Any]:
     return {i: _shape(value) for i, value in enumerate(values) if not isinstance(value, torch.Tensor)}
 
 
-class Holder(torch.nn.Module):
+class WeightHolder(torch.nn.Module):
     """A function and the weights among its arguments, as a module: its forward takes the other arguments only."""
 
     def __init__(self, function: Any, weights: Sequence[int], count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ov_backend.errors import SettingsError
-from ov_backend.lowering.decompositions import chosen
+from ov_backend.lowering.decompositions import selected
 from ov_backend.settings import ENV_CACHING, Settings, environment
 
 _PRECISION = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -81,5 +81,5 @@ def parse(options: Mapping[str, Any] | None) -> Settings:
         given["model_caching"] = False
     given.setdefault("fallback", "inductor")
     settings = Settings(**given)
-    chosen(settings.decompositions)  # so that one that cannot be is told at once
+    selected(settings.decompositions)  # so that one that cannot be is told at once
     return settings

@@ -12,7 +12,7 @@ import torch
 log = logging.getLogger(__name__)
 
 
-class Recomputed(torch.autograd.Function):
+class RecomputeBackward(torch.autograd.Function):
     """Runs a graph in OpenVINO; its backward runs the graph again in PyTorch, and differentiates that."""
 
     @staticmethod
@@ -32,7 +32,7 @@ class Recomputed(torch.autograd.Function):
         flat = list(results) if isinstance(results, (tuple, list)) else [results]
         tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
         wanted = [i for i, flows in zip(tensors, differentiable) if flows]
-        attached = Recomputed.apply(graph, wanted, [flat[i] for i in wanted], *full)
+        attached = RecomputeBackward.apply(graph, wanted, [flat[i] for i in wanted], *full)
         for i, tensor in zip(wanted, attached):
             flat[i] = tensor
         return type(results)(flat) if isinstance(results, (tuple, list)) else flat[0]

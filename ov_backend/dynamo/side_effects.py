@@ -7,7 +7,7 @@ them good afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +17,12 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ov_backend.errors import CaptureError
-
-_aten = torch.ops.aten
-
-#: Write to running_mean and running_var (arguments 3 and 4) in training mode (argument 5), and their schemas do not say so.
-BATCH_NORMS = frozenset(
-    getattr(_aten, name).default
-    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "_batch_norm_impl_index")
-    if hasattr(_aten, name)
-)
+from ov_backend.lowering.functionalize import hidden_writes
+from ov_backend.tensors import nested_tensors
 
 
 @dataclass(frozen=True)
-class Hazards:
+class SideEffects:
     """What one graph does besides computing.
 
     Attributes:
@@ -45,14 +38,7 @@ class Hazards:
     differentiable: tuple[bool, ...]
 
 
-def hidden_writes(target: object, args: Sequence[Any]) -> list[Any]:
-    """The tensors that an operator writes to although its schema does not say so."""
-    if target in BATCH_NORMS and len(args) > 5 and args[5]:
-        return [value for value in args[3:5] if value is not None]
-    return []
-
-
-def find(function: Callable[..., Any], args: Sequence[Any], gradients: bool) -> Hazards:
+def analyze(function: Callable[..., Any], args: Sequence[Any], gradients: bool) -> SideEffects:
     """Run ``function(*args)`` over fake tensors and note what it does; nothing is computed or written.
 
     Raises:
@@ -68,8 +54,8 @@ def find(function: Callable[..., Any], args: Sequence[Any], gradients: bool) -> 
         lines = str(error).strip().splitlines() or ["no message"]
         raise CaptureError(f"it cannot be traced: {type(error).__name__}: {lines[0]}") from error
     written = tuple(i for i, fake in enumerate(fakes) if isinstance(fake, torch.Tensor) and _storage(fake) in watcher.written)
-    outputs = list(tensors(result))
-    return Hazards(written, _aliases(fakes, outputs), watcher.random, tuple(o.requires_grad for o in outputs))
+    outputs = list(nested_tensors(result))
+    return SideEffects(written, _aliases(fakes, outputs), watcher.random, tuple(o.requires_grad for o in outputs))
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:
@@ -82,15 +68,6 @@ def _fake(mode: FakeTensorMode, value: Any) -> Any:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in nested tuples and lists, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors(item)
 
 
 def _aliases(inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> bool:
@@ -115,6 +92,6 @@ class _Watcher(TorchDispatchMode):
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[i] if i < len(args) else kwargs.get(argument.name)
-                self.written.update(_storage(t) for t in tensors(value))
+                self.written.update(_storage(t) for t in nested_tensors(value))
         self.random = self.random or torch.Tag.nondeterministic_seeded in func.tags
         return func(*args, **kwargs)

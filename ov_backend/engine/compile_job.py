@@ -1,200 +1,211 @@
-"""What is missing for a call is made here, in the engine's worker: load or capture, convert, bind, compile.
+"""One job of the engine's worker: load or capture a graph, convert it, bind weights, compile.
 
-What is to be made is written down first, as an :class:`Order`; by the time it is done the world may have moved on (the
-caller was interrupted, a LoRA came), and then the result is not kept.
+The request was written down when a call asked for it. By the time the job is done the world may have moved on (the caller was
+interrupted, a LoRA came); then the result is not kept.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 
 import torch
 
-from ov_backend.cache import blobs as blob_cache
-from ov_backend import compiler as graphs
-from ov_backend.cache import memory
-from ov_backend.cache.blobs import Blob
-from ov_backend.cache.key import CacheKey
-from ov_backend.conversion.converter import Graph, Unconverted
+from ov_backend import compiler
+from ov_backend.cache import blobs, memory
+from ov_backend.cache.key import CacheKey, differing_ingredients
+from ov_backend.capture.trace import Captured
+from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
+from ov_backend.engine.request import CompiledEntry, CompileRequest, Superseded
+from ov_backend.engine.resources import Resources
+from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import ConversionError, OVBackendError
-from ov_backend.runtime.program import CompiledProgram, Program
-from ov_backend.settings import Settings
-from ov_backend.guards.signature import Call, TensorSpec
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.weights import Placement
-
-if TYPE_CHECKING:
-    from ov_backend.engine.network import Network
+from ov_backend.runtime.program import CompiledProgram, Program
+from ov_backend.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
 
-class Outdated(Exception):
-    """Weights or code changed while something was made of them."""
+class Refusals:
+    """What cannot be compiled, by key of graph or compiled form; it is not tried again."""
+
+    def __init__(self) -> None:
+        self._errors: dict[Hashable, OVBackendError] = {}
+
+    def add(self, key: Hashable, error: OVBackendError) -> None:
+        """Remember why something cannot be compiled; without its traceback, whose frames would keep tensors alive."""
+        kind = ConversionError if isinstance(error, UnsupportedNodes) else type(error)
+        self._errors[key] = kind(str(error))
+
+    def check(self, *keys: Hashable) -> None:
+        """Raise what was raised before for one of these keys."""
+        for key in keys:
+            if key in self._errors:
+                error = self._errors[key]
+                raise type(error)(str(error))
+
+    def __len__(self) -> int:
+        return len(self._errors)
+
+    @property
+    def errors(self) -> list[OVBackendError]:
+        """All of them."""
+        return list(self._errors.values())
+
+    def clear(self) -> None:
+        """Forget all of them, so that everything is tried again."""
+        self._errors.clear()
 
 
-@dataclass(frozen=True)
-class Order:
-    """One thing to be made, as the world was when it was asked for.
+@dataclass
+class JobContext:
+    """What a job needs to know of the network that it works for.
 
     Attributes:
-        call: the call that needs it.
-        graph_key: of the graph, which no weight is in.
-        compiled_key: of its compiled form.
-        cache_key: of the graph on disk, or None: by the text of the graph.
-        weights: the live weights.
-        settings: of this compile.
-        code: fingerprint of the module's code.
-        digest: of the weights' content.
-        generation: of the weights' state.
-        epoch: of the engine; it grows when everything is cleared.
-        autocast: PyTorch's mode in the caller's thread, None where it is off.
+        name: of the network.
+        stats: counts and seconds.
+        capture: traces the requested call.
+        is_current: whether the code, and if asked the weights, are still those of a request.
+        refusals: what cannot be compiled.
+        last_key: the key on disk that was asked for last, to say in the log in what a missing one differs.
     """
 
-    call: Call
-    graph_key: Hashable
-    compiled_key: Hashable
-    cache_key: CacheKey | None
-    weights: Mapping[str, torch.Tensor]
-    settings: Settings
-    code: str
-    digest: str
-    generation: int
-    epoch: int
-    autocast: torch.dtype | None
+    name: str
+    stats: NetworkStats
+    capture: Callable[[CompileRequest], Captured]
+    is_current: Callable[[CompileRequest, bool], bool]
+    refusals: Refusals = field(default_factory=Refusals)
+    last_key: CacheKey | None = None
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A program that runs, how to make a call's result from its flat outputs, and where its weights lie."""
+class CompileJob:
+    """Compiles what a request asks for and puts it where later calls find it."""
 
-    program: CompiledProgram
-    output: Spec
-    placement: Placement
+    resources: Resources
+    request: CompileRequest
+    context: JobContext
 
+    def run(self) -> CompiledEntry:
+        """Compile.
 
-def make(network: Network, order: Order) -> Ready:
-    """Make what was ordered and put it where later calls find it.
-
-    Raises:
-        OVBackendError: it cannot be made; it is not tried again for the same key.
-        Outdated: the weights or the code are other ones by now.
-    """
-    engine = network.engine
-    try:
-        network.refuse_again(order)
-        held: Ready | None = engine.compiled.get(order.compiled_key)
-        if held is not None:  # another caller's job, that ended between this one's look and its order
-            return held
-        ready, size = _compile(network, order, *_program(network, order))
-        if not network.is_current(order):
-            raise Outdated
-        if engine.epoch == order.epoch:
-            engine.compiled.put(order.compiled_key, ready, size)
-        return ready
-    finally:
-        network.report("ready", order.call)
-
-
-def _program(network: Network, order: Order) -> tuple[Program, Spec]:
-    found = network.engine.programs.get(order.graph_key)
-    if found is None:
+        Raises:
+            OVBackendError: it cannot be compiled; it is not tried again for the same key.
+            Superseded: the weights or the code are other ones by now.
+        """
+        resources, request = self.resources, self.request
         try:
-            found = _load(network, order) or _capture(network, order)
-        except OVBackendError as error:
-            network.refused[order.graph_key] = bare(error)
-            raise
-        if network.engine.epoch == order.epoch:
-            network.engine.programs.put(order.graph_key, found)
-    return found
+            self._check_refusals()
+            entry: CompiledEntry | None = resources.compiled.get(request.compiled_key)
+            if entry is not None:  # of another caller's job, which ended between this caller's lookup and its request
+                return entry
+            entry, size = self._compile(*self._program())
+            if not self.context.is_current(request, True):
+                raise Superseded
+            if resources.epoch == request.epoch:
+                resources.compiled.put(request.compiled_key, entry, size)
+            return entry
+        finally:
+            self._report("ready")
 
+    def _report(self, stage: str) -> None:
+        self.resources.report(self.context.name, stage, self.request.call.signature)
 
-def _load(network: Network, order: Order) -> tuple[Program, Spec] | None:
-    store = network.engine.store
-    if store is None or order.cache_key is None:
-        return None
-    with network.statistics.time("load"):
-        found = graphs.load(store, order.cache_key)
-    if found is None:
-        return None
-    if not _fits(found, order):
-        log.warning("Ignoring a stored graph of %s: it is of another call than its name says. It is made anew.", network.name)
-        store.remove(str(order.cache_key))
-        return None
-    network.statistics.graph_hits += 1
-    return graphs.as_program(found), found.extra["result"]
+    def _check_refusals(self) -> None:
+        self.context.refusals.check(self.request.graph_key, self.request.compiled_key)
+        for name, tensor in self.request.weights.items():  # no refusal for good: they may come back
+            if tensor.device.type != "cpu":
+                self.resources.evict_dead()  # what was compiled for them while they were here
+                raise OVBackendError(f"the weight {name} is on {tensor.device}; only weights in the host's memory can be bound")
 
+    def _program(self) -> tuple[Program, Spec]:
+        resources, key = self.resources, self.request.graph_key
+        program: tuple[Program, Spec] | None = resources.programs.get(key)
+        if program is None:
+            try:
+                program = self._load() or self._capture()
+            except OVBackendError as error:
+                self.context.refusals.add(key, error)
+                raise
+            if resources.epoch == self.request.epoch:
+                resources.programs.put(key, program)
+        return program
 
-def _fits(graph: Graph, order: Order) -> bool:
-    """Whether a stored graph takes the inputs and weights that are there, and says what its result is."""
-    weights = {name: TensorSpec.of(name, tensor) for name, tensor in order.weights.items()}
-    slots = all(weights.get(spec.name) == spec for spec in graph.slots)
-    return slots and graph.inputs == order.call.signature.tensors and isinstance(graph.extra.get("result"), dict)
+    def _load(self) -> tuple[Program, Spec] | None:
+        store, key, context = self.resources.store, self.request.cache_key, self.context
+        if store is None or key is None:
+            return None
+        with context.stats.time("load"):
+            model = compiler.load(store, key)
+        if model is None:
+            if context.last_key is not None:
+                differing = ", ".join(differing_ingredients(context.last_key, key)) or "nothing: it was removed"
+                log.debug("%s has no stored graph; its key differs from the last one in %s", context.name, differing)
+            context.last_key = key
+            return None
+        context.last_key = key
+        if not self._fits(model):
+            log.warning("Ignoring a stored graph of %s: it is of another call than its name says. It is made anew.", context.name)
+            store.remove(str(key))
+            return None
+        context.stats.graph_hits += 1
+        return Program.single(model), model.extra["result"]
 
+    def _fits(self, model: WeightlessModel) -> bool:
+        """Whether a stored graph takes the inputs and weights that are there, and says what its result is."""
+        weights = {name: TensorSpec.of(name, tensor) for name, tensor in self.request.weights.items()}
+        slots = all(weights.get(spec.name) == spec for spec in model.slots)
+        return slots and model.inputs == self.request.call.signature.tensors and isinstance(model.extra.get("result"), dict)
 
-def _capture(network: Network, order: Order) -> tuple[Program, Spec]:
-    call = order.call
-    names = [spec.name for spec in call.signature.tensors]
-    network.report("capture", call)
-    autocast = torch.autocast("cpu", dtype=order.autocast or torch.bfloat16, enabled=order.autocast is not None)
-    with network.statistics.time("capture"), network.capturing(), autocast:
-        captured = network.capture(network.module, network.forward, order.weights, names, call.tensors, call.arguments)
-    if not network.is_current(order, weights=False):
-        raise Outdated  # the graph may be of either code: it must not be kept under the key of one
-    network.statistics.captures += 1
-    network.report("convert", call)
-    with network.statistics.time("convert"):
-        key = None if captured.baked else order.cache_key
-        extra = {"result": captured.output}
-        store = network.engine.store
-        if captured.again is not None:
-            program = graphs.build_dynamic(captured, order.settings, store)
-        else:
-            program = graphs.build(captured.gm, captured.slots, captured.inputs, order.settings, store, key, extra)
-    return program, captured.output
+    def _capture(self) -> tuple[Program, Spec]:
+        request, stats = self.request, self.context.stats
+        self._report("capture")
+        autocast = torch.autocast("cpu", dtype=request.autocast or torch.bfloat16, enabled=request.autocast is not None)
+        with stats.time("capture"), autocast:
+            captured = self.context.capture(request)
+        if not self.context.is_current(request, False):
+            raise Superseded  # the graph may be of either code: it must not be kept under the key of one
+        stats.captures += 1
+        self._report("convert")
+        key = None if captured.unlifted else request.cache_key
+        extra = {"result": captured.output} if key is not None else None
+        with stats.time("convert"):
+            compiled = compiler.Compiler(captured, request.settings, self.resources.store, key, extra).compile()
+        return compiled.program, captured.output
 
+    def _compile(self, program: Program, output: Spec) -> tuple[CompiledEntry, int]:
+        self._report("compile")
+        self.resources.evict_dead()
+        try:
+            compiled, size = memory.measured(lambda: self._with_all_memory(program))
+        except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
+            lines = str(error).strip().splitlines() or ["no message"]
+            refused = OVBackendError(f"OpenVINO could not compile it: {lines[-1].strip()}")
+            self.context.refusals.add(self.request.compiled_key, refused)
+            raise refused from error
+        stats = self.context.stats
+        stats.compiled(compiled.timings)
+        stats.coverage = dict(compiled.coverage.in_pytorch)
+        return CompiledEntry(compiled, output, Placement.of(self.request.weights)), size
 
-def bare(error: OVBackendError) -> OVBackendError:
-    """The same error without a traceback, whose frames would keep tensors alive."""
-    kind = ConversionError if isinstance(error, Unconverted) else type(error)
-    return kind(str(error))
+    def _with_all_memory(self, program: Program) -> CompiledProgram:
+        """Compile; where that takes more memory than there is, once more with every other compiled graph evicted."""
+        blob_entry = self._blob_entry(program)
+        try:
+            return program.compile(self.request.weights, self.request.settings, blob_entry)
+        except (MemoryError, RuntimeError):
+            if not self.resources.compiled.evict(lambda key, entry: True):
+                raise
+            return program.compile(self.request.weights, self.request.settings, blob_entry)
 
-
-def _compile(network: Network, order: Order, program: Program, output: Spec) -> tuple[Ready, int]:
-    network.report("compile", order.call)
-    network.engine.prune()
-    try:
-        compiled, size = memory.measured(lambda: _with_room(network, order, program))
-    except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
-        lines = str(error).strip().splitlines() or ["no message"]
-        refused = OVBackendError(f"OpenVINO could not compile it: {lines[-1].strip()}")
-        network.refused[order.compiled_key] = refused
-        raise refused from error
-    timings = compiled.timings
-    network.statistics.made(timings.bind, timings.compile, timings.imported)
-    network.statistics.coverage = dict(compiled.coverage.in_pytorch)
-    return Ready(compiled, output, Placement.of(order.weights)), size
-
-
-def _with_room(network: Network, order: Order, program: Program) -> CompiledProgram:
-    """Compile; where that takes more memory than there is, once more without anything else held."""
-    kept = _kept(network, order, program)
-    try:
-        return program.compile(order.weights, order.settings, kept)
-    except (MemoryError, RuntimeError):
-        if not network.engine.compiled.drop(lambda key, ready: True):
-            raise
-        return program.compile(order.weights, order.settings, kept)
-
-
-def _kept(network: Network, order: Order, program: Program) -> Callable[[str], Blob] | None:
-    """Where a program's compiled form is kept, if it is: not where it is split, as the parts' names are no one's for sure."""
-    store = network.engine.store
-    if store is None or program.outer is not None or not blob_cache.wanted(order.settings):
-        return None
-    blobs = blob_cache.open_blobs(order.settings, store.folder)
-    version = str(torch.__version__)
-    return lambda part: blob_cache.blob(blobs, order.graph_key, part, order.digest, order.settings, version)
+    def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
+        """Where the compiled form is on disk, if it is kept: not that of a split program, whose parts have no sure names."""
+        store, request = self.resources.store, self.request
+        if store is None or program.outer is not None or not blobs.wanted(request.settings):
+            return None
+        blob_store = blobs.open_blobs(request.settings, store.folder)
+        version = str(torch.__version__)
+        return lambda part: blobs.blob(blob_store, request.graph_key, part, request.digest, request.settings, version)

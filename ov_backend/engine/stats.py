@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ov_backend.runtime.compiled_graph import Timings
+
 log = logging.getLogger("ov_backend")
 
 
 @dataclass
-class Statistics:
+class NetworkStats:
     """What happened to one network so far.
 
     Attributes:
@@ -48,13 +50,13 @@ class Statistics:
         finally:
             self.seconds[stage] += time.perf_counter() - start
 
-    def made(self, bind: float, compile: float, imported: float) -> None:  # noqa: A002  (the stages' names)
-        """Count what was compiled, or found in the blob cache (``imported`` is not 0 then), and its seconds."""
-        if imported:
+    def compiled(self, timings: Timings) -> None:
+        """Count what was compiled, or came from the blob cache (``imported`` is not 0 then), and its seconds."""
+        if timings.imported:
             self.blob_hits += 1
         else:
             self.compiles += 1
-        for stage, seconds in (("bind", bind), ("compile", compile), ("import", imported)):
+        for stage, seconds in (("bind", timings.bind), ("compile", timings.compile), ("import", timings.imported)):
             self.seconds[stage] += seconds
 
     def fall_back(self, network: str, reason: str) -> None:

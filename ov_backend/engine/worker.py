@@ -28,7 +28,7 @@ def inside() -> bool:
     return _inside.get()
 
 
-class Jobs:
+class Worker:
     """One worker, and the jobs that it has been given, by key."""
 
     def __init__(self) -> None:

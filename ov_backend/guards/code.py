@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.code_hash import module_fingerprint, theirs
+from ov_backend.guards.code_hash import module_fingerprint
+from ov_backend.patching import unwrap
 
 
-class CodeState:
+class CodeGuard:
     """Watches the code of one module; ``fingerprint`` is current after :meth:`check`.
 
     Args:
@@ -77,7 +78,7 @@ class _Look:
         )
 
     def _class_forwards(self) -> list[Any]:
-        return [theirs(getattr(kind, "forward", None)) for kind in self._kinds]
+        return [unwrap(getattr(kind, "forward", None)) for kind in self._kinds]
 
 
 def _flat(tables: list[dict[str, Any]]) -> Iterable[Any]:

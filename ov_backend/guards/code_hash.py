@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.patching import is_ours, theirs
+from ov_backend.patching import is_patched, unwrap
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = ("torch", "numpy", "openvino", "einops", "packaging")
@@ -82,7 +82,7 @@ class _Walker:
         self.type(cls)
         ignore = self._ignore | only_written(cls)
         for name in sorted(vars(module)):
-            if name not in ignore and not is_ours(vars(module)[name]):
+            if name not in ignore and not is_patched(vars(module)[name]):
                 self.add(name)
                 self.value(vars(module)[name], 0)
         for hooks in _HOOKS:
@@ -113,7 +113,7 @@ class _Walker:
             self.function(member)
 
     def function(self, function: types.FunctionType) -> None:
-        function = theirs(function)
+        function = unwrap(function)
         if _versioned(function.__module__):
             self.add("function", function.__module__, function.__qualname__)
             return
@@ -215,7 +215,7 @@ def _only_written(cls: Any) -> frozenset[str]:
     for base in cls.__mro__:
         if not _versioned(base.__module__):
             for name, member in vars(base).items():
-                member = theirs(member)  # ours may stand there while it is asked for the first time
+                member = unwrap(member)  # ours may stand there while it is asked for the first time
                 if isinstance(member, types.FunctionType) and name != "__init__":
                     for instruction in dis.get_instructions(member):
                         if instruction.opname == "STORE_ATTR":

@@ -10,48 +10,9 @@ from typing import Any
 
 import torch
 
-from ov_backend.tensors import TO_NAME
 from ov_backend.errors import CaptureError
 from ov_backend.guards.pytree import Spec, flatten, restore
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Name, shape and dtype of one tensor of a graph; -1 is a size that is left open."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @classmethod
-    def of(cls, name: str, tensor: torch.Tensor) -> TensorSpec:
-        """The description of a live tensor.
-
-        Raises:
-            CaptureError: its dtype or layout is one that OpenVINO does not have.
-        """
-        if tensor.dtype not in TO_NAME or tensor.layout is not torch.strided:
-            raise CaptureError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, which OpenVINO does not have")
-        return cls(name, tuple(map(_size, tensor.shape)), TO_NAME[tensor.dtype])
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether a size is left open."""
-        return -1 in self.shape
-
-    def takes(self, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this shape fits."""
-        return len(shape) == len(self.shape) and all(own in (-1, size) for own, size in zip(self.shape, shape))
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]"
-
-
-def _size(size: Any) -> int:
-    if isinstance(size, int):
-        return size
-    known = size.node.maybe_as_int()
-    return -1 if known is None else int(known)
+from ov_backend.tensors import TensorSpec
 
 
 @dataclass(frozen=True)

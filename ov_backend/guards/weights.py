@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import weights_of
 from ov_backend.guards.code_hash import only_written
 
 #: Elements of every weight that are compared at every check.
@@ -27,6 +26,23 @@ PROBES = 16
 
 #: Address and version of a tensor's content.
 Mark = tuple[int, int]
+
+
+def weights_of(module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
+    """Every tensor that a module's result depends on: parameters, buffers, and tensors kept as plain attributes.
+
+    A tensor that stands under two names is listed once. Plain attributes are named ``path!attribute``; those in
+    ``ignore`` are left out (a host's backups of weights), and those that a forward notes and nobody reads.
+    """
+    weights: dict[str, torch.Tensor] = dict(module.named_parameters())
+    weights.update(module.named_buffers())
+    known = {id(tensor) for tensor in weights.values()}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, torch.Tensor) and id(value) not in known and name not in ignore | only_written(type(child)):
+                known.add(id(value))
+                weights[f"{path}!{name}"] = value
+    return weights
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ class Placement:
         return all((tensor := ref()) is not None and _address(tensor) == address for ref, address in self.tensors)
 
 
-class WeightsState:
+class WeightsGuard:
     """Watches the weights of one module.
 
     ``check()`` is cheap and says whether anything changed; ``digest`` names the content, so that a return to an earlier

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
 from torch._guards import tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ov_backend.lowering.functionalize import mutates, remove_writes
+from ov_backend.lowering.decompositions import Table
+from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
 
-Table = Mapping[Any, Callable[..., Any]]
 
-
-def take_apart(gm: GraphModule, table: Table) -> GraphModule:
+def decompose(gm: GraphModule, table: Table) -> GraphModule:
     """The graph traced once more with these decompositions; unchanged if it has none of these operators.
 
     A decomposition that writes to a view of its own copy is left out: the write would have no reader, and be lost.
@@ -42,15 +39,10 @@ def _retraced(gm: GraphModule, table: Table) -> GraphModule:
     values = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
     with tracing(None), torch.inference_mode(False), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [_fake(mode, value) for value in values]
-        return remove_writes(make_fx(Interpreter(gm).run, decomposition_table=dict(table))(*fakes))
+        return functionalize_intermediates(make_fx(Interpreter(gm).run, decomposition_table=dict(table))(*fakes))
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return mode.from_tensor(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype))
-
-
-def known(operators: Iterable[Any]) -> Table:
-    """PyTorch's own decompositions of these operators, as far as there are any."""
-    return {op: decomposition_table[op] for op in operators if op in decomposition_table}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch._decomp import decomposition_table
 from ov_backend.errors import SettingsError
 
 _aten = torch.ops.aten
-Table = dict[Any, Callable[..., Any]]
+#: The decomposition of each operator that has one.
+Table = Mapping[Any, Callable[..., Any]]
 
 
 def convolution_backward(
@@ -95,12 +96,12 @@ def max_pool2d_with_indices_backward(
 
 
 @functools.lru_cache(maxsize=1)
-def for_training() -> Mapping[Any, Callable[..., Any]]:
+def training_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """What AOTAutograd takes apart: the operators of the backward pass, and what the forward pass saves for them.
 
     Operators that OpenVINO has as one stay whole.
     """
-    table: Table = {op: rule for op, rule in decomposition_table.items() if _wanted(op)}
+    table: dict[Any, Callable[..., Any]] = {op: rule for op, rule in decomposition_table.items() if _wanted(op)}
     table[_aten.convolution_backward.default] = convolution_backward
     table[_aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
     return table
@@ -183,7 +184,7 @@ def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
 
 
 #: Operators that OpenVINO gets wrong as a whole and right in parts.
-REWRITTEN: Table = {
+REQUIRED: dict[Any, Callable[..., Any]] = {
     _aten.var.correction: _var,
     _aten.std.correction: _std,
     _aten.var_mean.correction: var_mean,
@@ -191,20 +192,35 @@ REWRITTEN: Table = {
     _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
 }
 if hasattr(_aten, "_safe_softmax"):  # since torch 2.5
-    REWRITTEN[_aten._safe_softmax.default] = safe_softmax
+    REQUIRED[_aten._safe_softmax.default] = safe_softmax
 
 
 @functools.lru_cache(maxsize=256)
-def chosen(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
+def selected(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
     """The decompositions of these operators, as ``aten.silu.default`` or ``aten.silu`` for all its overloads.
 
     Raises:
         SettingsError: PyTorch has no decomposition for one of them.
     """
-    table: Table = {}
+    table: dict[Any, Callable[..., Any]] = {}
     for name in names:
         found = {op: rule for op, rule in decomposition_table.items() if str(op) == name or str(op).rpartition(".")[0] == name}
         if not found:
             raise SettingsError(f"decompositions holds {name!r}, which PyTorch cannot take apart; leave it out.")
         table.update(found)
     return table
+
+
+def available(operators: Iterable[Any]) -> Table:
+    """PyTorch's own decompositions of these operators, as far as there are any."""
+    return {op: decomposition_table[op] for op in operators if op in decomposition_table}
+
+
+def decompositions(names: tuple[str, ...], refused: Iterable[Any] = ()) -> Table:
+    """What a graph is decomposed with; the user's choice goes before ours, and ours before PyTorch's.
+
+    Args:
+        names: operators that the user wants decomposed, see :func:`selected`.
+        refused: operators that the converter has refused.
+    """
+    return {**available(refused), **REQUIRED, **selected(names)}

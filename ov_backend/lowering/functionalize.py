@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ov_backend.dynamo.side_effects import hidden_writes
-
 _aten = torch.ops.aten
 
+#: Write to running_mean and running_var (arguments 3 and 4) in training mode (argument 5), and their schemas do not say so.
+BATCH_NORMS = frozenset(
+    getattr(_aten, name).default
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "_batch_norm_impl_index")
+    if hasattr(_aten, name)
+)
 
-def remove_writes(gm: GraphModule) -> GraphModule:
+
+def functionalize_intermediates(gm: GraphModule) -> GraphModule:
     """Replace ``add_`` and its like by ``add``, where what is written to is seen by nobody else."""
     nodes = list(gm.graph.nodes)
     place = {node: i for i, node in enumerate(nodes)}
@@ -60,3 +66,10 @@ def mutates(node: Node) -> bool:
     if node.op != "call_function" or schema is None:
         return False
     return bool(schema.is_mutable or hidden_writes(node.target, node.args))
+
+
+def hidden_writes(target: object, args: Sequence[Any]) -> list[Any]:
+    """The tensors that an operator writes to although its schema does not say so."""
+    if target in BATCH_NORMS and len(args) > 5 and args[5]:
+        return [value for value in args[3:5] if value is not None]
+    return []

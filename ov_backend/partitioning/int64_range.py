@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ov_backend.fx_utils import used
+from ov_backend.fx_utils import values_read
 
 #: int64 inputs are taken to be no larger than this; whoever calls a graph makes sure of it, or says ``wide``.
 INPUT_BOUND = 1 << 20
@@ -82,7 +82,7 @@ def _only_indexes(node: Node) -> bool:
 
 
 def _is_int64(node: Node) -> bool:
-    return any(value.dtype is torch.int64 for value in used(node))
+    return any(value.dtype is torch.int64 for value in values_read(node))
 
 
 def _name(node: Node) -> str:
@@ -183,33 +183,43 @@ def _second(node: Node, bounds: Mapping[Node, float]) -> float:
 
 
 Rule = Callable[[Node, Mapping[Node, float]], float]
-def _table(*rows: tuple[Rule, str]) -> dict[str, Rule]:
-    return {name: rule for rule, names in rows for name in names.split()}
 
+#: Results are among the values of the tensors that they are taken from.
+_SELECTIONS = (
+    *("view", "reshape", "_unsafe_view", "expand", "expand_as", "expand_copy", "view_copy", "flatten", "as_strided"),
+    *("permute", "transpose", "t", "movedim", "squeeze", "unsqueeze", "diagonal", "unfold"),
+    *("slice", "select", "narrow", "index", "index_select", "gather", "masked_select", "take_along_dim"),
+    *("split", "split_with_sizes", "unsafe_split", "chunk", "unbind", "cat", "stack", "repeat", "flip", "roll"),
+    *("clone", "contiguous", "copy", "alias", "detach", "lift_fresh_copy", "_to_copy", "to", "select_scatter", "slice_scatter"),
+    *("tril", "triu", "amax", "amin", "maximum", "minimum", "abs", "neg", "sign", "bitwise_and", "logical_and"),
+)
+#: Results are among the values of all arguments, numbers included.
+_MIXTURES = (
+    *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "where", "masked_fill"),
+    *("clamp", "clamp_min", "clamp_max", "constant_pad_nd", "scatter", "index_put"),
+)
+#: Results are 0 or 1.
+_ONES = ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones")
+#: Results are positions or counts of elements.
+_COUNTS = ("argmax", "argmin", "argsort", "nonzero", "count_nonzero")
+#: Results are values, and the positions where they stand.
+_CHOICES = (
+    *("topk", "sort", "max", "min", "median", "kthvalue", "mode", "cummax", "cummin"),
+    *("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices"),
+    *("adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d"),
+)
 
 _RULES: dict[str, Rule] = {
     "<built-in function getitem>": _tensors,
-    **_table(
-        (
-            _tensors,
-            ("view reshape _unsafe_view expand slice select permute transpose t squeeze unsqueeze clone contiguous alias detach"
-            " repeat flip roll unfold split split_with_sizes chunk unbind cat stack narrow index index_select gather tril triu"
-            " diagonal amax amin maximum minimum abs neg lift_fresh_copy _to_copy to as_strided movedim flatten unsafe_split"
-            " expand_as copy select_scatter slice_scatter masked_select bitwise_and logical_and sign take_along_dim"
-            " expand_copy view_copy"),
-        ),
-        (_everything, "full full_like new_full fill scalar_tensor arange where masked_fill clamp clamp_min clamp_max"),
-        (_everything, "constant_pad_nd scatter index_put"),
-        (_one, "zeros zeros_like new_zeros ones ones_like new_ones"),
-        (_added, "add sub rsub"),
-        (_multiplied, "mul"),
-        (_reduced, "sum"),
-        (_accumulated, "cumsum"),
-        (_counted, "argmax argmin argsort nonzero count_nonzero"),
-        (_chosen, "topk sort max min median kthvalue mode cummax cummin"),
-        (_chosen, "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"),
-        (_chosen, "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d"),
-        (_divided, "floor_divide div"),
-        (_second, "remainder fmod"),
-    ),
+    **dict.fromkeys(_SELECTIONS, _tensors),
+    **dict.fromkeys(_MIXTURES, _everything),
+    **dict.fromkeys(_ONES, _one),
+    **dict.fromkeys(_COUNTS, _counted),
+    **dict.fromkeys(_CHOICES, _chosen),
+    **dict.fromkeys(("add", "sub", "rsub"), _added),
+    **dict.fromkeys(("floor_divide", "div"), _divided),
+    **dict.fromkeys(("remainder", "fmod"), _second),
+    "mul": _multiplied,
+    "sum": _reduced,
+    "cumsum": _accumulated,
 }

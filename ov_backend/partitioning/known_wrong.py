@@ -10,23 +10,26 @@ from typing import Any
 
 from torch.fx import Node
 
+from ov_backend.settings import operator_name
+
 Test = Callable[[Node], bool]
 
 
-def withdrawn(node: Node, name: str) -> str:
+def reason(node: Node) -> str:
     """Why this operator stays in PyTorch although OpenVINO has a conversion, or "".
 
     Args:
         node: of an ATen graph, with ``meta["val"]``.
-        name: ``aten.name.overload``.
     """
-    known = _WITHDRAWN.get(name.removeprefix("aten.").removeprefix("quantized_decomposed.").partition(".")[0])
-    return known[1] if known is not None and known[0](node) else ""
+    namespace, _, rest = operator_name(node.target).partition(".")
+    if namespace not in ("aten", "quantized_decomposed"):
+        return ""
+    applies, why = _WRONG.get(rest.partition(".")[0], (_never, ""))
+    return why if applies(node) else ""
 
 
-def count() -> int:
-    """How many operators are withdrawn, wholly or for some arguments."""
-    return len(_WITHDRAWN)
+def _never(node: Node) -> bool:
+    return False
 
 
 def _always(node: Node) -> bool:
@@ -79,7 +82,7 @@ def _decimal(node: Node) -> bool:
 _INFINITE = "OpenVINO answers with the largest number where all values are infinite"
 _TIES = "among equal values OpenVINO does not choose the first"
 
-_WITHDRAWN: dict[str, tuple[Test, str]] = {
+_WRONG: dict[str, tuple[Test, str]] = {
     **dict.fromkeys(["amax", "amin", "logsumexp", "logaddexp", "linalg_vector_norm"], (_always, _INFINITE)),
     **dict.fromkeys(["argmax", "argmin"], (_fractional, _TIES)),
     **dict.fromkeys(

@@ -1,8 +1,8 @@
-"""Partition: which operators OpenVINO computes and which stay in PyTorch, and the coverage that results.
+"""Which operators OpenVINO computes, which stay in PyTorch, and the graph split accordingly.
 
-What the converter can do is asked of the converter itself (see :mod:`ov_backend.conversion.converter`); here is only what must
-stay in PyTorch whatever the converter says: operators the user disabled, random numbers, dtypes and shapes that
-OpenVINO would compute differently.
+What the converter can do is asked of the converter itself (:mod:`ov_backend.conversion`). This module knows only what must
+stay in PyTorch whatever the converter says: operators that the user disabled, random numbers, and dtypes and shapes
+that OpenVINO would compute differently.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from ov_backend.partitioning.known_wrong import withdrawn
-from ov_backend.tensors import COMPUTED
-from ov_backend.fx_utils import used
+from ov_backend.fx_utils import is_getitem, operators, output_node, placeholders, values_read
+from ov_backend.partitioning import known_wrong
 from ov_backend.partitioning.int64_range import too_large
 from ov_backend.settings import Settings, operator_name
+from ov_backend.tensors import COMPUTED
 
 #: How torch names the submodules it gathers; torch 2.1 has no way to choose it.
 PREFIX = "fused_"
 VIEW = "hands out a view of a tensor that is handed out too"
-_AFTER = "_after"
 #: Of PT2E quantization; OpenVINO makes of each pair, and of the operators between them, arithmetic in int8.
 QUANTIZERS = frozenset(
     f"quantized_decomposed.{what}quantize_per_{each}.default" for what in ("", "de") for each in ("tensor", "channel")
@@ -53,28 +53,18 @@ class Coverage:
         return 100.0 if not self.total else 100.0 * (1 - sum(self.in_pytorch.values()) / self.total)
 
 
-def operators(gm: GraphModule) -> list[Node]:
-    """The nodes of a graph that compute something."""
-    return [n for n in gm.graph.nodes if n.op == "call_function" and getattr(n.target, "__name__", "") != "getitem"]
-
-
-def excluded(gm: GraphModule, settings: Settings) -> dict[Node, str]:
+def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     """The operators that must stay in PyTorch, each with the reason in words."""
-    views = handed_out(gm)
+    views = aliased_outputs(gm)
     large = {} if settings.truncate_long_and_double else too_large(gm, settings.wide_integers)
-    found = {}
-    for node in operators(gm):
-        why = reason(node, settings) or large.get(node, "") or (VIEW if node in views else "")
-        if why:
-            found[node] = why
-    return found
+    reasons = {node: reason(node, settings) or large.get(node, "") or (VIEW if node in views else "") for node in operators(gm)}
+    return {node: why for node, why in reasons.items() if why}
 
 
-def handed_out(gm: GraphModule) -> set[Node]:
+def aliased_outputs(gm: GraphModule) -> set[Node]:
     """The views through which one result shares memory with another, or with an input, as it does in PyTorch."""
-    (output,) = (node for node in gm.graph.nodes if node.op == "output")
-    results = list(dict.fromkeys(output.all_input_nodes))
-    owners = Counter(filter(None, (_storage(n) for n in [*results, *(n for n in gm.graph.nodes if n.op == "placeholder")])))
+    results = list(dict.fromkeys(output_node(gm).all_input_nodes))
+    owners = Counter(filter(None, (_storage(n) for n in [*results, *placeholders(gm)])))
     views: set[Node] = set()
     for result in results:
         node = result
@@ -104,7 +94,7 @@ def reason(node: Node, settings: Settings) -> str:
         return "not an ATen operator"
     if torch.Tag.nondeterministic_seeded in node.target.tags and not _drops_nothing(node):
         return "draws random numbers, which must be PyTorch's own"
-    wrong = withdrawn(node, name)
+    wrong = known_wrong.reason(node)
     if wrong:
         return wrong
     computed = {*COMPUTED, torch.float64} if settings.truncate_long_and_double else COMPUTED
@@ -130,7 +120,7 @@ def _drops_nothing(node: Node) -> bool:
 
 def _values(node: Node) -> Iterable[torch.Tensor]:
     for each in (node, *node.all_input_nodes):
-        yield from used(each)
+        yield from values_read(each)
 
 
 def coverage(gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Coverage:
@@ -139,18 +129,103 @@ def coverage(gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Coverage:
     return Coverage(len(operators(gm)), dict(names), {operator_name(n.target): why for n, why in in_pytorch.items()})
 
 
-def _in_drawing_order(gm: GraphModule) -> list[Node]:
-    """Make every operator that draws random numbers wait for the one before it; undone by :func:`_free`."""
+@dataclass(frozen=True)
+class Split:
+    """A graph whose supported operators are gathered into submodules.
+
+    Attributes:
+        outer: the graph that calls the submodules; everything else in it runs in PyTorch.
+        parts: names of the submodules.
+        too_small: names of the nodes that stay in PyTorch because their group has too few operators.
+    """
+
+    outer: GraphModule
+    parts: tuple[str, ...]
+    too_small: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One submodule of a split graph, with the weights first among its placeholders.
+
+    Attributes:
+        gm: its graph.
+        slots: names of its weights.
+        inputs: names of its other inputs.
+    """
+
+    gm: GraphModule
+    slots: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+def run_after(value: Any, earlier: Any) -> Any:
+    """``value``; as a node of a graph it says that ``earlier`` must have run before whatever reads it."""
+    return value
+
+
+def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) -> Split:
+    """Gather the supported operators into submodules; ``gm`` is changed.
+
+    Groups without any operator (constants only) stay where they are, and so do those of fewer than ``smallest``.
+    """
+    _keep_drawing_order(gm)
+    partitioner = CapabilityBasedPartitioner(gm, _Supported(in_pytorch), allows_single_node_partition=True)
+    computing = set(operators(gm))
+    proposed = [(p, [n for n in p.nodes if n in computing]) for p in partitioner.propose_partitions()]
+    groups = [p for p, nodes in proposed if len(nodes) >= max(1, smallest)]
+    too_small = frozenset(n.name for _, nodes in proposed if len(nodes) < smallest for n in nodes)
+    before = set(dict(gm.named_children()))
+    outer = partitioner.fuse_partitions(groups) if groups else gm
+    _drop_drawing_order(outer)
+    outer.recompile()
+    parts = tuple(name for name, _ in outer.named_children() if name not in before and name.startswith(PREFIX))
+    return Split(outer, parts, too_small)
+
+
+def part_of(outer: GraphModule, call: Node, slot_names: Mapping[Node, str]) -> Part:
+    """One submodule as a graph of its own: those of its arguments that are weights come first.
+
+    Args:
+        outer: the split graph.
+        call: its node that calls the submodule.
+        slot_names: names of the weights among the outer graph's placeholders.
+    """
+    submodule = outer.get_submodule(str(call.target))
+    pairs = list(zip(placeholders(submodule), call.args))
+    for inner, argument in pairs:
+        inner.meta.setdefault("val", argument.meta.get("val"))
+    slots = [(inner, slot_names[argument]) for inner, argument in pairs if argument in slot_names]
+    inputs = [(inner, inner.name) for inner, argument in pairs if argument not in slot_names]
+    graph, copies = Graph(), dict[Node, Node]()
+    for inner, _ in [*slots, *inputs]:
+        copies[inner] = graph.placeholder(inner.name)
+        copies[inner].meta = dict(inner.meta)
+    for node in submodule.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+            copies[node].meta = dict(node.meta)
+    graph.output(torch.fx.node.map_arg(output_node(submodule).args[0], lambda n: copies[n]))
+    return Part(GraphModule(submodule, graph), tuple(name for _, name in slots), tuple(name for _, name in inputs))
+
+
+def _keep_drawing_order(gm: GraphModule) -> None:
+    """Make every operator that draws random numbers wait for the one before it."""
     drawing = [n for n in operators(gm) if torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())]
-    for before, node in itertools.pairwise(drawing):
-        node.kwargs = {**node.kwargs, _AFTER: before}
-    return drawing
+    for earlier, node in itertools.pairwise(drawing):
+        value, *rest = node.args
+        with gm.graph.inserting_before(node):
+            node.args = (gm.graph.call_function(run_after, (value, earlier)), *rest)
 
 
-def _free(gm: GraphModule) -> None:
-    for node in gm.graph.nodes:
-        if _AFTER in node.kwargs:
-            node.kwargs = {name: value for name, value in node.kwargs.items() if name != _AFTER}
+def _drop_drawing_order(gm: GraphModule) -> None:
+    """Undo :func:`_keep_drawing_order`."""
+    for node in list(gm.graph.nodes):
+        if node.target is run_after:
+            value = node.args[0]
+            for user in list(node.users):
+                user.args = tuple(value if argument is node else argument for argument in user.args)
+            gm.graph.erase_node(node)
 
 
 class _Supported(OperatorSupportBase):
@@ -160,28 +235,6 @@ class _Supported(OperatorSupportBase):
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
         if node.op == "get_attr":
             return True
-        if getattr(node.target, "__name__", "") == "getitem":
+        if is_getitem(node):
             return node.all_input_nodes[0].name not in self._names
-        return node.op == "call_function" and node.name not in self._names
-
-
-def split(
-    gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1
-) -> tuple[GraphModule, list[str], set[str]]:
-    """Gather the supported operators into submodules.
-
-    Groups without any operator (constants only) stay where they are, and so do those of fewer than ``smallest``.
-
-    Returns:
-        The outer graph, the submodules' names, and the names of the nodes left out for being in too small a group.
-    """
-    _in_drawing_order(gm)
-    partitioner = CapabilityBasedPartitioner(gm, _Supported(in_pytorch), allows_single_node_partition=True)
-    proposed = [(p, [n for n in p.nodes if n in set(operators(gm))]) for p in partitioner.propose_partitions()]
-    groups = [p for p, computing in proposed if len(computing) >= max(1, smallest)]
-    small = {n.name for _, computing in proposed if len(computing) < smallest for n in computing}
-    before = set(dict(gm.named_children()))
-    outer = partitioner.fuse_partitions(groups) if groups else gm
-    _free(outer)
-    outer.recompile()
-    return outer, [name for name, _ in outer.named_children() if name not in before and name.startswith(PREFIX)], small
+        return node.op == "call_function" and node.target is not run_after and node.name not in self._names

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ov_backend.pipelines import precompile as ahead
 from ov_backend.engine.engine import Engine, Progress
 from ov_backend.errors import OVBackendError, SettingsError
+from ov_backend.patching import Patch, patch_forward
+from ov_backend.pipelines import precompile as ahead
 from ov_backend.settings import Settings
-from ov_backend.patching import Swap, swap_forward
 
 #: Where the networks of a diffusers pipeline are: the VAE's halves by themselves, so that its tiling and slicing, which
 #: diffusers does around them, go on working; of a text encoder everything, its tokens being an input like others.
@@ -36,10 +36,10 @@ class Accelerated:
         modules = networks_of(target)
         self.engine = Engine(settings, progress)
         self._target = target
-        self._swaps: list[Swap] = []
+        self._patches: list[Patch] = []
         try:
             for name, module in modules.items():
-                self._swaps.append(swap_forward(module, self._maker(name, module)))
+                self._patches.append(patch_forward(module, self._maker(name, module)))
         except OVBackendError:
             self.restore()
             raise
@@ -92,9 +92,9 @@ class Accelerated:
 
     def restore(self) -> None:
         """Put the exact original forwards back and let go of everything compiled. May be called twice."""
-        for swap in self._swaps:
+        for swap in self._patches:
             swap.undo()
-        self._swaps.clear()
+        self._patches.clear()
         self.engine.clear()
 
     def __enter__(self) -> Accelerated:
@@ -118,7 +118,7 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
     Raises:
         SettingsError: there is no network in ``target``.
         DeviceError: the device is not there, or cannot compute in that precision.
-        SwapError: a network is accelerated already.
+        PatchError: a network is accelerated already.
     """
     return Accelerated(target, settings or Settings(), progress)
 

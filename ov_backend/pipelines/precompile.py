@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from ov_backend.engine.warmup import warming_up
 from ov_backend.errors import Interrupted, SettingsError
-from ov_backend.engine.warmup import rehearsing
 
 #: Width and height in pixels, and pictures at once.
 Size = tuple[int, int, int]
@@ -40,7 +40,7 @@ def precompile(
         The sizes that are ready.
     """
     ready: list[Size] = []
-    with rehearsing(cancel):
+    with warming_up(cancel):
         for size in sizes:
             if cancel():
                 break

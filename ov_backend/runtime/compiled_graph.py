@@ -16,14 +16,12 @@ from typing import Protocol
 import openvino as ov
 import torch
 
-from ov_backend import devices
-from ov_backend.transformations import group_norm as cpu_forms
-from ov_backend.conversion.converter import Graph, parameter_name
-from ov_backend.transformations.convert_precision import Backing, narrower, retype
-from ov_backend.tensors import FROM_NAME, constant, share
+from ov_backend import devices, transformations
+from ov_backend.conversion.converter import WeightlessModel, parameter_name
 from ov_backend.errors import InputMismatch
 from ov_backend.settings import Settings
-from ov_backend.guards.signature import TensorSpec
+from ov_backend.tensors import FROM_NAME, TensorSpec, constant, share
+from ov_backend.transformations.convert_precision import Backing, narrower, retype
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +30,16 @@ log = logging.getLogger(__name__)
 COPY_BELOW_BYTES = 1 << 20
 
 
-@dataclass
+@dataclass(frozen=True)
 class Timings:
-    """Seconds spent making one compiled graph; ``imported`` where it was found in the blob cache instead."""
+    """Seconds that it took to make one compiled graph; ``imported`` where it came from the blob cache instead."""
 
     bind: float = 0.0
     compile: float = 0.0
     imported: float = 0.0
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(self.bind + other.bind, self.compile + other.compile, self.imported + other.imported)
 
 
 @dataclass
@@ -121,21 +122,21 @@ class CompiledGraph:
         return given
 
 
-class Kept(Protocol):
+class BlobEntry(Protocol):
     """Where the device's own form of a bound graph is kept between processes; see :mod:`ov_backend.cache.blobs`."""
 
     def load(self) -> bytes | None:
-        """What is there."""
+        """The stored form, or None."""
 
     def save(self, data: bytes) -> None:
-        """Keep it."""
+        """Store it."""
 
     def remove(self) -> None:
-        """Forget what cannot be used."""
+        """Remove what cannot be used."""
 
 
 def bind_and_compile(
-    graph: Graph, weights: Mapping[str, torch.Tensor], settings: Settings, kept: Kept | None = None
+    graph: WeightlessModel, weights: Mapping[str, torch.Tensor], settings: Settings, blob_entry: BlobEntry | None = None
 ) -> CompiledGraph:
     """Bind live weights to a graph and compile it.
 
@@ -143,64 +144,61 @@ def bind_and_compile(
         graph: the graph; it is left as it is.
         weights: the live tensors by slot name, in the host's memory.
         settings: device, precision and OpenVINO properties.
-        kept: where the result may be found, and is put otherwise.
+        blob_entry: where the compiled form may be found, and is stored otherwise.
 
     Raises:
         InputMismatch: a weight is missing or has another shape or dtype than its slot.
         DeviceError: the device is not there or cannot compute in that precision.
     """
     devices.check(settings)
-    timings = Timings()
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
     backing = None
-    compiled = _import(kept, settings, timings) if kept is not None else None
-    if compiled is None:
-        compiled, backing = _compile(graph, live, settings, timings)
-        if kept is not None:
-            kept.save(compiled.export_model().getvalue())
+    imported = _import(blob_entry, settings) if blob_entry is not None else None
+    if imported is not None:
+        compiled, timings = imported
+    else:
+        compiled, backing, timings = _compile(graph, live, settings)
+        if blob_entry is not None:
+            blob_entry.save(compiled.export_model().getvalue())
     start = time.perf_counter()
     request = compiled.create_infer_request()
-    if timings.imported:
-        timings.imported += time.perf_counter() - start
-    else:
-        timings.compile += time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    timings += Timings(imported=seconds) if imported is not None else Timings(compile=seconds)
     if backing is not None:
-        backing.let_go()
-    ports = tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs))
+        backing.release()
     return CompiledGraph(
-        graph.inputs,
-        graph.outputs,
-        graph.returns,
-        tuple(live.values()),
-        _property(compiled, "EXECUTION_DEVICES", settings.device),
-        devices.resolved_precision(settings),
-        timings,
-        request,
-        ports,
-        backing,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        returns=graph.returns,
+        weights=tuple(live.values()),
+        device=_property(compiled, "EXECUTION_DEVICES", settings.device),
+        precision=devices.resolved_precision(settings),
+        timings=timings,
+        _request=request,
+        _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
+        _backing=backing,
     )
 
 
 def _compile(
-    graph: Graph, live: Mapping[str, torch.Tensor], settings: Settings, timings: Timings
-) -> tuple[ov.CompiledModel, Backing | None]:
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings
+) -> tuple[ov.CompiledModel, Backing | None, Timings]:
     start = time.perf_counter()
     backing = None
     if devices.members(settings.device) == ["CPU"]:
         precision = devices.resolved_precision(settings)
         model, backing = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
-        cpu_forms.apply(model, precision)
+        transformations.apply(model, precision)
     else:
         model = bind(graph, live)
-    timings.bind = time.perf_counter() - start
-    start = time.perf_counter()
+    bound = time.perf_counter()
     compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
-    timings.compile = time.perf_counter() - start
-    return compiled, backing  # what the device keeps of the constants is in the first; the model goes
+    # what the device needs of the constants is in the compiled model; the bound model goes with this frame
+    return compiled, backing, Timings(bind=bound - start, compile=time.perf_counter() - bound)
 
 
 def _in_computed_type(
-    graph: Graph, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
 ) -> tuple[ov.Model, Backing] | None:
     """The bound graph in the type that the CPU device computes in, where the weights are narrower or of the other half."""
     types = narrower(list(live.values()), precision)
@@ -208,8 +206,8 @@ def _in_computed_type(
         return None
     large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
     backing = Backing(types[1], list(large.values()), settings.cache_folder if settings.model_caching else None)
-    placed = {name: backing.converted(weight) for name, weight in large.items()}
-    model = bind(graph, {**live, **placed}, validate=False)
+    converted = {name: backing.converted(weight) for name, weight in large.items()}
+    model = bind(graph, {**live, **converted}, validate=False)
     try:
         retype(model, *types)
     except RuntimeError as error:
@@ -218,10 +216,10 @@ def _in_computed_type(
     return model, backing
 
 
-def _import(kept: Kept, settings: Settings, timings: Timings) -> ov.CompiledModel | None:
+def _import(blob_entry: BlobEntry, settings: Settings) -> tuple[ov.CompiledModel, Timings] | None:
     """What another process compiled, if it is there and the device still takes it."""
     start = time.perf_counter()
-    data = kept.load()
+    data = blob_entry.load()
     if data is None:
         return None
     try:
@@ -229,13 +227,12 @@ def _import(kept: Kept, settings: Settings, timings: Timings) -> ov.CompiledMode
     except RuntimeError as error:
         lines = str(error).strip().splitlines() or ["no message"]
         log.warning("Ignoring a stored blob: %s. It will be made anew.", lines[-1].strip().rstrip("."))
-        kept.remove()
+        blob_entry.remove()
         return None
-    timings.imported += time.perf_counter() - start
-    return compiled
+    return compiled, Timings(imported=time.perf_counter() - start)
 
 
-def bind(graph: Graph, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
+def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
     """A copy of the graph's model in which every slot is a constant over the weight's memory.
 
     The memory must stay alive as long as the model or anything compiled from it.

@@ -19,12 +19,12 @@ from PIL import Image
 from ov_backend import devices
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
-from ov_backend.pipelines.sizes import own_size, size_hint
-from ov_backend.standalone.demo_sheet import sheet
+from ov_backend.engine.warmup import warming_up
 from ov_backend.errors import SettingsError
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
-from ov_backend.engine.warmup import rehearsing
+from ov_backend.pipelines.sizes import check_size, own_size, size_hint
 from ov_backend.settings import Settings
+from ov_backend.standalone.demo_sheet import sheet
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ SAMPLERS = {
     "ddim": "DDIMScheduler",
     "unipc": "UniPCMultistepScheduler",
 }
-SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
 PREPARATION = ("load", "capture", "convert", "bind", "compile")
 
 
@@ -68,12 +67,8 @@ class Request:
             raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
         if self.random and self.checkpoint is not None:
             raise SettingsError("--random and --checkpoint exclude each other; give one of them.")
-        for side in self.size or ():
-            if side % MULTIPLE or not SMALLEST <= side <= LARGEST:
-                raise SettingsError(
-                    f"--size holds {side}; width and height must be multiples of {MULTIPLE} from {SMALLEST} to {LARGEST},"
-                    " 512x768 for example."
-                )
+        if self.size is not None:
+            check_size(*self.size)
         _check_writable(self.out)
 
 
@@ -175,10 +170,10 @@ class _Generation:
 
         with tqdm(total=self._request.steps, desc=f"{label:8}", unit="step") as bar:
             if accelerated is not None:
-                accelerated.engine.progress = lambda network, stage, _: bar.set_postfix_str(
+                accelerated.engine.resources.progress = lambda network, stage, _: bar.set_postfix_str(
                     "" if stage == "ready" else f"{network}: {stage}"
                 )
-                with rehearsing():
+                with warming_up():
                     self._timed(1, lambda: None)
                 bar.unpause()
             return self._timed(self._request.steps, bar.update)

@@ -15,22 +15,22 @@ from typing import Any
 
 from PIL import Image, PngImagePlugin
 
-from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
-from ov_backend.cache.store import GraphStore
+from ov_backend.patching import Patch, patch_forward
+from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.pipelines.sizes import MAX_BATCH, check_size, own_size, size_hint
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import Control, Desk, Size
+from ov_backend.ui.controller import Control, Controller, Size
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.status import Status
-from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.patching import Swap, swap_forward
 
 log = logging.getLogger(__name__)
 
 #: Which choice switches a network.
 _KINDS = (("vae", "vae"), ("text_encoder", "text_encoder"))
-_MAX_STEPS, _MAX_BATCH, _MAX_SIDE = 1000, 16, 4096
+_MAX_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Made:
     sentence: str
 
 
-class Studio:
+class PictureGenerator:
     """Makes pictures one generation at a time, in the thread that asks.
 
     Args:
@@ -54,7 +54,7 @@ class Studio:
     def __init__(self, pipe: Any, model: str, folder: Path, cache_dir: str | None = None) -> None:
         self.pipe, self.model, self.folder = pipe, model, folder
         self.status = Status()
-        self.desk = Desk(self.status, self._store, self._precompile, self._compare, self.interrupt)
+        self.controller = Controller(self.status, self._store, self._precompile, self._compare, self.interrupt)
         self.recent: tuple[Path, ...] = ()
         self._cache_dir = cache_dir
         self._networks: dict[str, Network] = {}
@@ -156,14 +156,14 @@ class Studio:
     def _accelerated(self, choices: Choices) -> Iterator[None]:
         """The chosen networks run in OpenVINO in this block; what is compiled outlives it."""
         engine = self._configured(choices)
-        swaps: list[Swap] = []
+        patches: list[Patch] = []
         try:
             for role, module in networks_of(self.pipe).items():
                 if getattr(choices, kind_of(role)):
-                    swaps.append(swap_forward(module, self._maker(engine, role, module)))
+                    patches.append(patch_forward(module, self._maker(engine, role, module)))
             yield
         finally:
-            for swap in swaps:
+            for swap in patches:
                 swap.undo()
 
     def _maker(self, engine: Engine, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -185,9 +185,9 @@ class Studio:
         return self._engine
 
     def _store(self) -> GraphStore | None:
-        from ov_backend import compiler as graphs
+        from ov_backend import compiler
 
-        return self._engine.store if self._engine else graphs.open_store(self._choices.settings(self._cache_dir))
+        return self._engine.store if self._engine else compiler.open_store(self._choices.settings(self._cache_dir))
 
     def _precompile(self, sizes: Sequence[Size], batch: int, choices: Choices | None, control: Control) -> None:
         """Rehearse a step of every size: networks get ready for what the pipeline will really call them with."""
@@ -241,15 +241,12 @@ def check(parameters: Parameters) -> None:
     """
     for name, value, low, high in (
         ("Steps", parameters.steps, 1, _MAX_STEPS),
-        ("The batch", parameters.batch, 1, _MAX_BATCH),
-        ("The width", parameters.width, 64, _MAX_SIDE),
-        ("The height", parameters.height, 64, _MAX_SIDE),
+        ("The batch", parameters.batch, 1, MAX_BATCH),
         ("The seed", parameters.seed, -1, (1 << 63) - 1),
     ):
         if not low <= value <= high:
             raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
-    if parameters.width % 8 or parameters.height % 8:
-        raise SettingsError(f"The size is {parameters.width}x{parameters.height}; both must be multiples of 8.")
+    check_size(parameters.width, parameters.height)
     if parameters.strength is not None and not 0 < parameters.strength <= 1:
         raise SettingsError(f"The strength is {parameters.strength}; it must be above 0 and at most 1.")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
+from ov_backend.standalone.generator import Made, PictureGenerator
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.panel import build_panel, described, device_choices
-from ov_backend.standalone.generator import Made, Studio
 
 log = logging.getLogger("ov_backend")
 
@@ -70,8 +70,8 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
     return 0
 
 
-def load(options: Options) -> Studio:
-    """The studio over the checkpoint.
+def load(options: Options) -> PictureGenerator:
+    """A picture generator over the checkpoint.
 
     Raises:
         CheckpointError: the file is no checkpoint that can be read.
@@ -80,7 +80,7 @@ def load(options: Options) -> Studio:
     from ov_backend.standalone.demo import Request, checkpoint_file
 
     path = checkpoint_file(Request(prompt="", checkpoint=options.checkpoint, random=options.random))
-    return Studio(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir)
+    return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir)
 
 
 def login(text: str | None) -> tuple[str, str] | None:
@@ -97,7 +97,7 @@ def login(text: str | None) -> tuple[str, str] | None:
     return user, password
 
 
-def application(studio: Studio, auth: tuple[str, str] | None = None) -> Any:
+def application(generator: PictureGenerator, auth: tuple[str, str] | None = None) -> Any:
     """The page and the panel's routes as one ASGI application."""
     import gradio as gr
     from fastapi import FastAPI
@@ -107,14 +107,14 @@ def application(studio: Studio, auth: tuple[str, str] | None = None) -> Any:
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
-    add_routes(app, studio.desk, allowed)
+    add_routes(app, generator.controller, allowed)
     style = ROOT / "style.css"
     return gr.mount_gradio_app(
         app,
-        page(studio),
+        page(generator),
         path="/",
         auth=auth,
-        allowed_paths=[str(studio.folder)],
+        allowed_paths=[str(generator.folder)],
         theme=_theme(),
         css=style.read_text(encoding="utf-8"),
         head="".join(f"<script>{path.read_text(encoding='utf-8')}</script>" for path in _scripts()),
@@ -144,11 +144,11 @@ def _scripts() -> list[Path]:
     return sorted((ROOT / "javascript").glob("*.js"))
 
 
-def page(studio: Studio) -> Any:
+def page(generator: PictureGenerator) -> Any:
     """The Gradio page."""
     import gradio as gr
 
-    side = studio.default_size
+    side = generator.default_size
     with gr.Blocks(title="Stable Diffusion on OpenVINO", analytics_enabled=False) as blocks:
         gr.HTML("<h1>Stable Diffusion on OpenVINO</h1>")
         with gr.Row():
@@ -179,28 +179,28 @@ def page(studio: Studio) -> Any:
         fields = [prompt, negative, steps, guidance, seed, width, height, batch, strength]
 
         def generate(picture: Any, *values: Any) -> tuple[Any, str]:
-            return _generate(studio, picture, values[: len(fields)], values[len(fields) :])
+            return _generate(generator, picture, values[: len(fields)], values[len(fields) :])
 
         def recent() -> Iterator[list[str]]:
-            yield from _recent(studio)
+            yield from _recent(generator)
 
         make.click(generate, [start, *fields, *panel], [gallery, said], show_progress="hidden")
         prompt.submit(generate, [start, *fields, *panel], [gallery, said], show_progress="hidden")
-        stop.click(studio.interrupt, queue=False)
+        stop.click(generator.interrupt, queue=False)
         restored.upload(_restore, [restored], [*fields, *panel, said])
         blocks.load(recent, None, [gallery], show_progress="hidden", concurrency_limit=None)
     return blocks
 
 
-def _generate(studio: Studio, picture: Any, values: Sequence[Any], chosen: Sequence[Any]) -> tuple[Any, str]:
+def _generate(generator: PictureGenerator, picture: Any, values: Sequence[Any], chosen: Sequence[Any]) -> tuple[Any, str]:
     """Make pictures of what the page's fields say; a sentence instead where that is impossible."""
     import gradio as gr
 
     choices, sentences = Choices.from_args(list(chosen))
     for sentence in sentences:
-        studio.status.say(sentence)
+        generator.status.say(sentence)
     try:
-        made = studio.generate(_parameters(values, picture is not None), choices, picture)
+        made = generator.generate(_parameters(values, picture is not None), choices, picture)
     except Interrupted:
         return gr.update(), _note("Interrupted.")
     except OVBackendError as error:
@@ -224,14 +224,14 @@ def _shown(made: Made) -> list[str]:
     return [str(path) for path in made.files]
 
 
-def _recent(studio: Studio) -> Iterator[list[str]]:
+def _recent(generator: PictureGenerator) -> Iterator[list[str]]:
     """What was made last, for a page that is loaded; once more when the generation that is running now is done."""
-    shown = studio.recent
+    shown = generator.recent
     yield [str(path) for path in shown]
-    while studio.status.generating:
+    while generator.status.generating:
         time.sleep(0.2)
-    if studio.recent != shown:
-        yield [str(path) for path in studio.recent]
+    if generator.recent != shown:
+        yield [str(path) for path in generator.recent]
 
 
 def _restore(path: str | None) -> list[Any]:

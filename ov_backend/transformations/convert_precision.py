@@ -49,7 +49,7 @@ def narrower(weights: Sequence[torch.Tensor], precision: str) -> tuple[torch.dty
 class Backing:
     """Memory for converted weights over a file that has no name; without a folder, ordinary memory.
 
-    Once a device has laid the weights out for itself, :meth:`let_go` drops them from memory. Should it read them again
+    Once a device has laid the weights out for itself, :meth:`release` drops them from memory. Should it read them again
     all the same, they come from the file. The file goes with the process, however that ends.
 
     Args:
@@ -74,7 +74,7 @@ class Backing:
         self._held.append(room.view(weight.shape).copy_(weight))
         return self._held[-1]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop what is in memory of the file; the content stays in it."""
         if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows takes such pages back by itself
             self._memory.madvise(mmap.MADV_DONTNEED)

@@ -1,47 +1,22 @@
-"""Operators in the form that the CPU device computes fastest, put in place when a graph is bound for it.
-
-The stored graph stays as it was converted, so that one entry serves every device.
-"""
+"""Group normalisation in the form that the CPU device computes fastest."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
-from ov_backend.transformations.timestep_angles import keep_angles
 
-
-def apply(model: ov.Model, precision: str) -> None:
-    """Rewrite ``model`` in place.
+def spread_group_norms(model: ov.Model, corrected: bool) -> None:
+    """Rewrite, in place, every group normalisation of pixels as operations on single channels.
 
     Args:
         model: with its weights bound.
-        precision: that the device computes in; in "f32" sums are corrected for their own rounding.
+        corrected: correct sums over many pixels for their own rounding, as f32 needs it.
     """
-    if precision == "bf16":
-        keep_angles(model)
-    for node in model.get_ordered_ops():
-        if node.get_type_name() == "Multiply":
-            _drop_one(node)
     for node in model.get_ordered_ops():
         if node.get_type_name() == "GroupNormalization" and _static_spatial(node):
-            _spread(node, precision == "f32")
-
-
-def _drop_one(node: ov.Node) -> None:
-    """Take a multiplication by one out: in half precision the device would multiply the weights by it, into a copy."""
-    for i in range(2):
-        kept, factor = node.input_value(1 - i), node.input_value(i).get_node()
-        while factor.get_type_name() == "Convert":
-            factor = factor.input_value(0).get_node()
-        is_one = factor.get_type_name() == "Constant" and math.prod(factor.get_output_shape(0)) == 1 and factor.get_data() == 1
-        if is_one and kept.get_partial_shape() == node.get_output_partial_shape(0):
-            for target in node.output(0).get_target_inputs():
-                target.replace_source_output(kept)
-            return
+            _spread(node, corrected)
 
 
 def _static_spatial(node: ov.Node) -> bool:

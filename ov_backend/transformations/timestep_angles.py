@@ -22,7 +22,7 @@ _SAME_ELEMENTS = frozenset({"Unsqueeze", "Reshape", "Squeeze", "Broadcast"})
 _STEP = 64
 
 
-def keep_angles(model: ov.Model) -> None:
+def keep_angles_exact(model: ov.Model) -> None:
     """Rewrite, in place, the argument of every sine and cosine that is an input times or by factors."""
     made: dict[str, ov.Output | None] = {}
     for node in model.get_ordered_ops():

@@ -1,4 +1,4 @@
-"""What the panel's instruments and routes can do, whichever host they are in: the cache, precompiling, comparing.
+"""What the panel's live view and routes can do, whichever host they are in: the cache, precompiling, comparing.
 
 The host says how; here is what is common: requests are checked, one job runs at a time, in a thread of its own, and
 the status shows it.
@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.cache.store import GraphStore
+from ov_backend.errors import Interrupted, OVBackendError, SettingsError
+from ov_backend.pipelines.sizes import MAX_BATCH, check_size
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Job, Status
 
 log = logging.getLogger(__name__)
 
-MAX_SIZES, MAX_BATCH, SMALLEST, LARGEST, STEP = 16, 16, 64, 4096, 8
+MAX_SIZES = 16
 
 #: Width and height in pixels.
 Size = tuple[int, int]
@@ -47,7 +48,7 @@ class Control:
         self.job.done, self.job.text = done, text
 
     def prepare(self, sizes: Sequence[Size], batch: int, generate: Callable[[int, int, int], Any]) -> None:
-        """Make networks ready for every size by a rehearsal of ``generate(width, height, batch)``, a picture of one step.
+        """Make networks ready for every size by a warmup of ``generate(width, height, batch)``, a picture of one step.
 
         Raises:
             Interrupted: the user has ended the job.
@@ -75,8 +76,8 @@ def _no_store() -> GraphStore | None:
 
 
 @dataclass
-class Desk:
-    """One host's instruments.
+class Controller:
+    """One host's live view.
 
     Attributes:
         status: what is happening.
@@ -216,12 +217,9 @@ def parse_choices(body: object) -> Choices | None:
 
 def _size(size: Any) -> Size:
     fits = isinstance(size, list) and len(size) == 2 and all(map(_whole, size))
-    if not fits or not all(SMALLEST <= side <= LARGEST and side % STEP == 0 for side in size):
-        raise SettingsError(
-            f"{_shown(size)} is no size that can be prepared; give width and height in pixels,"
-            f" multiples of {STEP} from {SMALLEST} to {LARGEST}."
-        )
-    return size[0], size[1]
+    if not fits:
+        raise SettingsError(f"{_shown(size)} is no size that can be prepared; give width and height in pixels, as [512, 768].")
+    return check_size(*size)
 
 
 def _whole(value: object) -> bool:

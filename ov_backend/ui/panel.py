@@ -12,9 +12,9 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ov_backend.ui.choices import DESCRIBED, INFOTEXT, Choices
-from ov_backend.ui.status_html import instruments
 from ov_backend.settings import PRECISIONS
+from ov_backend.ui.choices import DESCRIBED, INFOTEXT, Choices
+from ov_backend.ui.status_html import status_html
 
 __all__ = ["Choices", "build_panel", "device_choices", "paste_fields"]
 
@@ -101,7 +101,7 @@ def build_panel(tab: str, defaults: Choices | None = None) -> list[Any]:
             memory = gr.Number(precision=0, min_width=220, **texts("memory_mb"))
         config = gr.Textbox(lines=1, max_lines=4, placeholder="{}", **texts("config_json"))
         problem = gr.HTML(elem_id=f"openvino_{tab}_problem", elem_classes=["openvino-problem"])
-        gr.HTML(instruments(tab, {field: info for field, (_, info) in TEXTS.items()}), elem_id=f"openvino_{tab}_status")
+        gr.HTML(status_html(tab, {field: info for field, (_, info) in TEXTS.items()}), elem_id=f"openvino_{tab}_status")
     refresh.click(lambda: gr.update(choices=device_choices()[0]), outputs=[device])
     config.blur(_problem, inputs=[config], outputs=[problem])
     return [device, precision, *switches, model_caching, memory, config]

@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
-from ov_backend.ui.controller import Desk, Unavailable, parse_choices, parse_precompile
+from ov_backend.ui.controller import Controller, Unavailable, parse_choices, parse_precompile
 from ov_backend.ui.status import VERSION
 
 PREFIX = "/openvino"
@@ -38,15 +38,15 @@ class _Refused(Exception):
 class _Board:
     """The status as bytes, made at most once in :data:`FRESH_S`, handed out at most :data:`RATE` times a second."""
 
-    def __init__(self, desk: Desk, clock: Callable[[], float] = time.monotonic) -> None:
-        self._desk, self._clock = desk, clock
+    def __init__(self, controller: Controller, clock: Callable[[], float] = time.monotonic) -> None:
+        self._controller, self._clock = controller, clock
         self._made, self._bytes = float("-inf"), b""
         self._next = float("-inf")
 
     def wait(self) -> float:
         """Seconds until the one who asks now has its turn."""
         now = self._clock()
-        if not self._desk.status.busy:
+        if not self._controller.status.busy:
             self._next = now
             return 0.0
         turn = min(max(now, self._next), now + LONGEST_WAIT_S)
@@ -56,20 +56,20 @@ class _Board:
     def bytes(self) -> bytes:
         """The newest snapshot."""
         if self._clock() - self._made > FRESH_S:
-            self._bytes = json.dumps(self._desk.status.snapshot()).encode()
+            self._bytes = json.dumps(self._controller.status.snapshot()).encode()
             self._made = self._clock()
         return self._bytes
 
 
-def add_routes(app: FastAPI, desk: Desk, allowed: Allowed | None = None) -> None:
+def add_routes(app: FastAPI, controller: Controller, allowed: Allowed | None = None) -> None:
     """Add the routes to an application.
 
     Args:
         app: a FastAPI application, running or not.
-        desk: what the routes show and do.
+        controller: what the routes show and do.
         allowed: whether the host's own authentication admits a request that carries no token of a page; None admits all.
     """
-    board = _Board(desk)
+    board = _Board(controller)
 
     def admit(request: Request) -> None:
         if request.method != "GET" and not same_origin(request.headers):
@@ -82,25 +82,25 @@ def add_routes(app: FastAPI, desk: Desk, allowed: Allowed | None = None) -> None
         return Response(board.bytes(), media_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def devices(request: Request) -> Response:
-        found = await run_in_threadpool(desk.devices)
+        found = await run_in_threadpool(controller.devices)
         return _json({"version": VERSION, "devices": found})
 
     async def cache(request: Request) -> Response:
-        return _json({"version": VERSION, **await run_in_threadpool(desk.cache)})
+        return _json({"version": VERSION, **await run_in_threadpool(controller.cache)})
 
     async def clear(request: Request) -> Response:
-        return _json({"version": VERSION, "removed": await run_in_threadpool(desk.clear_cache)})
+        return _json({"version": VERSION, "removed": await run_in_threadpool(controller.clear_cache)})
 
     async def precompile(request: Request) -> Response:
         sizes, batch, choices = parse_precompile(await _body(request))
-        return _json({"version": VERSION, "job": desk.start_precompile(sizes, batch, choices).as_dict()}, 202)
+        return _json({"version": VERSION, "job": controller.start_precompile(sizes, batch, choices).as_dict()}, 202)
 
     async def compare(request: Request) -> Response:
         choices = parse_choices(await _body(request))
-        return _json({"version": VERSION, "job": desk.start_compare(choices).as_dict()}, 202)
+        return _json({"version": VERSION, "job": controller.start_compare(choices).as_dict()}, 202)
 
     async def stop(request: Request) -> Response:
-        desk.stop()
+        controller.stop()
         return _json({"version": VERSION}, 202)
 
     table: list[tuple[str, str, Callable[[Request], Any]]] = [

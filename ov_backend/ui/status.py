@@ -274,9 +274,9 @@ def compiled_networks(engine: Observed) -> list[dict[str, Any]]:
     rows = []
     for key in engine.compiled:
         held = engine.compiled.peek(key)
-        if held is None or not isinstance(key, tuple):
+        if held is None:
             continue
-        network, signature = key[0], key[1]
+        network, signature = key.network, key.signature
         size, batch = size_of(network, signature)
         program = held.value.program
         parts = list(program.parts.values())
@@ -329,8 +329,8 @@ def _engine_dict(engine: Observed) -> dict[str, Any]:
 
 
 def _network_dict(name: str, stats: dict[str, Any]) -> dict[str, Any]:
-    kept = ("captures", "graph_hits", "compiles", "calls", "fallbacks", "corrections", "in_pytorch", "held", "bytes")
-    return {"label": network_label(name), **{key: stats[key] for key in kept if key in stats}}
+    shown = ("captures", "graph_hits", "compiles", "calls", "fallbacks", "corrections", "in_pytorch", "held", "bytes")
+    return {"label": network_label(name), **{key: stats[key] for key in shown if key in stats}}
 
 
 def _seconds(engine: Observed | None) -> dict[str, dict[str, float]]:

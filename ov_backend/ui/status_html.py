@@ -1,4 +1,4 @@
-"""The panel's instruments as HTML: places that javascript/openvino_view.js fills, and the buttons it answers."""
+"""The panel's live view as HTML: places that javascript/openvino_view.js fills, and the buttons it answers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ACTIONS = {
 }
 
 
-def instruments(tab: str, tips: Mapping[str, str]) -> str:
-    """The HTML of one tab's instruments.
+def status_html(tab: str, tips: Mapping[str, str]) -> str:
+    """The HTML of one tab's live view.
 
     Args:
         tab: "txt2img" or "img2img"; every id is ``openvino_{tab}_...``.
@@ -29,7 +29,7 @@ def instruments(tab: str, tips: Mapping[str, str]) -> str:
     heads = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in COLUMNS)
     buttons = "".join(_button(name, action, *texts) for action, texts in ACTIONS.items())
     return f"""
-<section class="openvino-instruments" id="{name}_instruments" aria-label="OpenVINO: what is happening"
+<section class="openvino-view" id="{name}_view" aria-label="OpenVINO: what is happening"
     data-openvino-token="{html.escape(page_token())}" data-openvino-tips="{html.escape(json.dumps(tips))}">
   <p class="openvino-headline" id="{name}_headline" data-openvino="headline" aria-hidden="true">Nothing is running</p>
   <p class="openvino-spoken" role="status" data-openvino="spoken"></p>

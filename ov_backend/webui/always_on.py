@@ -12,24 +12,24 @@ from typing import Any
 
 from modules import processing, shared
 
+from ov_backend.patching import Patch
 from ov_backend.ui.choices import Choices
-from ov_backend.patching import Swap
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.settings_page import ALWAYS_ON, AXIS, PYTORCH, defaults
 
 
-class Always:
+class AlwaysOn:
     """Puts one generation at a time into OpenVINO."""
 
     def __init__(self) -> None:
-        self._swap: Swap | None = None
+        self._swap: Patch | None = None
 
     def begin(self, p: Any) -> None:
         """A generation begins; its settings are not in place yet."""
         self.end()
         wanted = getattr(shared.opts, ALWAYS_ON, False) or ALWAYS_ON in p.override_settings or hasattr(p, AXIS)
         if wanted and Generation.current is None:
-            self._swap = Swap(processing, "process_images_inner", lambda original: lambda q: self._run(original, p, q))
+            self._swap = Patch(processing, "process_images_inner", lambda original: lambda q: self._run(original, p, q))
 
     def end(self) -> None:
         """Take the function out; it may still be there if a generation failed before it began."""
@@ -49,4 +49,4 @@ class Always:
 
 
 #: The one of this process.
-always = Always()
+always_on = AlwaysOn()

@@ -12,7 +12,7 @@ from typing import Any
 from modules import sd_hijack_optimizations as optimizations
 from modules.hypernetworks import hypernetwork
 
-from ov_backend.patching import Swap
+from ov_backend.patching import Patch
 
 _CLASSES = (
     ("ldm.modules.attention", "CrossAttention", "scaled_dot_product_attention_forward"),
@@ -30,7 +30,7 @@ def as_traced() -> Iterator[None]:
             owner = getattr(sys.modules.get(module), name, None)
             simple = getattr(optimizations, wanted, None)
             if owner is not None and simple is not None and _known(owner.forward):
-                undo.callback(Swap(owner, "forward", partial(_instead, simple)).undo)
+                undo.callback(Patch(owner, "forward", partial(_instead, simple)).undo)
         yield
 
 

@@ -8,9 +8,9 @@ from modules import processing, script_callbacks
 
 from ov_backend.ui.choices import Choices
 from ov_backend.webui import routes, settings_page
-from ov_backend.webui.always_on import always
+from ov_backend.webui.always_on import always_on
 from ov_backend.webui.generation import Generation
-from ov_backend.webui.session import kept
+from ov_backend.webui.session import session
 from ov_backend.webui.settings_page import defaults
 
 __all__ = ["before_process", "before_sampling", "defaults", "register", "run"]
@@ -29,10 +29,10 @@ def register() -> None:
 
 def unload() -> None:
     """The extension is disabled or the page reloaded: nothing of it stays behind."""
-    always.end()
+    always_on.end()
     if Generation.current is not None:
         Generation.current.close()
-    kept.clear()
+    session.clear()
 
 
 def run(script: Any, p: Any, args: tuple[Any, ...]) -> Any:
@@ -59,7 +59,7 @@ def own_arguments(script: Any, p: Any, args: tuple[Any, ...]) -> list[Any]:
 
 def before_process(p: Any) -> None:
     """The first call of any generation."""
-    always.begin(p)
+    always_on.begin(p)
 
 
 def before_sampling() -> None:
@@ -74,4 +74,4 @@ def _after_step(params: Any) -> None:
     if Generation.current is not None:
         Generation.current.denoised += 1
         done = params.sampling_step + (1 if Generation.current.denoised == 1 else 2)
-        kept.status.step(min(done, params.total_sampling_steps), params.total_sampling_steps)
+        session.status.step(min(done, params.total_sampling_steps), params.total_sampling_steps)

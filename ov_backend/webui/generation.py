@@ -11,12 +11,11 @@ from typing import Any
 from modules import sd_models, sd_samplers_common, shared
 
 from ov_backend.errors import Interrupted, OVBackendError
-from ov_backend.guards.code_hash import theirs
+from ov_backend.patching import Patch, Unshadow, unwrap
 from ov_backend.ui.choices import INFOTEXT, Choices
-from ov_backend.patching import Lifted, Swap
-from ov_backend.webui import compatibility as influences
-from ov_backend.webui.session import CACHE_DIR, kept
+from ov_backend.webui import compatibility as compatibility
 from ov_backend.webui.patch_points import ENTRIES, KINDS, Entry, Found, kind_of, networks_of
+from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
 
 log = logging.getLogger("ov_backend")
 
@@ -39,7 +38,7 @@ class Generation:
     def __init__(self, p: Any, choices: Choices, warnings: list[str] | None = None) -> None:
         self.p, self.choices = p, choices
         self.said: list[str] = []
-        self._swaps: list[Swap | Lifted] = []
+        self._patches: list[Patch | Unshadow] = []
         self._before: dict[str, Any] = {}
         self._calls: Counter[str] = Counter()
         self._in_pytorch: dict[str, Counter[str]] = {}
@@ -52,12 +51,12 @@ class Generation:
         for warning in self._warnings:
             self._say(warning)
         try:
-            kept.configure(self.choices.settings(str(CACHE_DIR)))
+            session.configure(self.choices.settings(str(CACHE_DIR)))
         except OVBackendError as error:
             self._say(f"OpenVINO is not used: {error}")
             return self
-        kept.purge()
-        kept.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
+        session.purge()
+        session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
         self._on = True
         Generation.current = self
         try:
@@ -73,13 +72,13 @@ class Generation:
     def _put_in_place(self) -> None:
         for entry in ENTRIES:
             if getattr(self.choices, entry.kind) and entry.owner is not None:
-                self._swaps.append(Swap(entry.owner, entry.function, self._maker(entry)))
+                self._patches.append(Patch(entry.owner, entry.function, self._maker(entry)))
         # a dict of its own: X/Y/Z plot copies the processing object for every cell, and its cells share the one
         self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT: self._infotext}
         if self.choices.text_encoder and shared.opts.persistent_cond_cache:
-            caches = kept.conditionings(self.choices)
+            caches = session.conditionings(self.choices)
         else:
-            caches = {name: [None, None] for name in ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")}
+            caches = empty_conditionings()
         if self.choices.text_encoder:
             for name, cache in caches.items():
                 if hasattr(self.p, name):
@@ -88,16 +87,16 @@ class Generation:
 
     def close(self, error: str = "") -> None:
         """Take out everything that was put in place; may be called twice."""
-        for swap in reversed(self._swaps):
+        for swap in reversed(self._patches):
             swap.undo()
-        self._swaps.clear()
+        self._patches.clear()
         for name, value in self._before.items():
             setattr(self.p, name, value)
         self._before.clear()
         if self._on:
             self._on = False
             Generation.current = None
-            kept.status.end(error)
+            session.status.end(error)
 
     def look(self) -> None:
         """Before sampling, when all extensions have put in place what they want: see what is on the instances."""
@@ -112,15 +111,15 @@ class Generation:
             if own is None or not getattr(self.choices, found.kind):
                 continue
             if self._is_the_class_own(found, own):
-                self._swaps.append(Lifted(found.owner, found.function))
+                self._patches.append(Unshadow(found.owner, found.function))
             else:
                 self._decline(found.role, _ELSEWHERE, 0)
 
     @staticmethod
     def _is_the_class_own(found: Found, own: Any) -> bool:
         """Some extensions, when done, leave the class's own function behind on the instance."""
-        function = theirs(getattr(type(found.owner), found.function))
-        return isinstance(own, MethodType) and own.__self__ is found.owner and theirs(own.__func__) is function
+        function = unwrap(getattr(type(found.owner), found.function))
+        return isinstance(own, MethodType) and own.__self__ is found.owner and unwrap(own.__func__) is function
 
     def _maker(self, entry: Entry) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,12 +131,12 @@ class Generation:
         found = self._find(owner)
         if found is None:
             return original(owner, *args, **kwargs)
-        reason = _ELSEWHERE if found.own_function is not None else influences.refusal(found)
+        reason = _ELSEWHERE if found.own_function is not None else compatibility.refusal(found)
         if reason:
             self._decline(found.role, reason)
             return original(owner, *args, **kwargs)
-        kept.lora.apply(found.module)
-        network = kept.network(found, original)
+        session.lora.apply(found.module)
+        network = session.network(found, original)
         if "output_hidden_states" in kwargs:  # the WebUI gives a number here, which would mean a graph for each
             kwargs["output_hidden_states"] = bool(kwargs["output_hidden_states"])
         before = sum(network.statistics.fallbacks.values())
@@ -156,7 +155,7 @@ class Generation:
 
     def _corrections(self) -> set[str]:
         """What had to be computed again in this generation, or was found before to need more precision."""
-        engine = kept.engine
+        engine = session.engine
         corrected = {name: network.statistics.corrections for name, network in engine.networks.items()} if engine else {}
         return {f"{KINDS[kind_of(name)]}: {what}." for name, counts in corrected.items() for what in counts if self._ran(name)}
 
@@ -174,12 +173,12 @@ class Generation:
         counts = self._in_pytorch.setdefault(role, Counter())
         if reason not in counts:
             log.warning("%s runs in PyTorch: %s.", role, reason)
-            kept.status.say(f"{KINDS[kind_of(role)]} in PyTorch: {reason}.")
+            session.status.say(f"{KINDS[kind_of(role)]} in PyTorch: {reason}.")
         counts[reason] += count
 
     def _say(self, sentence: str) -> None:
         log.warning("%s", sentence)
-        kept.status.say(sentence)
+        session.status.say(sentence)
         self.said.append(sentence)
 
     def _infotext(self, **_: Any) -> str:

@@ -10,25 +10,24 @@ from typing import Any
 
 from modules import call_queue, processing, script_callbacks, shared
 
-from ov_backend import compiler as graphs
-from ov_backend.errors import Interrupted
+from ov_backend import compiler
 from ov_backend.cache.store import GraphStore
+from ov_backend.errors import Interrupted
 from ov_backend.ui.auth import has_password
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import Control, Desk, Size, Unavailable
+from ov_backend.ui.controller import Control, Controller, Size, Unavailable
 from ov_backend.ui.routes import add_routes
 from ov_backend.webui.generation import Generation
-from ov_backend.webui.session import CACHE_DIR, kept
+from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
 from ov_backend.webui.settings_page import defaults
 
-_CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 #: Steps of a comparison; the first one has what is prepared in it.
 _STEPS = 3
 
 
 def register() -> None:
     """Ask the WebUI for its calls; it forgets them whenever it loads its scripts."""
-    script_callbacks.on_app_started(lambda _, app: add_routes(app, desk, lambda request: _allowed(app, request)))
+    script_callbacks.on_app_started(lambda _, app: add_routes(app, controller, lambda request: _allowed(app, request)))
     script_callbacks.on_cfg_denoised(lambda _: marks.add())
 
 
@@ -73,9 +72,9 @@ def _allowed(app: Any, request: Any) -> bool:
 
 
 def _store() -> GraphStore | None:
-    if kept.engine is not None:
-        return kept.engine.store
-    return graphs.open_store(defaults().settings(str(CACHE_DIR)))
+    if session.engine is not None:
+        return session.engine.store
+    return compiler.open_store(defaults().settings(str(CACHE_DIR)))
 
 
 def _precompile(sizes: Sequence[Size], batch: int, choices: Choices | None, control: Control) -> None:
@@ -133,8 +132,8 @@ def _generate(
         p = kind(sd_model=shared.sd_model, width=width, height=height, batch_size=batch, steps=steps, sampler_name="Euler")
         p.do_not_save_samples = p.do_not_save_grid = True
         with Generation(p, choices) if choices is not None else contextlib.nullcontext():
-            for name in _CONDITIONINGS:  # what is encoded here is no prompt's: a rehearsal encodes nothing but zeros
-                setattr(p, name, [None, None])
+            for name, cache in empty_conditionings().items():  # a warm-up encodes nothing but zeros, which no prompt may find
+                setattr(p, name, cache)
             with contextlib.suppress(_Sampled):
                 processing.process_images(p)
 
@@ -156,4 +155,4 @@ def _job() -> Iterator[None]:
 
 marks = Marks()
 #: What the panel and its routes work with, one for this process.
-desk = Desk(kept.status, _store, _precompile, _compare, lambda: shared.state.interrupt())
+controller = Controller(session.status, _store, _precompile, _compare, lambda: shared.state.interrupt())

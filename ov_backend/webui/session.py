@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from modules import sd_models, shared
 
-from ov_backend.engine.engine import Engine, Network
+from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.settings import Settings
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
-from ov_backend.settings import Settings
 from ov_backend.webui import attention, lora
-from ov_backend.webui import compatibility as influences
+from ov_backend.webui import compatibility as compatibility
 from ov_backend.webui.patch_points import Found, networks_of
 
 #: The extension's own folder; its graphs are kept there.
@@ -22,8 +22,16 @@ CACHE_DIR = Path(__file__).parents[2] / "cache" / "graphs"
 
 Conditionings = dict[str, list[Any]]
 
+#: Attributes of the WebUI's processing object that cache encoded prompts.
+CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 
-class Kept:
+
+def empty_conditionings() -> Conditionings:
+    """Caches of encoded prompts with nothing in them."""
+    return {name: [None, None] for name in CONDITIONINGS}
+
+
+class Session:
     """One engine for all generations: its compiled graphs know device and precision, so that changing these and
     changing back costs nothing."""
 
@@ -55,10 +63,10 @@ class Kept:
             return known[1]
         self.purge()
         assert self.engine is not None
-        network = self.engine.network(self._free_name(found.role), found.module, original.__get__(found.owner))
-        network.ignore = lora.ATTRIBUTES
-        network.host_key = lambda: influences.key(found)
-        network.tracing = attention.as_traced
+        hooks = NetworkHooks(
+            host_key=lambda: compatibility.key(found), tracing=attention.as_traced, ignore=lora.ATTRIBUTES
+        )
+        network = self.engine.network(self._free_name(found.role), found.module, original.__get__(found.owner), hooks)
         self._networks[id(found.owner)] = found.owner, network
         return network
 
@@ -75,15 +83,14 @@ class Kept:
         for key in dead:
             _, network = self._networks.pop(key)
             if self.engine is not None:
-                self.engine.discard(network.name)
+                self.engine.release(network.name)
         if dead and self.engine is not None:
-            self.engine.prune()
+            self.engine.evict_dead()
 
     def conditionings(self, choices: Choices) -> Conditionings:
         """Caches of encoded prompts for these choices: PyTorch's generations shall find none that OpenVINO encoded."""
         key = f"{choices.device} {choices.precision} {choices.config_json}"
-        names = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
-        return self._conditionings.setdefault(key, {name: [None, None] for name in names})
+        return self._conditionings.setdefault(key, empty_conditionings())
 
     def clear(self) -> None:
         """Let go of everything."""
@@ -105,4 +112,4 @@ def _tell(stage: str) -> None:
 
 
 #: The registry of this process; reloading the WebUI's page keeps it.
-kept = Kept()
+session = Session()

@@ -7,9 +7,9 @@ from typing import Any
 import gradio as gr
 from modules import scripts, shared
 
+from ov_backend.settings import PRECISIONS
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.panel import device_choices
-from ov_backend.settings import PRECISIONS
 
 SECTION = ("openvino", "OpenVINO")
 ALWAYS_ON = "openvino_always_on"

@@ -15,10 +15,11 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.cache import key as cache_key
+from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture import trace as capture
-from ov_backend import compiler as graphs
-from ov_backend.cache.key import CacheKey, explain
-from ov_backend.guards.code_hash import function_fingerprint, graph_text, module_fingerprint
+from ov_backend.compiler import graph_key
+from ov_backend.fx_utils import graph_text
+from ov_backend.guards.code_hash import function_fingerprint, module_fingerprint
 from tests.helpers.small import Small
 
 GIVEN: dict[str, Any] = {
@@ -59,7 +60,7 @@ INGREDIENT = {
 def test_what_must_differ_does_and_says_why(what: str) -> None:
     changed = key(**DIFFERENT[what])
     assert changed.digest != key().digest
-    assert explain(key(), changed) == [INGREDIENT[next(iter(DIFFERENT[what]))]]
+    assert differing_ingredients(key(), changed) == [INGREDIENT[next(iter(DIFFERENT[what]))]]
 
 
 def test_no_two_of_the_catalogue_are_alike() -> None:
@@ -70,14 +71,14 @@ def test_no_two_of_the_catalogue_are_alike() -> None:
 def test_another_lowering_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key()
     monkeypatch.setattr(cache_key, "LOWERING_VERSION", cache_key.LOWERING_VERSION + 1)
-    assert explain(before, key()) == ["lowering"]
+    assert differing_ingredients(before, key()) == ["lowering"]
 
 
 def test_what_must_not_matter_does_not() -> None:
     turned = dict(reversed(GIVEN["versions"].items()))
     assert key(versions=turned) == key()
     assert key(inputs=[["x", [1, 4], "float32"]]) == key()
-    assert explain(key(), key()) == []
+    assert differing_ingredients(key(), key()) == []
     assert str(key()) == key().digest
     assert len(key().digest) == 32
     int(key().digest, 16)
@@ -88,7 +89,7 @@ def test_ingredients_cannot_run_into_each_other() -> None:
 
 
 def _graph_key(settings: Settings) -> CacheKey:
-    return graphs.key("code", [], [], settings)
+    return graph_key("code", [], [], settings)
 
 
 SETTINGS_THAT_MATTER: dict[str, dict[str, Any]] = {"disabled_ops": {"disabled_ops": ["aten.add.Tensor"]}}
@@ -107,7 +108,7 @@ SETTINGS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
 def test_settings_by_what_they_affect(what: str) -> None:
     changes = {**SETTINGS_THAT_MATTER, **SETTINGS_THAT_DO_NOT}[what]
     expected = ["settings"] if what in SETTINGS_THAT_MATTER else []
-    assert explain(_graph_key(Settings()), _graph_key(Settings(**changes))) == expected
+    assert differing_ingredients(_graph_key(Settings()), _graph_key(Settings(**changes))) == expected
 
 
 def test_versions_are_those_of_this_process() -> None:
@@ -116,7 +117,7 @@ def test_versions_are_those_of_this_process() -> None:
     try:
         before = _graph_key(Settings())
         torch.__version__ = "0.0.0"
-        assert explain(before, _graph_key(Settings())) == ["versions"]
+        assert differing_ingredients(before, _graph_key(Settings())) == ["versions"]
     finally:
         torch.__version__ = torch_version
 
@@ -157,12 +158,12 @@ SCRIPT = """
 import sys
 import torch
 from ov_backend import Settings
-from ov_backend import compiler as graphs
+from ov_backend.compiler import graph_key
 from ov_backend.guards.code_hash import function_fingerprint, module_fingerprint
 from tests.helpers.small import Small
 from tests.cache.test_key import TRAP_23, _text
 module = Small()
-print(graphs.key("code", {"b": 1, "a": 2}, [("w", (2,), "f")], Settings(disabled_ops=["b", "a"])))
+print(graph_key("code", {"b": 1, "a": 2}, [("w", (2,), "f")], Settings(disabled_ops=["b", "a"])))
 print(module_fingerprint(module), function_fingerprint(module.forward))
 print(_text(TRAP_23["a - b"]), _text(TRAP_23["a constant"]))
 """

@@ -45,10 +45,10 @@ def test_what_is_dropped_is_counted_and_gone() -> None:
     held = MemoryLRU(budget_mb=100)
     for name in "abcd":
         held.put(name, name, MIB)
-    assert held.drop(lambda key, value: value in "bd") == 2
+    assert held.evict(lambda key, value: value in "bd") == 2
     assert list(held) == ["a", "c"]
-    assert held.size("b") == 0
-    assert held.drop(lambda key, value: False) == 0
+    assert held.peek("b") is None
+    assert held.evict(lambda key, value: False) == 0
 
 
 def test_memory_is_measured_and_free_after_eviction() -> None:

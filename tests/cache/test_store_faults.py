@@ -19,7 +19,7 @@ from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore
 from tests.helpers.store_worker import KEYS, files
 
-WORKER = Path(__file__).with_name("store_worker.py")
+WORKER = Path(__file__).parents[1] / "helpers" / "store_worker.py"
 KILLS = 200
 
 
@@ -152,7 +152,7 @@ def test_a_file_where_the_folder_should_be(folder: Path, caplog: pytest.LogCaptu
 
 def _one(folder: Path) -> tuple[GraphStore, Path, bytes]:
     store = GraphStore(folder)
-    assert store.put(KEYS[0], {"model.xml": b"<net/>" * 20, "model.bin": b"\1\2\3", "graph.json": b"{}"}, {"about": "this"})
+    assert store.put(KEYS[0], {"model.xml": b"<net/>" * 20, "model.bin": b"\1\2\3", "graph.json": b"{}"})
     path = folder / f"{KEYS[0]}{GRAPHS.suffix}"
     return store, path, path.read_bytes()
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ov_backend.errors import CheckpointError
-from tests import networks
+from tests.helpers import networks
 
 pytest.importorskip("diffusers")
 

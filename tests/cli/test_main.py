@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ov_backend.cli import main as cli
 from ov_backend.cache.store import GraphStore
+from ov_backend.cli import main as cli
 
 pytest.importorskip("diffusers")
 

@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("diffusers")
 
-from ov_backend.cli import main as cli
-from ov_backend.engine import network
 from ov_backend.checkpoint import TOKENIZER
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from ov_backend.cli import main as cli
+from ov_backend.engine.compile_job import CompileJob
+from ov_backend.errors import OVBackendError
 
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
@@ -74,9 +75,9 @@ def test_a_network_left_to_pytorch_is_seen(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
-        raise cli.OVBackendError("planted")
+        raise OVBackendError("planted")
 
-    monkeypatch.setattr(network.making, "_program", fail)
+    monkeypatch.setattr(CompileJob, "_program", fail)
     assert cli.main(["precompile", *arguments, "--sizes", "64", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["fallbacks"]["unet"] == {"planted": 1}
 

@@ -11,9 +11,9 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.cache import key as cache_key
-from ov_backend.conversion import converter as convert
-from ov_backend import compiler as graphs
 from ov_backend.cache.entry_file import GRAPHS
+from ov_backend.compiler import open_store
+from ov_backend.conversion import serialization
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
 Strict = Callable[..., Settings]
@@ -57,7 +57,7 @@ def _foreign(path: Path) -> None:
 
 def _half_valid(path: Path) -> None:
     """An entry whose checksums are right and whose content is not a graph."""
-    store = graphs.open_store(Settings(cache_dir=str(path.parent)))
+    store = open_store(Settings(cache_dir=str(path.parent)))
     files = store.get(path.stem)
     assert files is not None
     store.put(path.stem, {**files, "model.xml": b"<net name='x' version='11'></net>"})
@@ -65,7 +65,7 @@ def _half_valid(path: Path) -> None:
 
 def _other_graph(path: Path) -> None:
     """A graph that is whole, of another shape, under this one's name."""
-    store = graphs.open_store(Settings(cache_dir=str(path.parent)))
+    store = open_store(Settings(cache_dir=str(path.parent)))
     engine_for(Settings(cache_dir=str(path.parent), precision="f32"), Small())(*inputs(9, 9))
     (other,) = [p for p in path.parent.glob(f"*{GRAPHS.suffix}") if p != path]
     files = store.get(other.stem)
@@ -97,7 +97,7 @@ def test_an_upgrade_is_a_clean_miss(strict: Strict, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cache_key, "LOWERING_VERSION", cache_key.LOWERING_VERSION + 1)
     used_again(strict(), captures=1)
     assert not caplog.records
-    assert len(graphs.open_store(strict()).entries()) == 2
+    assert len(open_store(strict()).entries()) == 2
 
 
 def test_a_store_that_cannot_be_used_costs_a_capture_and_a_line(
@@ -121,9 +121,9 @@ def test_nothing_is_stored_where_caching_is_off(strict: Strict, tmp_path: Path) 
 
 def test_a_stored_graph_holds_no_weight(strict: Strict) -> None:
     path = fill(strict())
-    files = graphs.open_store(strict()).get(path.stem)
+    files = open_store(strict()).get(path.stem)
     assert files is not None
-    graph = convert.load(files)
+    graph = serialization.load(files)
     assert {spec.name for spec in graph.slots} >= {"matrix.weight", "table.weight", "offset"}
     held = sum(len(data) for name, data in files.items() if name == "model.bin")
     assert held < 4096

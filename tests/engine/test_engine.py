@@ -13,8 +13,9 @@ import torch
 
 from ov_backend import Settings, accelerate
 from ov_backend.cache import memory
-from ov_backend.engine.engine import MAX_PROGRAMS, Engine
 from ov_backend.cache.lru import MIB
+from ov_backend.engine.engine import Engine, NetworkHooks
+from ov_backend.engine.resources import MAX_PROGRAMS
 from tests.helpers.alone import alone
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
@@ -72,13 +73,13 @@ def _clear_then_run_again(settings: Settings) -> tuple[float, float, int, int]:
     network = engine_for(settings, module)
     x = torch.randn(2, 2048)
     assert_right(network, module, x)
-    network.engine.clear()
-    memory.give_back()
+    network.resources.clear()
+    memory.release_free_memory()
     before = memory.resident_memory()
     assert_right(network, module, x)
     filled = memory.resident_memory() - before
-    network.engine.clear()
-    memory.give_back()
+    network.resources.clear()
+    memory.release_free_memory()
     cleared, held = memory.resident_memory() - before, network.stats()["held"]
     assert_right(network, module, x)
     return filled / MIB, cleared / MIB, held, network.stats()["held"]
@@ -101,7 +102,7 @@ def test_trap_10_twenty_resolutions_all_in_openvino(strict: Strict) -> None:
     assert counts(network) == (20, 20)
     assert network.statistics.calls == 20
     assert not network.statistics.fallbacks
-    assert len(network.engine.programs) == MAX_PROGRAMS
+    assert len(network.resources.programs) == MAX_PROGRAMS
     assert_right(network, module, *inputs(4, 7))
     assert counts(network) == (20, 20)
 
@@ -112,7 +113,7 @@ def test_a_graph_let_go_of_comes_back_from_the_disk(strict: Strict) -> None:
     for height in range(4, 6 + MAX_PROGRAMS):
         network(*inputs(height, 7))
     captures = network.statistics.captures
-    network.engine.compiled.drop(lambda key, ready: True)
+    network.resources.compiled.evict(lambda key, ready: True)
     assert_right(network, module, *inputs(4, 7))
     assert network.statistics.captures == captures
     assert network.statistics.graph_hits == 1
@@ -134,9 +135,9 @@ def _twelve_resolutions(settings: Settings) -> tuple[list[float], int, int, int]
     grown = []
     for batch in range(1, 13):
         assert_right(network, module, torch.randn(batch, 2048))
-        memory.give_back()
+        memory.release_free_memory()
         grown.append(memory.resident_memory() / MIB)
-    held, evictions = network.stats()["held"], network.engine.compiled.evictions
+    held, evictions = network.stats()["held"], network.resources.compiled.evictions
     assert_right(network, module, torch.randn(1, 2048))
     return grown, held, evictions, network.statistics.compiles
 
@@ -245,12 +246,12 @@ def test_a_model_that_is_no_more_is_not_kept(strict: Strict) -> None:
     assert_right(network, module, *inputs())
     weak = weakref.ref(module)
     storage = torch.multiprocessing.reductions.StorageWeakRef(module.table.weight.untyped_storage())
-    engine.discard("net")
+    engine.release("net")
     del module, network
     gc.collect()
     assert weak() is None
     assert len(engine.compiled) == 1
-    assert engine.prune() == 1
+    assert engine.evict_dead() == 1
     assert storage.expired()
     assert len(engine.compiled) == 0
 
@@ -272,7 +273,7 @@ def test_another_model_at_the_same_address(strict: Strict) -> None:
     for seed in range(8):
         module = Small(seed)
         assert_right(engine.network("net", module), module, *inputs())
-        engine.discard("net")
+        engine.release("net")
         del module
         gc.collect()
     assert len(engine.compiled) <= 1
@@ -306,9 +307,8 @@ def test_a_hook_and_a_forward_that_come_and_go(strict: Strict) -> None:
 
 def test_what_the_host_says_is_part_of_the_key(strict: Strict) -> None:
     module = Small()
-    network = engine_for(strict(), module)
     said = ["a"]
-    network.host_key = lambda: said[0]
+    network = engine_for(strict(), module, NetworkHooks(host_key=lambda: said[0]))
     for said[0] in "abab":
         assert_right(network, module, *inputs())
     assert counts(network) == (2, 2)
@@ -318,12 +318,12 @@ def test_settings_of_one_moment_do_not_reach_another(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
     assert_right(network, module, *inputs())
-    network.engine.configure(strict(disabled_ops=["aten.tanh.default"]))
+    network.resources.configure(strict(disabled_ops=["aten.tanh.default"]))
     assert_right(network, module, *inputs())
     assert network.stats()["in_pytorch"] == {"aten.tanh.default": 1}
-    network.engine.configure(strict(config={"INFERENCE_NUM_THREADS": 1}))
+    network.resources.configure(strict(config={"INFERENCE_NUM_THREADS": 1}))
     assert_right(network, module, *inputs())
-    network.engine.configure(strict())
+    network.resources.configure(strict())
     assert_right(network, module, *inputs())
     assert counts(network) == (2, 3)
 
@@ -335,7 +335,7 @@ def test_a_smaller_budget_takes_effect_at_once(strict: Strict) -> None:
         network(torch.randn(batch, 2048))
     assert network.stats()["held"] == 3
     assert network.stats()["bytes"] > 40 * MIB
-    network.engine.configure(strict(memory_mb=20))
+    network.resources.configure(strict(memory_mb=20))
     assert network.stats()["held"] == 1
 
 
@@ -377,8 +377,8 @@ def test_what_cannot_be_made_is_tried_once(strict: Strict) -> None:
     assert Undecided.asked == 4, "traced once, run three times"
     assert sum(network.statistics.fallbacks.values()) == 3
     assert all("cannot be traced" in reason for reason in network.statistics.fallbacks)
-    assert all(error.__traceback__ is None for error in network.refused.values())
-    network.engine.clear()
+    assert all(error.__traceback__ is None for error in network.refusals.errors)
+    network.resources.clear()
     network(torch.ones(3))
     assert Undecided.asked == 6
 
@@ -391,4 +391,4 @@ def test_a_compile_that_fails_is_said_and_not_tried_at_every_call(strict: Strict
     assert network.statistics.fallbacks.total() == 3
     assert all("could not compile" in reason for reason in network.statistics.fallbacks)
     assert network.statistics.seconds["compile"] == 0
-    assert len(network.refused) == 1
+    assert len(network.refusals) == 1

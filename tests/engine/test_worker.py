@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import compile_job as making
+from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.engine import Engine
-from ov_backend.errors import Interrupted
-from ov_backend.engine.worker import Jobs
 from ov_backend.engine.network import Network
+from ov_backend.engine.worker import Worker
+from ov_backend.errors import Interrupted
 from tests.helpers.small import Slow, Small, assert_right, inputs, wait
 
 Strict = Callable[..., Settings]
@@ -35,7 +35,7 @@ class After:
 
 def interrupted(network: Network, *args: torch.Tensor, after: float = 0.3) -> float:
     """Call and interrupt; the seconds from the interruption to the call's return."""
-    stop = network.engine.interrupted = After(after)
+    stop = network.resources.interrupted = After(after)
     with pytest.raises(Interrupted):
         network(*args)
     seconds = time.monotonic() - stop.until
@@ -51,7 +51,7 @@ def slow(settings: Settings, seconds: float = 1.5) -> tuple[Network, Slow]:
 def test_trap_22_an_interrupt_returns_within_a_second(strict: Strict) -> None:
     network, module = slow(strict())
     assert interrupted(network, *inputs()) < 1.0
-    assert len(network.engine.jobs) == 1, "the work was not abandoned but ended"
+    assert len(network.resources.worker) == 1, "the work was not abandoned but ended"
     assert_right(network, module, *inputs())
     assert (network.statistics.captures, network.statistics.compiles) == (1, 1)
     assert module.traced == 0
@@ -63,22 +63,22 @@ def test_trap_22_an_interrupt_returns_within_a_second(strict: Strict) -> None:
 def test_an_interrupt_is_no_fallback(strict: Strict, fallback: str) -> None:
     network, _ = slow(strict(fallback=fallback))
     interrupted(network, *inputs())
-    network.engine.jobs.wait()
+    network.resources.worker.wait()
     assert not network.statistics.fallbacks
     assert network.statistics.calls == 0
-    assert not network.refused
+    assert not network.refusals.errors
 
 
 def test_an_abandoned_compile_lands_in_both_caches(strict: Strict) -> None:
     network, module = slow(strict())
     interrupted(network, *inputs())
-    network.engine.jobs.wait()
+    network.resources.worker.wait()
     assert network.stats()["held"] == 1
     start = time.monotonic()
     assert_right(network, module, *inputs())
     assert time.monotonic() - start < 1.0
-    assert network.engine.store is not None
-    assert len(network.engine.store.entries()) == 1
+    assert network.resources.store is not None
+    assert len(network.resources.store.entries()) == 1
 
 
 def test_calls_of_many_threads_join_one_job(strict: Strict) -> None:
@@ -95,12 +95,13 @@ def test_calls_of_many_threads_join_one_job(strict: Strict) -> None:
     assert (network.statistics.captures, network.statistics.compiles) == (1, 1)
 
 
-def test_what_was_made_between_a_look_and_its_order_is_not_made_again(strict: Strict) -> None:
+def test_what_was_compiled_between_a_lookup_and_its_request_is_not_compiled_again(strict: Strict) -> None:
     network, module = slow(strict(), seconds=0.1)
     assert_right(network, module, *inputs())
     call = network._binder(inputs(), {})
-    ready = making.make(network, network._order(call, *network._keys(call)))
-    assert ready is network.engine.compiled.get(network._keys(call)[1])
+    request = network._request(call, *network._keys(call))
+    ready = CompileJob(network.resources, request, network._job_context).run()
+    assert ready is network.resources.compiled.get(network._keys(call)[1])
     assert network.statistics.compiles == 1
 
 
@@ -116,14 +117,14 @@ def test_the_module_may_be_used_and_changed_during_an_abandoned_capture(strict: 
     network, module = slow(strict(), seconds=1.0)
     expected = module(*inputs())
     interrupted(network, *inputs(), after=0.1)
-    while network.engine.jobs:
+    while network.resources.worker:
         assert torch.equal(module(*inputs()), expected), "PyTorch meets the trace's tensors"
         assert all(type(p) is torch.nn.Parameter for p in module.parameters())
     interrupted(network, *inputs(9, 9), after=0.1)
     module.load_state_dict(Small(seed=3).state_dict())  # a checkpoint is loaded in place
     reference = Small(seed=3)
     torch.testing.assert_close(module(*inputs()), reference(*inputs()))
-    network.engine.jobs.wait()
+    network.resources.worker.wait()
     assert_right(network, reference, *inputs(9, 9))
     assert_right(network, reference, *inputs(8, 8))
 
@@ -135,7 +136,7 @@ def test_weights_that_change_during_an_abandoned_compile_poison_nothing(strict: 
         interrupted(network, *inputs(), after=0.1)
         with torch.no_grad():
             module.matrix.weight.add_(1)
-        network.engine.jobs.wait()
+        network.resources.worker.wait()
         assert network.stats()["held"] == 0, "compiled from weights of two states"
         module.load_state_dict(before)
     assert_right(network, module, *inputs())
@@ -145,9 +146,9 @@ def test_code_that_changes_during_an_abandoned_capture_poisons_nothing(strict: S
     network, module = slow(strict(), seconds=0.6)
     interrupted(network, *inputs(), after=0.1)
     module.scale = 5.0
-    network.engine.jobs.wait()
-    assert len(network.engine.store.entries()) == 0, "a graph of uncertain code is on the disk"
-    assert len(network.engine.programs) == 0
+    network.resources.worker.wait()
+    assert len(network.resources.store.entries()) == 0, "a graph of uncertain code is on the disk"
+    assert len(network.resources.programs) == 0
     assert_right(network, module, *inputs())
     module.scale = 2.0
     assert_right(network, module, *inputs())
@@ -176,16 +177,16 @@ def test_weights_that_never_rest_are_said_so(strict: Strict) -> None:
 def test_what_is_cleared_while_it_is_made_does_not_come_back(strict: Strict) -> None:
     network, _ = slow(strict(), seconds=0.5)
     interrupted(network, *inputs(), after=0.1)
-    network.engine.clear()
-    network.engine.jobs.wait()
-    assert len(network.engine.compiled) == 0
-    assert len(network.engine.programs) == 0
+    network.resources.clear()
+    network.resources.worker.wait()
+    assert len(network.resources.compiled) == 0
+    assert len(network.resources.programs) == 0
 
 
 def test_progress_begins_each_stage_and_ends_with_ready(strict: Strict) -> None:
     told: list[tuple[str, str, str]] = []
     network, module = slow(strict(), seconds=0.3)
-    network.engine.progress = lambda name, stage, signature: told.append((name, stage, str(signature)))
+    network.resources.progress = lambda name, stage, signature: told.append((name, stage, str(signature)))
     network(*inputs())
     network(*inputs())
     assert [stage for _, stage, _ in told] == ["capture", "convert", "compile", "ready"]
@@ -193,7 +194,7 @@ def test_progress_begins_each_stage_and_ends_with_ready(strict: Strict) -> None:
     with torch.no_grad():
         module.offset.add_(1)
     interrupted(network, *inputs(4, 4), after=0.1)
-    network.engine.jobs.wait()
+    network.resources.worker.wait()
     assert [stage for _, stage, _ in told] == ["capture", "convert", "compile", "ready"]
     assert {name for name, _, _ in told} == {"net"}
     assert all("x:float32[1,4,4,4]" in signature for _, _, signature in told)
@@ -208,12 +209,12 @@ def test_preparing_makes_everything_ready_and_answers_nothing(strict: Strict) ->
     assert network.statistics.compiles == 1
     with pytest.raises(Interrupted):
         network.prepare(*inputs(12, 12), interrupted=lambda: True)
-    network.engine.jobs.wait()
+    network.resources.worker.wait()
     assert network.stats()["held"] == 2
 
 
 def test_a_job_raises_its_own_error_to_everybody_who_waits() -> None:
-    jobs = Jobs()
+    jobs = Worker()
     begun = threading.Event()
 
     def fail() -> None:
@@ -245,9 +246,9 @@ def test_interrupted_from_the_keyboard_too(strict: Strict) -> None:
     def press() -> bool:
         raise KeyboardInterrupt
 
-    network.engine.interrupted = press
+    network.resources.interrupted = press
     with pytest.raises(KeyboardInterrupt):
         network(*inputs())
-    network.engine.interrupted = None
+    network.resources.interrupted = None
     assert_right(network, module, *inputs())
     assert network.statistics.captures == 1

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ov_backend.guards.weights import Placement, WeightsState
-from tests import networks
+from ov_backend.guards.weights import Placement, WeightsGuard
+from tests.helpers import networks
 from tests.helpers.small import Small
 
 
 def fresh(module: torch.nn.Module) -> str:
     """The digest of a module that nobody has looked at before."""
-    return WeightsState(module).digest
+    return WeightsGuard(module).digest
 
 
 def _set(module: Small) -> None:
@@ -72,7 +72,7 @@ CHANGES.append(_numpy_interior_of_a_bias)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
 def test_every_change_is_seen(change: Callable[[Small], None]) -> None:
     module = Small()
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     before = state.digest
     assert state.check()
     change(module)
@@ -85,7 +85,7 @@ def test_every_change_is_seen(change: Callable[[Small], None]) -> None:
 def test_a_tensor_where_there_was_none_is_seen() -> None:
     module = Small()
     module.last.bias = None
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     module.last.bias = torch.nn.Parameter(torch.ones(8))
     assert not state.check()
     assert "last.bias" in state.tensors
@@ -93,7 +93,7 @@ def test_a_tensor_where_there_was_none_is_seen() -> None:
 
 def test_an_old_state_is_recognised() -> None:
     module = Small()
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     before, kept = state.digest, module.matrix.weight.detach().clone()
     with torch.no_grad():
         module.matrix.weight.add_(1)
@@ -106,7 +106,7 @@ def test_an_old_state_is_recognised() -> None:
 
 def test_an_id_used_again_is_another_tensor() -> None:
     module = Small()
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     seen = {id(module.matrix.weight)}
     again = 0
     for i in range(60):
@@ -125,7 +125,7 @@ def test_an_id_used_again_is_another_tensor() -> None:
 def test_tied_weights_are_one() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
     module[1].weight = module[0].weight
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     assert sorted(state.tensors) == ["0.bias", "0.weight", "1.bias"]
     module[1].weight = torch.nn.Parameter(module[0].weight.detach().clone())
     assert not state.check(), "untied weights of equal content make another layout"
@@ -135,7 +135,7 @@ def test_tied_weights_are_one() -> None:
 def test_weights_of_inference_mode_are_watched() -> None:
     with torch.inference_mode():
         module = Small()
-        state = WeightsState(module)
+        state = WeightsGuard(module)
         assert state.check()
         module.matrix.weight += 1
         assert not state.check()
@@ -146,7 +146,7 @@ def test_weights_of_inference_mode_are_watched() -> None:
 def test_every_dtype_is_watched(dtype: torch.dtype) -> None:
     module = torch.nn.Module()
     module.register_buffer("values", torch.ones(7, 5).to(dtype))
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     assert state.check()
     module.values.data.zero_()
     assert not state.check()
@@ -156,7 +156,7 @@ def test_every_dtype_is_watched(dtype: torch.dtype) -> None:
 def test_not_a_number_is_equal_to_itself_here(dtype: torch.dtype) -> None:
     module = torch.nn.Module()
     module.register_buffer("values", torch.full((40, 40), float("nan"), dtype=dtype))
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     assert state.check()
 
 
@@ -175,7 +175,7 @@ LAYOUTS = {
 def test_every_layout_is_watched(layout: str) -> None:
     module = torch.nn.Module()
     module.register_buffer("values", LAYOUTS[layout]())
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     assert state.check()
     if not module.values.numel():
         return
@@ -187,12 +187,12 @@ def test_every_layout_is_watched(layout: str) -> None:
 def test_a_placement_ends_when_its_weights_do() -> None:
     for end in (_set, _data, lambda module: module.to("meta")):
         module = Small()
-        placement = Placement.of(WeightsState(module).tensors)
+        placement = Placement.of(WeightsGuard(module).tensors)
         assert placement.exists()
         end(module)
         assert not placement.exists()
     module = Small()
-    placement = Placement.of(WeightsState(module).tensors)
+    placement = Placement.of(WeightsGuard(module).tensors)
     with torch.no_grad():
         module.matrix.weight.add_(1)
     assert placement.exists(), "a weight written in place is where it was"
@@ -203,7 +203,7 @@ def test_a_placement_ends_when_its_weights_do() -> None:
 
 def test_released_weights_are_not_kept_alive() -> None:
     module = Small()
-    state = WeightsState(module)
+    state = WeightsGuard(module)
     memory = module.matrix.weight.untyped_storage()
     weak = torch.multiprocessing.reductions.StorageWeakRef(memory)
     del memory
@@ -219,7 +219,7 @@ def test_released_weights_are_not_kept_alive() -> None:
 def test_a_check_costs_little() -> None:
     """One percent of a fast step (0.3 s) is 3 ms for the 686 weights of a UNet; this machine may be busy."""
     unet = networks.unet(channel_mult=[1, 2, 2, 2], num_res_blocks=2, attention_resolutions=[4, 2, 1], model_channels=32)
-    state = WeightsState(unet)
+    state = WeightsGuard(unet)
     assert len(state.tensors) > 600
     seconds = []
     for _ in range(30):

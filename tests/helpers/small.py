@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.engine import Engine, Network
+from ov_backend.engine.engine import Engine, Network, NetworkHooks
 
 
 class Small(torch.nn.Module):
@@ -61,9 +60,9 @@ def inputs(height: int = 8, width: int = 8, batch: int = 1) -> tuple[torch.Tenso
     return x, torch.randint(0, 1200, (batch, 7), generator=generator)
 
 
-def engine_for(settings: Settings, module: torch.nn.Module, forward: Callable[..., object] | None = None) -> Network:
+def engine_for(settings: Settings, module: torch.nn.Module, hooks: NetworkHooks | None = None) -> Network:
     """A network named "net" of an engine of its own."""
-    return Engine(settings).network("net", module, forward)
+    return Engine(settings).network("net", module, hooks=hooks)
 
 
 def assert_right(network: Network, module: torch.nn.Module, *args: torch.Tensor) -> None:

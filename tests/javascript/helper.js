@@ -16,7 +16,7 @@ function page(body = "", before = () => {}) {
     return dom.window;
 }
 
-// One panel, as ov_backend/page/instruments.py writes it.
+// One panel, as ov_backend/ui/status_html.py writes it.
 function panel() {
     const names = {
         p: ["headline", "spoken", "timing", "result", "alert", "cache"],
@@ -37,7 +37,7 @@ function panel() {
         '<div id="openvino_txt2img_memory_mb"><input type="number" value="512"></div>',
         '<div id="openvino_txt2img_config_json"><textarea>{}</textarea></div>',
     ].join("");
-    return `${controls}<section id="openvino_txt2img_instruments" class="openvino-instruments" data-openvino-token="secret" data-openvino-tips='${tips}'>${parts.join("")}${inputs}${buttons.join("")}</section>`;
+    return `${controls}<section id="openvino_txt2img_view" class="openvino-view" data-openvino-token="secret" data-openvino-tips='${tips}'>${parts.join("")}${inputs}${buttons.join("")}</section>`;
 }
 
 function snapshot(changes = {}) {

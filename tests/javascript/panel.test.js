@@ -34,7 +34,7 @@ function open(answers, confirmed = true) {
 
 test("a name that looks like HTML stays text, wherever it is shown", () => {
     const { window } = open({});
-    const root = window.document.querySelector(".openvino-instruments");
+    const root = window.document.querySelector(".openvino-view");
     const row = {
         network: NASTY, label: NASTY, size: NASTY, batch: 1, device: NASTY, precision: NASTY, bytes: 1, compile_seconds: 1, calls: 1, hits: 0,
     };

@@ -42,7 +42,7 @@ def test_it_can_be_called_off_within_a_second(strict: Strict) -> None:
     )
     assert ready == []
     assert time.monotonic() - start < 1.3
-    network.engine.jobs.wait()
+    network.resources.worker.wait()
     assert network.stats()["held"] == 1, "what was begun is there"
     assert not network.statistics.fallbacks
 

@@ -12,12 +12,11 @@ from PIL import Image
 
 pytest.importorskip("diffusers")
 
-from ov_backend.cli import main as cli
 from ov_backend import settings
-from ov_backend.standalone import demo
-from ov_backend.standalone import demo_sheet
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from ov_backend.cli import main as cli
 from ov_backend.pipelines.sizes import size_hint
+from ov_backend.standalone import demo, demo_sheet
 
 SMALL_UNET = {
     "block_out_channels": [32, 64],
@@ -95,7 +94,7 @@ def test_every_sampler_and_a_single_step(sampler: str, checkpoint: Path, tmp_pat
     result = demo.run(request, settings)
     assert result.difference["largest"] <= 2
     assert result.pictures[0].std() > 20
-    assert result.networks["unet"]["calls"] == 2  # one in the rehearsal, one step
+    assert result.networks["unet"]["calls"] == 2  # one in the warmup, one step
 
 
 def test_the_prompt_and_the_seed_matter(checkpoint: Path) -> None:

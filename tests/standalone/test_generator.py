@@ -22,9 +22,9 @@ if not TOKENIZER.is_dir():
 
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
-from ov_backend.ui.controller import Control, Job
-from ov_backend.standalone.generator import Studio, kind_of
 from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.standalone.generator import PictureGenerator, kind_of
+from ov_backend.ui.controller import Control, Job
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
 PLAIN = Choices("CPU", "f32", unet=False, vae=False, text_encoder=False)
@@ -32,16 +32,16 @@ OURS = Choices("CPU", "f32")
 
 
 @pytest.fixture(scope="module")
-def studio(tmp_path_factory: pytest.TempPathFactory) -> Studio:
-    folder = tmp_path_factory.mktemp("studio")
-    return Studio(load_pipeline(write_random_checkpoint(folder / "x.safetensors")), "x", folder / "out", str(folder / "graphs"))
+def generator(tmp_path_factory: pytest.TempPathFactory) -> PictureGenerator:
+    folder = tmp_path_factory.mktemp("generator")
+    return PictureGenerator(load_pipeline(write_random_checkpoint(folder / "x.safetensors")), "x", folder / "out", str(folder / "graphs"))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(studio: Studio) -> Iterator[None]:
+def _nothing_left(generator: PictureGenerator) -> Iterator[None]:
     yield
-    assert not [role for role, module in networks_of(studio.pipe).items() if "forward" in vars(module)]
-    assert not studio.status.generating
+    assert not [role for role, module in networks_of(generator.pipe).items() if "forward" in vars(module)]
+    assert not generator.status.generating
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -50,12 +50,12 @@ def pixels(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("picture", [None, Image.linear_gradient("L").convert("RGB")], ids=["text", "picture"])
-def test_the_picture_is_pytorch_s(studio: Studio, picture: Image.Image | None) -> None:
+def test_the_picture_is_pytorch_s(generator: PictureGenerator, picture: Image.Image | None) -> None:
     parameters = SMALL if picture is None else Parameters("a cat", steps=4, width=64, height=64, seed=4, strength=0.5)
-    (plain,) = studio.generate(parameters, PLAIN, picture).files
-    calls = {name: found["calls"] for name, found in studio.status.snapshot()["networks"].items()}
-    (ours,) = studio.generate(parameters, OURS, picture).files
-    after = {name: found["calls"] for name, found in studio.status.snapshot()["networks"].items()}
+    (plain,) = generator.generate(parameters, PLAIN, picture).files
+    calls = {name: found["calls"] for name, found in generator.status.snapshot()["networks"].items()}
+    (ours,) = generator.generate(parameters, OURS, picture).files
+    after = {name: found["calls"] for name, found in generator.status.snapshot()["networks"].items()}
     assert after["unet"] > calls.get("unet", 0)
     assert after["vae_decode"] > calls.get("vae_decode", 0)
     assert np.abs(pixels(plain) - pixels(ours)).max() <= 2
@@ -63,15 +63,15 @@ def test_the_picture_is_pytorch_s(studio: Studio, picture: Image.Image | None) -
         assert Parameters.from_text(made.info["parameters"]) == (parameters, OURS)
 
 
-def test_a_size_far_from_the_checkpoint_s_own_is_a_message(studio: Studio) -> None:
-    studio.generate(Parameters(steps=1, width=64, height=64), PLAIN)
-    assert any("made for 256x256; at 64x64" in sentence for sentence in studio.status.snapshot()["messages"])
+def test_a_size_far_from_the_checkpoint_s_own_is_a_message(generator: PictureGenerator) -> None:
+    generator.generate(Parameters(steps=1, width=64, height=64), PLAIN)
+    assert any("made for 256x256; at 64x64" in sentence for sentence in generator.status.snapshot()["messages"])
 
 
-def test_a_seed_is_drawn_and_noted(studio: Studio) -> None:
-    made = studio.generate(Parameters(steps=1, width=64, height=64), PLAIN)
+def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
+    made = generator.generate(Parameters(steps=1, width=64, height=64), PLAIN)
     assert Parameters.from_text(made.sentence)[0].seed >= 0
-    assert studio.recent == made.files
+    assert generator.recent == made.files
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_a_seed_is_drawn_and_noted(studio: Studio) -> None:
         ({"seed": 1 << 64}, "The seed is"),
     ],
 )
-def test_bad_input_is_one_sentence(studio: Studio, changes: dict[str, int], expected: str) -> None:
+def test_bad_input_is_one_sentence(generator: PictureGenerator, changes: dict[str, int], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
-        studio.generate(Parameters(**{"width": 64, "height": 64, "steps": 1, **changes}), PLAIN)
+        generator.generate(Parameters(**{"width": 64, "height": 64, "steps": 1, **changes}), PLAIN)
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -97,40 +97,40 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_interrupting_ends_it_and_the_next_one_is_whole(studio: Studio) -> None:
+def test_interrupting_ends_it_and_the_next_one_is_whole(generator: PictureGenerator) -> None:
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
-            studio.generate(Parameters(steps=500, width=64, height=64), PLAIN)
+            generator.generate(Parameters(steps=500, width=64, height=64), PLAIN)
         except BaseException as error:
             raised.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    until(lambda: (studio.status.snapshot()["run"] or {}).get("step", 0) > 0 and studio.status.generating)
-    studio.interrupt()
+    until(lambda: (generator.status.snapshot()["run"] or {}).get("step", 0) > 0 and generator.status.generating)
+    generator.interrupt()
     thread.join(20)
     assert [type(error) for error in raised] == [Interrupted]
-    assert studio.status.snapshot()["run"]["error"] == "Interrupted."
-    assert len(studio.generate(SMALL, PLAIN).files) == 1
+    assert generator.status.snapshot()["run"]["error"] == "Interrupted."
+    assert len(generator.generate(SMALL, PLAIN).files) == 1
 
 
-def test_precompiled_sizes_need_no_compile(studio: Studio) -> None:
+def test_precompiled_sizes_need_no_compile(generator: PictureGenerator) -> None:
     control = Control(Job("precompile", total=1), threading.Event())
-    assert studio.desk.precompile is not None
-    studio.desk.precompile([(72, 64)], 1, OURS, control)
-    before = studio.status.snapshot()["networks"]["unet"]["compiles"]
-    studio.generate(Parameters(steps=1, width=72, height=64, seed=1), OURS)
-    assert studio.status.snapshot()["networks"]["unet"]["compiles"] == before
+    assert generator.controller.precompile is not None
+    generator.controller.precompile([(72, 64)], 1, OURS, control)
+    before = generator.status.snapshot()["networks"]["unet"]["compiles"]
+    generator.generate(Parameters(steps=1, width=72, height=64, seed=1), OURS)
+    assert generator.status.snapshot()["networks"]["unet"]["compiles"] == before
 
 
-def test_a_precompile_can_be_cancelled(studio: Studio) -> None:
+def test_a_precompile_can_be_cancelled(generator: PictureGenerator) -> None:
     control = Control(Job("precompile", total=1), threading.Event())
     control.event.set()
-    assert studio.desk.precompile is not None
+    assert generator.controller.precompile is not None
     with pytest.raises(Interrupted):
-        studio.desk.precompile([(80, 64)], 1, OURS, control)
+        generator.controller.precompile([(80, 64)], 1, OURS, control)
 
 
 def test_networks_belong_to_switches() -> None:

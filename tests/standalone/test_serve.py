@@ -17,9 +17,9 @@ from fastapi.testclient import TestClient
 
 from ov_backend.standalone import serve
 from ov_backend.ui.auth import page_token
-from tests.standalone.test_generator import studio
+from tests.standalone.test_generator import generator
 
-__all__ = ["studio"]
+__all__ = ["generator"]
 
 
 def test_a_login_needs_both_parts() -> None:
@@ -42,8 +42,8 @@ def test_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
         serve.load(serve.Options(checkpoint=wrong))
 
 
-def test_with_a_login_nothing_is_open(studio: serve.Studio) -> None:
-    client = TestClient(serve.application(studio, ("anna", "secret")))
+def test_with_a_login_nothing_is_open(generator: serve.PictureGenerator) -> None:
+    client = TestClient(serve.application(generator, ("anna", "secret")))
     assert client.get("/openvino/status").status_code == 401
     assert client.get("/openvino/status", auth=("anna", "wrong")).status_code == 401
     assert client.get("/openvino/status", auth=("anna", "secret")).status_code == 200
@@ -55,8 +55,8 @@ def test_with_a_login_nothing_is_open(studio: serve.Studio) -> None:
     assert client.get("/openvino/status", headers={"x-openvino-token": page_token()}).status_code == 200
 
 
-def test_without_a_login_the_page_is_open(studio: serve.Studio) -> None:
-    client = TestClient(serve.application(studio))
+def test_without_a_login_the_page_is_open(generator: serve.PictureGenerator) -> None:
+    client = TestClient(serve.application(generator))
     page = client.get("/").text
     assert "OpenVINOPoller" in page
     assert client.get("/openvino/status").json()["version"] == 1

@@ -119,7 +119,7 @@ def test_a_full_disk_costs_memory_only(tmp_path: Path, monkeypatch: pytest.Monke
         backing = Backing(torch.float32, [weight], tmp_path)
     assert "MiB are free there" in caplog.text
     placed = backing.converted(weight)
-    backing.let_go()
+    backing.release()
     assert torch.equal(placed, weight.float())
     assert not list(tmp_path.iterdir())
 
@@ -128,7 +128,7 @@ def test_what_was_let_go_is_still_there(tmp_path: Path) -> None:
     weights = [torch.randn(333, 77).half(), torch.randn(5).half(), torch.randn(64, 64).half().t()]
     backing = Backing(torch.bfloat16, weights, tmp_path)
     placed = [backing.converted(weight) for weight in weights]
-    backing.let_go()
+    backing.release()
     assert all(torch.equal(found, weight.to(torch.bfloat16)) for found, weight in zip(placed, weights))
     assert not list(tmp_path.iterdir())
 

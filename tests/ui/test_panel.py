@@ -12,8 +12,8 @@ import pytest
 
 from ov_backend.ui import panel
 from ov_backend.ui.choices import DESCRIBED, Choices
-from ov_backend.ui.status_html import ACTIONS, instruments
 from ov_backend.ui.panel import TEXTS, build_panel, device_choices
+from ov_backend.ui.status_html import ACTIONS, status_html
 
 FIELDS = [field.name for field in dataclasses.fields(Choices)]
 
@@ -128,9 +128,9 @@ class _Names(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_instruments_are_well_formed_and_labelled() -> None:
+def test_view_are_well_formed_and_labelled() -> None:
     parser = _Names()
-    parser.feed(instruments("img2img", {"device": '"a" & <b>'}))
+    parser.feed(status_html("img2img", {"device": '"a" & <b>'}))
     parser.close()
     assert parser.open == []
     assert parser.inputs == 2

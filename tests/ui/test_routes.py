@@ -14,24 +14,24 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from ov_backend.errors import SettingsError
 from ov_backend.cache.store import GraphStore
+from ov_backend.errors import SettingsError
 from ov_backend.ui import routes
 from ov_backend.ui.auth import has_page_token, has_password, page_token, same_origin
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import MAX_SIZES, Control, Desk, Unavailable, parse_precompile
+from ov_backend.ui.controller import MAX_SIZES, Control, Controller, Unavailable, parse_precompile
 from ov_backend.ui.status import Status
 
 NASTY = "<img src=x onerror=alert(1)>"
 
 
 class Host:
-    """A desk whose jobs wait until they are told to go on."""
+    """A controller whose jobs wait until they are told to go on."""
 
     def __init__(self, folder: Path) -> None:
         self.store = GraphStore(folder)
         self.go, self.asked, self.interrupted = threading.Event(), [], 0
-        self.desk = Desk(Status(), lambda: self.store, self.precompile, self.compare, self.interrupt)
+        self.controller = Controller(Status(), lambda: self.store, self.precompile, self.compare, self.interrupt)
 
     def precompile(self, sizes: Any, batch: int, choices: Choices | None, control: Control) -> None:
         self.asked.append((list(sizes), batch, choices))
@@ -49,7 +49,7 @@ class Host:
 
     def wait(self) -> None:
         deadline = time.monotonic() + 10
-        while self.desk.status.busy:
+        while self.controller.status.busy:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -62,13 +62,13 @@ def host(tmp_path: Path) -> Host:
 @pytest.fixture
 def client(host: Host) -> Iterator[TestClient]:
     app = FastAPI()
-    routes.add_routes(app, host.desk)
+    routes.add_routes(app, host.controller)
     with TestClient(app) as made:
         yield made
 
 
 def test_status(client: TestClient, host: Host) -> None:
-    host.desk.status.say(NASTY)
+    host.controller.status.say(NASTY)
     answer = client.get("/openvino/status")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("application/json")
@@ -118,8 +118,8 @@ def test_a_job_can_be_stopped(client: TestClient, host: Host) -> None:
     assert client.post("/openvino/interrupt", json={}).status_code == 202
     host.wait()
     assert host.interrupted == 1
-    assert host.desk.status.job is not None
-    assert host.desk.status.job.state == "cancelled"
+    assert host.controller.status.job is not None
+    assert host.controller.status.job.state == "cancelled"
 
 
 def test_a_job_that_fails_is_over_and_says_why(client: TestClient, host: Host) -> None:
@@ -131,7 +131,7 @@ def test_a_job_that_fails_is_over_and_says_why(client: TestClient, host: Host) -
 
 def test_what_a_host_cannot_do_is_said() -> None:
     app = FastAPI()
-    routes.add_routes(app, Desk(Status()))
+    routes.add_routes(app, Controller(Status()))
     client = TestClient(app)
     assert client.get("/openvino/cache").json()["kept"] is False
     for path, body in (("precompile", {"sizes": [[64, 64]]}), ("compare", {})):
@@ -236,7 +236,7 @@ def test_passwords() -> None:
 
 def test_the_host_decides_who_may_ask(host: Host) -> None:
     app = FastAPI()
-    routes.add_routes(app, host.desk, lambda request: has_password(request.headers, {"anna": "secret"}))
+    routes.add_routes(app, host.controller, lambda request: has_password(request.headers, {"anna": "secret"}))
     client = TestClient(app)
     every = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "interrupt")]
     for method, path in every:
@@ -253,9 +253,9 @@ def test_same_origin_needs_the_port_too() -> None:
 
 def test_many_pollers_share_a_bounded_rate(host: Host) -> None:
     now = [0.0]
-    board = routes._Board(host.desk, lambda: now[0])
+    board = routes._Board(host.controller, lambda: now[0])
     assert [board.wait() for _ in range(100)] == [0.0] * 100, "nothing runs: nobody waits"
-    host.desk.status.begin("512x512", 4)
+    host.controller.status.begin("512x512", 4)
     waits = [board.wait() for _ in range(200)]
     assert waits[0] == 0.0
     assert waits[25] == pytest.approx(25 / routes.RATE)
@@ -268,15 +268,15 @@ def test_many_pollers_share_a_bounded_rate(host: Host) -> None:
 
 def test_a_snapshot_serves_many_for_a_moment(host: Host) -> None:
     now = [0.0]
-    board = routes._Board(host.desk, lambda: now[0])
+    board = routes._Board(host.controller, lambda: now[0])
     first = board.bytes()
-    host.desk.status.say("news")
+    host.controller.status.say("news")
     assert board.bytes() is first
     now[0] += routes.FRESH_S + 0.01
     assert b"news" in board.bytes()
 
 
-def test_a_desk_without_openvino_says_so(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
+def test_a_controller_without_openvino_says_so(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
     from ov_backend import devices
 
     def broken() -> list[Any]:
@@ -284,4 +284,4 @@ def test_a_desk_without_openvino_says_so(monkeypatch: pytest.MonkeyPatch, host: 
 
     monkeypatch.setattr(devices, "list_devices", broken)
     with pytest.raises(Unavailable, match="pip install openvino"):
-        host.desk.devices()
+        host.controller.devices()

@@ -13,9 +13,10 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
+from ov_backend.guards.signature import Signature
+from ov_backend.tensors import TensorSpec
 from ov_backend.ui import status as status_module
 from ov_backend.ui.status import Status, network_label, size_of
-from ov_backend.guards.signature import Signature, TensorSpec
 
 
 class Clock:
@@ -252,7 +253,7 @@ def test_a_fallback_and_its_reason_are_seen(strict: Callable[..., Settings]) -> 
 def test_it_is_read_while_it_is_fed(strict: Callable[..., Settings]) -> None:
     engine = Engine(strict())
     status = Status()
-    engine.progress = status.progress
+    engine.resources.progress = status.progress
     status.attach(engine)
     net = Net().eval()
     network = engine.network("unet", net)

@@ -46,24 +46,24 @@ def test_trap_13_lora_over_a_checkpoint_change(compare: Any) -> None:
 
 
 def test_trap_13_lora_is_captured_once(compare: Any) -> None:
-    from ov_backend.webui.session import kept
+    from ov_backend.webui.session import session
 
     compare(prompt="a cat")
-    assert kept.engine is not None
-    before = {name: s["captures"] + s["graph_hits"] for name, s in kept.engine.stats().items()}
+    assert session.engine is not None
+    before = {name: s["captures"] + s["graph_hits"] for name, s in session.engine.stats().items()}
     compare(prompt="a cat <lora:third:0.4>")
-    assert {name: s["captures"] + s["graph_hits"] for name, s in kept.engine.stats().items()} == before
+    assert {name: s["captures"] + s["graph_hits"] for name, s in session.engine.stats().items()} == before
 
 
 def test_trap_14_another_shape_is_another_graph(compare: Any, host: SimpleNamespace) -> None:
     from ov_backend.errors import InputMismatch
-    from ov_backend.webui.session import kept
+    from ov_backend.webui.session import session
 
     compare(prompt="a cat")
     compare(prompt="a cat", width=48, height=64)
-    assert kept.engine is not None
-    for key in kept.engine.compiled:
-        program = kept.engine.compiled.peek(key).value.program
+    assert session.engine is not None
+    for key in session.engine.compiled:
+        program = session.engine.compiled.peek(key).value.program
         inputs = next(iter(program.parts.values())).inputs
         tensors = [torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in inputs]
         tensors[0] = torch.cat([tensors[0], tensors[0]], dim=-1)
@@ -86,10 +86,10 @@ def test_trap_15_overflow_is_computed_again_in_f32(host: SimpleNamespace) -> Non
         off = host.processing.generate(prompt="a cat")
         on = host.processing.generate(TITLE, arguments("bf16"), prompt="a cat")
         again = host.processing.generate(TITLE, arguments("bf16"), prompt="a dog")
-        from ov_backend.webui.session import kept
+        from ov_backend.webui.session import session
 
-        assert kept.engine is not None
-        corrections = kept.engine.stats()["vae_decode"]["corrections"]
+        assert session.engine is not None
+        corrections = session.engine.stats()["vae_decode"]["corrections"]
     finally:
         with torch.no_grad():
             decoder.conv_out.weight.copy_(saved[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tests import networks
+from tests.helpers import networks
 from tests.webui.conftest import ALL, TITLE, arguments, ran, words, worst
 
 NO_UNET = ("UNet in PyTorch", "VAE", "text encoder")
@@ -122,10 +122,10 @@ def test_upcast_attention(compare: Any) -> None:
 
 def test_attention_is_traced_in_one_piece(compare: Any, host: SimpleNamespace) -> None:
     """The host slices attention to save memory; the graph does not."""
-    from ov_backend.webui.session import kept
+    from ov_backend.webui.session import session
 
     compare(prompt="a cat", width=64, height=64)
-    assert kept.engine is not None
-    graphs = [program for program, _ in kept.engine.programs._held.values()]
+    assert session.engine is not None
+    graphs = [program for program, _ in session.engine.resources.programs._held.values()]
     operators = [{op.get_type_name() for op in p.whole.model.get_ops()} for p in graphs if p.whole is not None]
     assert any("ScaledDotProductAttention" in ops for ops in operators)

@@ -17,10 +17,10 @@ LONG = "red brick house in a green valley under a blue sky "
 
 def statistics() -> dict[str, Any]:
     """Of the engine that the generations share."""
-    from ov_backend.webui.session import kept
+    from ov_backend.webui.session import session
 
-    assert kept.engine is not None
-    return kept.engine.stats()
+    assert session.engine is not None
+    return session.engine.stats()
 
 
 def test_it_is_in_both_tabs(host: SimpleNamespace) -> None:
@@ -178,12 +178,12 @@ def test_the_field_reads_back(host: SimpleNamespace) -> None:
 
 
 def test_reload_takes_everything_out_and_it_works_again(host: SimpleNamespace, compare: Any) -> None:
-    from ov_backend.webui.session import kept
+    from ov_backend.webui.session import session
     from tests.webui.conftest import ROOT
 
     compare(prompt="a cat")
     host.scripts.initialize([ROOT])
-    assert kept.engine is None
+    assert session.engine is None
     compare(prompt="a cat")
 
 

@@ -25,10 +25,10 @@ def made() -> dict[str, tuple[int, int]]:
 
 
 def prepare(sizes: list[tuple[int, int]], batch: int, given: Control) -> None:
-    from ov_backend.webui.routes import desk
+    from ov_backend.webui.routes import controller
 
-    assert desk.precompile is not None
-    desk.precompile(sizes, batch, OURS, given)
+    assert controller.precompile is not None
+    controller.precompile(sizes, batch, OURS, given)
 
 
 def test_generations_of_precompiled_sizes_make_nothing(host: SimpleNamespace, compare: Any) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.fx_utils import only_first_result_is_read
+
 _aten = torch.ops.aten
 _KERNELS = tuple(
     getattr(_aten, name).default
@@ -20,13 +22,9 @@ _KERNELS = tuple(
 def unify_attention(gm: GraphModule) -> GraphModule:
     """Replace attention kernels whose log-sum-exp nobody reads."""
     for node in list(gm.graph.nodes):
-        if node.op == "call_function" and node.target in _KERNELS and all(_takes_result(user) for user in node.users):
+        if node.op == "call_function" and node.target in _KERNELS and only_first_result_is_read(node):
             _replace(gm, node)
     return gm
-
-
-def _takes_result(user: Node) -> bool:
-    return getattr(user.target, "__name__", "") == "getitem" and (user.args[1] == 0 or not user.users)
 
 
 def _replace(gm: GraphModule, node: Node) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.integration.architectures.zoo_diffusers import ZOO  # with what zoo.py put in
 from tests.dynamo.conftest import calls, fallbacks
+from tests.integration.architectures.zoo_diffusers import ZOO  # with what zoo.py put in
 
 PART = (
     "torchvision/resnet18",

@@ -24,8 +24,8 @@ class Page:
 
     def __init__(self, page: Any) -> None:
         self.page = page
-        page.wait_for_selector(f"{PANEL}_instruments")
-        page.wait_for_function("document.querySelector('.openvino-instruments').dataset.openvinoState")
+        page.wait_for_selector(f"{PANEL}_view")
+        page.wait_for_function("document.querySelector('.openvino-view').dataset.openvinoState")
 
     def set(self, **fields: Any) -> Page:
         for name, value in fields.items():
@@ -339,7 +339,7 @@ def test_a_folded_panel_asks_for_nothing(at: Callable[..., Page]) -> None:
     asked: list[str] = []
     page.page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/openvino/status") else None)
     page.page.click("#openvino > button, #openvino .label-wrap")
-    page.page.wait_for_selector(f"{PANEL}_instruments", state="hidden")
+    page.page.wait_for_selector(f"{PANEL}_view", state="hidden")
     page.page.wait_for_timeout(500)
     asked.clear()
     page.page.wait_for_timeout(1200)

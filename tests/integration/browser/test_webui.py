@@ -31,8 +31,8 @@ class Page:
         page.wait_for_selector("#txt2img_prompt textarea")
         page.click("#txt2img_script_container #script_list input")
         page.locator("ul.options li", has_text=TITLE).first.click()
-        page.wait_for_selector(f"{PANEL}_instruments", state="visible")
-        page.wait_for_function("document.querySelector('#openvino_txt2img_instruments').dataset.openvinoState")
+        page.wait_for_selector(f"{PANEL}_view", state="visible")
+        page.wait_for_function("document.querySelector('#openvino_txt2img_view').dataset.openvinoState")
 
     def size(self, width: int, height: int, steps: int) -> None:
         for name, value in (("width", width), ("height", height), ("steps", steps)):
@@ -124,7 +124,7 @@ def test_a_picture_s_text_restores_the_panel(webui: Callable[..., Page]) -> None
     assert page.page.input_value(f"{PANEL}_memory_mb input") == "700"
 
 
-def test_instruments(webui: Callable[..., Page]) -> None:
+def test_view(webui: Callable[..., Page]) -> None:
     page = webui()
     page.page.fill(f"{PANEL}_sizes", "192x256")
     page.page.click(f"{PANEL}_precompile:enabled")
@@ -154,5 +154,5 @@ def test_how_it_looks(webui: Callable[..., Page], open_page: Callable[..., Any],
     assert abs(_light(text) - _light(background)) > 120, f"{text} on {background}"
     page.page.set_viewport_size({"width": 420, "height": 900})
     page.page.locator("#txt2img_script_container").screenshot(path=SHOTS / f"webui-{theme}-narrow.png")
-    wide = page.page.locator(f"{PANEL}_instruments").evaluate("e => e.getBoundingClientRect().right <= innerWidth + 1")
+    wide = page.page.locator(f"{PANEL}_view").evaluate("e => e.getBoundingClientRect().right <= innerWidth + 1")
     assert wide, "the panel is wider than the window"

@@ -10,7 +10,7 @@ import torch
 
 import ov_backend
 from ov_backend import Settings
-from tests import networks
+from tests.helpers import networks
 
 TOLERANCE = 1e-3
 Strict = Callable[..., Settings]

@@ -16,7 +16,7 @@ import torch
 
 import ov_backend
 from ov_backend import Settings
-from ov_backend.errors import SwapError
+from ov_backend.errors import PatchError
 
 pytest.importorskip("diffusers")
 
@@ -130,7 +130,7 @@ def test_tiling_and_slicing_keep_working(strict: Callable[..., Settings]) -> Non
 def test_second_accelerate_is_refused_and_changes_nothing(strict: Callable[..., Settings]) -> None:
     pipe = tiny("sd1")
     with ov_backend.accelerate(pipe, strict()) as first:
-        with pytest.raises(SwapError, match="already accelerated"):
+        with pytest.raises(PatchError, match="already accelerated"):
             ov_backend.accelerate(pipe, strict())
         draw(pipe)
         assert first.stats()["unet"]["calls"] == STEPS

@@ -17,8 +17,8 @@ from ov_backend.pipelines.precompile import Size
 pytest.importorskip("diffusers")
 
 from tests.helpers.diffusers_pipelines import tiny
-from tests.integration.fidelity.test_pipelines import KINDS, assert_same_picture, draw
 from tests.helpers.small import Slow, Small, inputs
+from tests.integration.fidelity.test_pipelines import KINDS, assert_same_picture, draw
 
 Strict = Callable[..., Settings]
 
@@ -72,7 +72,7 @@ def test_cancel_returns_within_a_second_and_what_was_begun_is_kept(strict: Stric
             [(8, 8), (16, 8)], generate=generate, cancel=lambda: time.monotonic() - start > 0.3
         )
         assert ready == []
-        accelerated.engine.jobs.wait()
+        accelerated.engine.resources.worker.wait()
         assert accelerated.stats()["net"]["held"] == 1
         assert accelerated.precompile([(8, 8)], generate=generate) == [(8, 8, 1)]
         assert made(accelerated)["net"] == (1, 1)

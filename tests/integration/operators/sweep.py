@@ -23,11 +23,12 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from ov_backend import compiler
 from ov_backend.capture import trace as capture
-from ov_backend.partitioning import known_wrong as claims
-from ov_backend import compiler as graphs
-from ov_backend.partitioning import partitioner as partition
+from ov_backend.capture.trace import Captured
 from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
+from ov_backend.fx_utils import operators
+from ov_backend.partitioning import known_wrong as claims
 from ov_backend.settings import Settings, operator_name
 
 SETTINGS = Settings(precision="f32", fallback="raise", model_caching=False, device="CPU")
@@ -82,7 +83,7 @@ def _try(op: Any, name: str, number: int, sample: Any) -> Outcome:
         with torch.no_grad():
             expected = run([], [tensor.clone() for tensor in tensors])
         gm = capture.trace(run, [], tensors)
-        if any(torch.Tag.nondeterministic_seeded in node.target.tags for node in partition.operators(gm)):
+        if any(torch.Tag.nondeterministic_seeded in node.target.tags for node in operators(gm)):
             return Outcome(name, number, "random")
     except Exception as error:  # an operator that fails by itself, or cannot be traced, says nothing of the backend
         return Outcome(name, number, "untraceable", message=_line(error))
@@ -93,18 +94,19 @@ def _compare(name: str, number: int, gm: Any, tensors: list[torch.Tensor], expec
     last: list[Any] = []
 
     def claimed() -> list[str]:
-        return sorted({operator_name(node.target) for part in last for node in partition.operators(part)})
+        return sorted({operator_name(node.target) for part in last for node in operators(part)})
 
-    original = graphs.convert.convert
+    original = compiler.convert
 
     def noting(part: Any, *args: Any, **kwargs: Any) -> Any:
         graph = original(part, *args, **kwargs)
         last.append(part)
         return graph
 
-    graphs.convert.convert = noting
+    compiler.convert = noting
     try:
-        program = graphs.build(gm, [], [f"t{i}" for i in range(len(tensors))], SETTINGS)
+        captured = Captured(gm, (), tuple(f"t{i}" for i in range(len(tensors))), {})
+        program = compiler.Compiler(captured, SETTINGS).compile().program
         torch.manual_seed(1)
         results = program.compile({}, SETTINGS)(tensors)
     except NothingToCompute:
@@ -115,13 +117,13 @@ def _compare(name: str, number: int, gm: Any, tensors: list[torch.Tensor], expec
     except (OVBackendError, RuntimeError) as error:
         return Outcome(name, number, "failed", claimed() or _all(gm), _line(error))
     finally:
-        graphs.convert.convert = original
+        compiler.convert = original
     wrong = [message for got, want in zip(results, expected) if (message := difference(got, want))]
     return Outcome(name, number, "disagreed" if wrong else "agreed", claimed(), "; ".join(wrong))
 
 
 def _all(gm: Any) -> list[str]:
-    return sorted({operator_name(node.target) for node in partition.operators(gm)})
+    return sorted({operator_name(node.target) for node in operators(gm)})
 
 
 def difference(got: torch.Tensor, want: torch.Tensor) -> str:

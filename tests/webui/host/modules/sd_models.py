@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from modules import script_callbacks, sd_hijack, shared
-from tests import networks
+from tests.helpers import networks
 
 EMBEDDINGS = {"glow": torch.linspace(-1, 1, 3 * networks.CONTEXT).reshape(3, networks.CONTEXT)}
 

@@ -1,0 +1,42 @@
+"""``python -m ov_backend cache``: the captured graphs on disk."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ov_backend.cli.arguments import add_command, print_json
+from ov_backend.settings import Settings
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to the command line."""
+    parser = add_command(commands, "cache", run, "Look at the captured graphs on disk, check them, or remove them.")
+    parser.add_argument("action", choices=("info", "list", "verify", "clear"))
+    parser.add_argument("--cache-dir", metavar="FOLDER", help="another folder than the default one")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Do what was asked for; the exit code is 1 where an entry is damaged."""
+    from ov_backend.compiler import open_store
+
+    store = open_store(Settings(cache_dir=options.cache_dir))
+    if options.action == "clear":
+        removed = store.clear()
+        print_json({"folder": str(store.folder), "removed": removed}) if options.json else print(
+            f"{removed} graphs removed from {store.folder}."
+        )
+        return 0
+    entries: list[dict[str, Any]] = [{"key": e.key, "bytes": e.bytes, "used": e.used} for e in store.entries()]
+    bad = store.verify() if options.action == "verify" else {}
+    info = {"folder": str(store.folder), "graphs": len(entries), "bytes": store.bytes, "bound": store.max_bytes}
+    if options.json:
+        print_json({**info, **({"entries": entries} if options.action == "list" else {}), **({"damaged": bad} if bad else {})})
+    elif options.action == "list":
+        for entry in entries:
+            print(f"{entry['key']}  {entry['bytes'] / 1e6:8.2f} MB")
+    else:
+        print(f"{len(entries)} graphs, {store.bytes / 1e6:.1f} of at most {store.max_bytes / 1e6:.0f} MB, in {store.folder}")
+        for key, reason in bad.items():
+            print(f"{key} is damaged: {reason}")
+    return 1 if bad else 0

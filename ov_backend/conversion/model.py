@@ -1,0 +1,64 @@
+"""The converted graph: an OpenVINO model whose weights are named parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov
+
+from ov_backend.errors import ConversionError
+from ov_backend.tensors import TensorSpec
+
+
+@dataclass(frozen=True)
+class WeightlessModel:
+    """A converted graph without weights.
+
+    Attributes:
+        model: OpenVINO model; ``slot_<i>`` and ``input_<i>`` name its parameters.
+        slots: the weights, in the order of their numbers.
+        inputs: the inputs, in the order of their numbers.
+        outputs: what the model computes, each once.
+        returns: what the call returns: ``["output", i]``, ``["input", i]`` or ``["slot", i]``, in order.
+        extra: JSON-able things the maker wants to find again (the structure of the result).
+    """
+
+    model: ov.Model
+    slots: tuple[TensorSpec, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    returns: tuple[tuple[str, int], ...]
+    extra: Mapping[str, Any]
+
+
+class UnsupportedNodes(ConversionError):
+    """Some operators have no conversion.
+
+    Attributes:
+        nodes: names of the FX nodes, each with the reason.
+    """
+
+    def __init__(self, nodes: Mapping[str, str]) -> None:
+        self.nodes = dict(nodes)
+        super().__init__("OpenVINO has no conversion for " + ", ".join(sorted(set(nodes.values()))))
+
+
+def parameter_names(slots: int, inputs: int) -> list[str]:
+    """The names of the parameters of a model with so many slots and inputs, in order."""
+    return [f"slot_{i}" for i in range(slots)] + [f"input_{i}" for i in range(inputs)]
+
+
+def same_shape(found: ov.PartialShape, spec: TensorSpec) -> bool:
+    """Whether a model's shape is the graph's; a size that is left open in the graph must be so in the model."""
+    if found.rank.is_dynamic or len(found) != len(spec.shape):
+        return False
+    return all(own.is_dynamic if size == -1 else own.is_dynamic or own == size for own, size in zip(found, spec.shape))
+
+
+def parameter_name(parameter: ov.Node) -> str:
+    """Our name of a parameter, ``slot_<i>`` or ``input_<i>``."""
+    names = [n for n in parameter.output(0).get_names() if re.fullmatch(r"(slot|input)_\d+", n)]
+    return names[0] if len(names) == 1 else str(parameter.get_friendly_name())

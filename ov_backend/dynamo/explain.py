@@ -1,0 +1,82 @@
+"""``ov_backend.explain``: a report on every graph that Dynamo makes of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter
+
+from ov_backend.capture.trace import Captured, trace
+from ov_backend.dynamo import options as option_names
+from ov_backend.dynamo.graph import DynamoGraph
+from ov_backend.errors import OVBackendError
+from ov_backend.report.coverage import GraphReport, Report, of_captured
+from ov_backend.report.flops import byte_size
+from ov_backend.settings import Settings
+from ov_backend.tensors import nested_tensors
+
+
+def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None, **keywords: Any) -> Report:
+    """Run ``model(*inputs)`` once through Dynamo, in PyTorch, and report on every graph it becomes.
+
+    Args:
+        model: a module or function.
+        inputs: one call's arguments.
+        options: as for ``torch.compile``.
+        keywords: one call's keyword arguments.
+
+    Raises:
+        SettingsError: an option is unknown or has an unusable value.
+    """
+    settings = option_names.parse(options)
+    found: list[GraphReport] = []
+
+    def collect(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        graph, name = DynamoGraph(gm), f"graph {len(found)}"
+        place = len(found)
+        found.append(GraphReport(name, 0, 0.0, (), (), 0, "it was not run"))
+
+        def run(*args: Any) -> Any:
+            if found[place].reason == "it was not run":
+                found[place] = of_graph(name, graph, graph.full(args), settings)
+            return gm(*args)
+
+        return run
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=collect, dynamic=False)(*inputs, **keywords)
+        torch._dynamo.reset()
+        told = torch._dynamo.explain(model)(*inputs, **keywords)
+    torch._dynamo.reset()
+    return Report(tuple(found), tuple(_break(reason) for reason in told.break_reasons))
+
+
+def of_graph(name: str, graph: DynamoGraph, full: Sequence[Any], settings: Settings) -> GraphReport:
+    """Report on one Dynamo graph."""
+    weights = set(graph.weights(full))
+    order = [*sorted(weights), *(i for i in range(len(full)) if i not in weights and isinstance(full[i], torch.Tensor))]
+
+    def run(slots: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        given = list(full)
+        for i, value in zip(order, [*slots, *inputs]):
+            given[i] = value
+        with torch.fx.traceback.preserve_node_meta():
+            results = Interpreter(graph.gm).run(*given) if len(given) == graph.placeholders else graph(*given)
+        return list(nested_tensors(results))
+
+    try:
+        gm = trace(run, [full[i] for i in sorted(weights)], [full[i] for i in order[len(weights) :]])
+    except OVBackendError as error:
+        return GraphReport(name, 0, 0.0, (), (), byte_size(full[i] for i in weights), str(error))
+    slots, inputs = sorted(weights), order[len(weights) :]
+    captured = Captured(gm, tuple(f"weight_{i}" for i in slots), tuple(f"input_{i}" for i in inputs), {})
+    return of_captured(name, captured, settings)
+
+
+def _break(reason: Any) -> str:
+    stack = getattr(reason, "user_stack", None) or []
+    where = f"{stack[-1].filename}:{stack[-1].lineno}: {stack[-1].line}" if stack else ""
+    return f"{str(reason.reason).strip().splitlines()[0]} at {where}"

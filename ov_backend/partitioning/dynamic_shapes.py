@@ -1,0 +1,73 @@
+"""Graphs with symbolic sizes: may all of one run in OpenVINO, and how far may its sizes grow?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ov_backend.errors import ConversionError
+from ov_backend.fx_utils import operators
+from ov_backend.partitioning import int64_range
+from ov_backend.partitioning.partitioner import VIEW, aliased_outputs, reason
+from ov_backend.settings import Settings, operator_name
+
+#: Where int64 values grow with the sizes, these may grow by the first factor with which such values still fit 32 bits.
+_FACTORS = (64, 8)
+
+
+def check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> float:
+    """By what factor the sizes of a traced graph may grow, all of it being computed by OpenVINO.
+
+    Args:
+        gm: ATen graph with symbolic sizes.
+        sizes: the sizes that the symbols had when it was traced.
+        settings: which operators may not run in OpenVINO.
+
+    Raises:
+        ConversionError: an operator must stay in PyTorch whatever the sizes.
+    """
+    reasons: dict[Node, str] = dict.fromkeys(aliased_outputs(gm), VIEW)
+    now = _concrete(gm, sizes)
+    for node in operators(now):
+        why = reason(node, settings) if _computes_tensors(node) else ""
+        reasons.update({node: why} if why else {})
+    large = {} if settings.truncate_long_and_double else int64_range.too_large(now, settings.wide_integers)
+    for node, why in {**reasons, **large}.items():
+        raise ConversionError(f"{operator_name(node.target)} {why}")
+    for factor in _FACTORS:
+        then = _concrete(gm, {symbol: size * factor for symbol, size in sizes.items()})
+        if int64_range.largest(then, settings.wide_integers) == int64_range.largest(now, settings.wide_integers):
+            return math.inf
+        if settings.truncate_long_and_double or not int64_range.too_large(then, settings.wide_integers):
+            return factor
+    return 1
+
+
+def _computes_tensors(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+
+
+def _concrete(gm: GraphModule, sizes: Mapping[Any, int]) -> GraphModule:
+    """A copy in which every value has the sizes it gets from these."""
+    graph = Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    for old, new in zip(gm.graph.nodes, graph.nodes):
+        new.meta = dict(old.meta)
+        if "val" in old.meta:
+            new.meta["val"] = _value(old.meta["val"], sizes)
+    return GraphModule(gm, graph)
+
+
+def _value(value: Any, sizes: Mapping[Any, int]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(_value(item, sizes) for item in value)
+    if isinstance(value, torch.Tensor):
+        return torch.empty((), dtype=value.dtype, device="meta").expand([_value(size, sizes) for size in value.shape])
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        found = value.node.expr.subs(dict(sizes))
+        return int(found) if isinstance(value, torch.SymInt) else float(found)
+    return value
