@@ -1,8 +1,10 @@
-"""Who may import whom: read from the code, so that the house stays as docs/ARCHITECTURE.md draws it."""
+"""Who may import whom, read from the code: the table that docs/ARCHITECTURE.md draws, and no circle anywhere."""
 
 from __future__ import annotations
 
 import ast
+import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,24 +12,57 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 
-#: Rooms that know of nothing else in the house but errors (and each other's leaves).
-LEAVES = {"errors", "version", "settings", "dtypes", "devices", "cache_key", "structure", "signature"}
-LEAVES |= {"graph_store", "graph_file"}
-STAGES = {"capture", "lowering", "partition", "convert", "compiled", "cpu_forms", "cpu_angles", "program", "fingerprint"}
-STAGES |= {"side_effects", "integers", "fx_values", "claims", "cpu_types", "frontend", "lazy_code"}
-MAY_IMPORT_OPENVINO = {"dtypes", "devices", "convert", "frontend", "compiled", "cpu_forms", "cpu_angles", "cpu_types"}
-HOST = {"webui"}
+#: Imports nothing of the package above itself.
+BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching"}
+STAGES = {"guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
+CORE = STAGES | {"compiler", "engine"}
+#: What each package may import beside the base and itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    **{name: set() for name in BASE},
+    "guards": set(),
+    "cache": set(),
+    "lowering": set(),
+    "transformations": set(),
+    "partitioning": set(),
+    "conversion": set(),
+    "capture": {"guards", "lowering"},
+    "runtime": {"conversion", "partitioning", "transformations"},
+    "compiler": STAGES,
+    "engine": STAGES | {"compiler"},
+    "report": STAGES | {"compiler"},
+    "dynamo": CORE | {"report"},
+    "pipelines": {"engine", "runtime"},
+    "checkpoint": set(),
+    "ui": {"cache", "pipelines"},
+    "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
+    "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},
+    "cli": {"checkpoint", "compiler", "dynamo", "pipelines", "report", "standalone", "ui"},
+    "__init__": {"dynamo", "pipelines"},
+    "__main__": {"cli"},
+}
+MAY_IMPORT_OPENVINO = {"devices", "tensors", "conversion", "transformations", "runtime"}
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def rooms() -> list[tuple[str, Path]]:
-    """(room, file) for every file of the package; a folder is one room."""
-    return [(path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path) for path in sorted(PACKAGE.rglob("*.py"))]
+def module_name(path: Path) -> str:
+    """The dotted name of a file, ``ov_backend.cache.store``."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path) -> set[str]:
-    """Every module that a file imports anywhere in it, dotted."""
+def package_of(path: Path) -> str:
+    """The package, or the top-level module, that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def imported(path: Path, everywhere: bool = True) -> set[str]:
+    """Every dotted name that a file imports; those under TYPE_CHECKING too. Not ``everywhere``: at the top level only."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree) if everywhere else _top_level(tree.body):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -36,31 +71,72 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def own(path: Path) -> set[str]:
-    """The rooms of the house that a file imports."""
-    return {name.split(".")[1] for name in imported(path) if name.startswith("ov_backend.")} & {room for room, _ in rooms()}
+def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
+    found = []
+    for node in body:
+        found.append(node)
+        if isinstance(node, (ast.If, ast.Try)):
+            found += _top_level(node.body)
+    return found
 
 
-def test_the_walk_sees_the_house() -> None:
-    assert {"engine", "lowering", "webui", "dtypes"} <= {room for room, _ in rooms()}
-    assert "openvino" in imported(PACKAGE / "convert.py")
-    assert "convert" in own(PACKAGE / "graphs.py")
+def imported_modules(path: Path, everywhere: bool = True) -> set[str]:
+    """The modules of this package that a file imports, each by its own name, a name in a package's ``__init__`` by that."""
+    return {name for name in imported(path, everywhere) if name in MODULES and name != "ov_backend"}
 
 
-@pytest.mark.parametrize("room,path", rooms(), ids=lambda value: str(value.name) if isinstance(value, Path) else None)
-def test_imports_point_one_way(room: str, path: Path) -> None:
+def lazily_imported(path: Path) -> set[str]:
+    """The modules of this package that a file names in strings, for ``import_module``."""
+    strings = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+    return {text for text in strings if isinstance(text, str) and text in MODULES}
+
+
+def test_the_table_names_every_package() -> None:
+    assert {package_of(path) for path in FILES} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: module_name(path))
+def test_a_package_imports_only_what_the_table_allows(path: Path) -> None:
+    own = package_of(path)
+    packages = {name.split(".")[1] for name in imported_modules(path) | lazily_imported(path) if name != "ov_backend"}
+    refused = packages - MAY_IMPORT[own] - BASE - {own}
+    assert not refused, f"{path.relative_to(ROOT)} imports {', '.join(sorted(refused))}"
+
+
+def test_the_table_has_no_circle() -> None:
+    order = list(TopologicalSorter({name: allowed - {name} for name, allowed in MAY_IMPORT.items()}).static_order())
+    assert order.index("guards") < order.index("capture") < order.index("compiler") < order.index("engine")
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """A package's ``__init__`` that gathers names of its modules is no circle: those modules import each other by their own names."""
+    graph = {}
+    for name, path in MODULES.items():
+        targets = imported_modules(path)
+        own_package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        graph[name] = targets - {name, own_package}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"circle: {' -> '.join(error.args[1])}")
+
+
+def test_a_planted_circle_is_found() -> None:
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: module_name(path))
+def test_openvino_and_the_webui_are_imported_in_few_packages(path: Path) -> None:
     heads = {name.split(".")[0] for name in imported(path)}
-    if "openvino" in heads:
-        assert room in MAY_IMPORT_OPENVINO
-    if "modules" in heads:
-        assert room in HOST
-    assert not own(path) & HOST or room in HOST, "only the host's own folder knows the host"
-    if room in LEAVES:
-        assert own(path) <= LEAVES
-    if room in STAGES:
-        assert own(path) <= LEAVES | STAGES
-    if room == "graph_store":
-        assert not heads & {"torch", "openvino"}, "the store knows files, not compilers"
+    assert "openvino" not in heads or package_of(path) in MAY_IMPORT_OPENVINO
+    assert "modules" not in heads or package_of(path) == "webui"
+
+
+def test_the_store_knows_files_and_not_compilers() -> None:
+    for name in ("store", "entry_file", "key"):
+        heads = {each.split(".")[0] for each in imported(PACKAGE / "cache" / f"{name}.py")}
+        assert not heads & {"torch", "openvino"}
 
 
 def attributes(path: Path) -> set[str]:
@@ -69,14 +145,32 @@ def attributes(path: Path) -> set[str]:
     return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
-def test_trap_24_one_dtype_map_and_one_place_that_reads_the_environment() -> None:
-    mapping = {room for room, path in rooms() if any(name.startswith("ov.Type.") for name in attributes(path))}
-    assert mapping == {"dtypes"}
-    readers = {room for room, path in rooms() if attributes(path) & {"os.environ.get", "os.getenv"}}
-    assert readers <= {"settings", "options"}
+def test_there_is_one_map_of_dtypes_and_one_place_that_reads_the_environment() -> None:
+    assert {package_of(path) for path in FILES if any(name.startswith("ov.Type.") for name in attributes(path))} == {"tensors"}
+    assert {package_of(path) for path in FILES if attributes(path) & {"os.environ.get", "os.getenv"}} <= {"settings"}
+
+
+#: Replaced for the whole process, these would change torch or the host behind everybody's back.
+PROCESS_WIDE = re.compile(r"^(torch|sys|builtins|os|modules)\.")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: module_name(path))
+def test_nothing_of_torch_or_python_is_replaced(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        for target in targets:
+            if isinstance(target, ast.Attribute):
+                assert not PROCESS_WIDE.match(ast.unparse(target)), f"{path}:{node.lineno} replaces {ast.unparse(target)}"
 
 
 def test_scripts_hold_one_thin_file() -> None:
     files = sorted((ROOT / "scripts").glob("*.py"))
     assert [file.name for file in files] == ["openvino_accelerate.py"]
     assert len(files[0].read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_tests_stand_in_folders_named_like_the_packages() -> None:
+    packages = {package_of(path) for path in FILES}
+    beside = {"helpers", "integration", "javascript", "training"}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders - beside <= packages, "a folder of tests is named after no package"
