@@ -1,4 +1,4 @@
-"""Graphs with symbolic sizes: may all of one run in OpenVINO, and how far may its sizes grow?"""
+"""Whether OpenVINO can run a whole graph with symbolic sizes, and how far these sizes may grow."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ov_backend.partitioning import int64_range
 from ov_backend.partitioning.partitioner import VIEW, aliased_outputs, reason
 from ov_backend.settings import Settings, operator_name
 
-#: Where int64 values grow with the sizes, these may grow by the first factor with which such values still fit 32 bits.
+#: Tried in this order where int64 values grow with the sizes: the factor by which the sizes may grow. The values must fit int32.
 _FACTORS = (64, 8)
 
 
 def check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> float:
-    """By what factor the sizes of a traced graph may grow, all of it being computed by OpenVINO.
+    """The factor by which the sizes of a traced graph may grow while OpenVINO computes all of it.
 
     Args:
         gm: ATen graph with symbolic sizes.
@@ -28,21 +28,21 @@ def check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> floa
         settings: which operators may not run in OpenVINO.
 
     Raises:
-        ConversionError: an operator must stay in PyTorch whatever the sizes.
+        ConversionError: an operator must stay in PyTorch.
     """
     reasons: dict[Node, str] = dict.fromkeys(aliased_outputs(gm), VIEW)
-    now = _concrete(gm, sizes)
-    for node in operators(now):
+    traced = _concrete(gm, sizes)
+    for node in operators(traced):
         why = reason(node, settings) if _computes_tensors(node) else ""
         reasons.update({node: why} if why else {})
-    large = {} if settings.truncate_long_and_double else int64_range.too_large(now, settings.wide_integers)
-    for node, why in {**reasons, **large}.items():
+    too_large = {} if settings.truncate_long_and_double else int64_range.too_large(traced, settings.wide_integers)
+    for node, why in {**reasons, **too_large}.items():
         raise ConversionError(f"{operator_name(node.target)} {why}")
     for factor in _FACTORS:
-        then = _concrete(gm, {symbol: size * factor for symbol, size in sizes.items()})
-        if int64_range.largest(then, settings.wide_integers) == int64_range.largest(now, settings.wide_integers):
+        grown = _concrete(gm, {symbol: size * factor for symbol, size in sizes.items()})
+        if int64_range.largest(grown, settings.wide_integers) == int64_range.largest(traced, settings.wide_integers):
             return math.inf
-        if settings.truncate_long_and_double or not int64_range.too_large(then, settings.wide_integers):
+        if settings.truncate_long_and_double or not int64_range.too_large(grown, settings.wide_integers):
             return factor
     return 1
 
@@ -52,7 +52,7 @@ def _computes_tensors(node: Node) -> bool:
 
 
 def _concrete(gm: GraphModule, sizes: Mapping[Any, int]) -> GraphModule:
-    """A copy in which every value has the sizes it gets from these."""
+    """A copy whose values have the sizes that these sizes of the symbols give them."""
     graph = Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     for old, new in zip(gm.graph.nodes, graph.nodes):
@@ -68,6 +68,6 @@ def _value(value: Any, sizes: Mapping[Any, int]) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty((), dtype=value.dtype, device="meta").expand([_value(size, sizes) for size in value.shape])
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        found = value.node.expr.subs(dict(sizes))
-        return int(found) if isinstance(value, torch.SymInt) else float(found)
+        number = value.node.expr.subs(dict(sizes))
+        return int(number) if isinstance(value, torch.SymInt) else float(number)
     return value

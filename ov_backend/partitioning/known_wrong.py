@@ -1,6 +1,7 @@
-"""Operators that the converter accepts and gets wrong, as PyTorch's own operator database showed (``tests/integration/operators``).
+"""Operators that the converter accepts and gets wrong.
 
-Each is told by its name, or by its name and arguments, and stays in PyTorch.
+They were found with PyTorch's own operator database (``tests/integration/operators``). Each entry names an operator, and the
+arguments with which it is wrong. Such an operator stays in PyTorch.
 """
 
 from __future__ import annotations
@@ -10,9 +11,16 @@ from typing import Any
 
 from torch.fx import Node
 
+from ov_backend.partitioning.packets import aten_packets, packet_of
 from ov_backend.settings import operator_name
 
 Test = Callable[[Node], bool]
+
+#: Of PT2E quantization; OpenVINO turns each pair, and the operators between the pairs, into int8 arithmetic. They are told by
+#: their names, as torch.ao registers them when it is imported, which may be after this module.
+QUANTIZERS = frozenset(
+    f"quantized_decomposed.{verb}_per_{scope}.default" for verb in ("quantize", "dequantize") for scope in ("tensor", "channel")
+)
 
 
 def reason(node: Node) -> str:
@@ -21,37 +29,33 @@ def reason(node: Node) -> str:
     Args:
         node: of an ATen graph, with ``meta["val"]``.
     """
-    namespace, _, rest = operator_name(node.target).partition(".")
-    if namespace not in ("aten", "quantized_decomposed"):
+    entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
+    if entry is None:
         return ""
-    applies, why = _WRONG.get(rest.partition(".")[0], (_never, ""))
-    return why if applies(node) else ""
-
-
-def _never(node: Node) -> bool:
-    return False
-
-
-def _always(node: Node) -> bool:
-    return True
+    is_wrong, why = entry
+    return why if is_wrong(node) else ""
 
 
 def argument(node: Node, name: str, default: Any = None) -> Any:
-    """An operator's argument, whether it was given by place or by name."""
+    """An operator's argument, whether it was given by position or by name; ``default`` where its schema has none of the name."""
     arguments = node.target._schema.arguments
-    names = [one.name for one in arguments]
+    names = [argument.name for argument in arguments]
     if name not in names:
         return default
-    place = names.index(name)
-    return node.args[place] if place < len(node.args) else node.kwargs.get(name, arguments[place].default_value)
+    position = names.index(name)
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name, arguments[position].default_value)
 
 
-def _rounds_up(node: Node) -> bool:
+def _with_any_arguments(node: Node) -> bool:
+    return True
+
+
+def _ceil_mode(node: Node) -> bool:
     return bool(argument(node, "ceil_mode", False))
 
 
-def _odd_scale(node: Node) -> bool:
-    """An output size that is not the input's times the scale: the scale is what counts then, and is not passed on."""
+def _inexact_scale(node: Node) -> bool:
+    """The output size is not the input size times the scale. PyTorch computes with the scale then, and it is not passed on."""
     source = node.all_input_nodes[0].meta["val"].shape[2:]
     result = node.meta["val"].shape[2:]
     scales = [argument(node, name) for name in ("scales", "scales_d", "scales_h", "scales_w")]
@@ -59,57 +63,59 @@ def _odd_scale(node: Node) -> bool:
     return any(abs(before * scale - after) > 1e-6 for before, scale, after in zip(source, scales, result))
 
 
-def _scalar(node: Node) -> bool:
+def _scalar_result(node: Node) -> bool:
     return bool(node.meta["val"].dim() == 0)
 
 
-def _fractional(node: Node) -> bool:
+def _floating_point(node: Node) -> bool:
     value = node.all_input_nodes[0].meta["val"]
     return bool(value.dtype.is_floating_point)
 
 
 def _unpaired(node: Node) -> bool:
-    """A quantization that is not undone at once, or an undoing of what is stored in integers."""
-    undoes = "dequantize" in str(node.target)
-    others = node.all_input_nodes[:1] if undoes else list(node.users)
-    return any("quantize_per" not in str(other.target) or ("dequantize" in str(other.target)) is undoes for other in others)
+    """A quantization whose result is not dequantized at once, or a dequantization of stored integers."""
+    dequantizes = "dequantize" in str(node.target)
+    neighbours = node.all_input_nodes[:1] if dequantizes else list(node.users)
+    return any("quantize_per" not in str(n.target) or ("dequantize" in str(n.target)) is dequantizes for n in neighbours)
 
 
-def _decimal(node: Node) -> bool:
+def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
 
-_INFINITE = "OpenVINO answers with the largest number where all values are infinite"
-_TIES = "among equal values OpenVINO does not choose the first"
+_QUANTIZER = (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly")
+_SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
 
-_WRONG: dict[str, tuple[Test, str]] = {
-    **dict.fromkeys(["amax", "amin", "logsumexp", "logaddexp", "linalg_vector_norm"], (_always, _INFINITE)),
-    **dict.fromkeys(["argmax", "argmin"], (_fractional, _TIES)),
-    **dict.fromkeys(
-        ["avg_pool1d", "avg_pool2d", "avg_pool3d"], (_rounds_up, "OpenVINO weighs the last window of ceil_mode differently")
+
+def _for_any_arguments(why: str, *names: str) -> dict[Any, tuple[Test, str]]:
+    return dict.fromkeys(aten_packets(*names), (_with_any_arguments, why))
+
+
+#: By operator packet: the test of a node's arguments, and the reason in words.
+_WRONG: dict[Any, tuple[Test, str]] = {
+    **_for_any_arguments(
+        "OpenVINO answers with the largest number where all values are infinite",
+        *("amax", "amin", "logsumexp", "logaddexp", "linalg_vector_norm"),
     ),
+    **dict.fromkeys(aten_packets("argmax", "argmin"), (_floating_point, "among equal values OpenVINO does not choose the first")),
     **dict.fromkeys(
-        ["upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"],
-        (_odd_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses"),
+        aten_packets("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+        (_ceil_mode, "OpenVINO weighs the last window of ceil_mode differently"),
     ),
-    "upsample_bicubic2d": (_odd_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses"),
-    "_embedding_bag": (_always, "OpenVINO sums the bags differently"),
-    "_embedding_bag_forward_only": (_always, "OpenVINO sums the bags differently"),
-    "_cdist_forward": (_always, "OpenVINO computes it by a difference of squares, which overflows"),
-    "as_strided": (_always, "OpenVINO does not know a tensor's strides"),
-    "erfinv": (_always, "OpenVINO's approximation is coarser"),
-    "kthvalue": (_always, "OpenVINO keeps the dimension"),
-    **dict.fromkeys(
-        ["linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"],
-        (_always, "a trace of it would run on made-up pivots, which ends the process"),
+    **dict.fromkeys(aten_packets("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"), _SCALE),
+    **dict.fromkeys(aten_packets("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"), _SCALE),
+    **_for_any_arguments("OpenVINO sums the bags differently", "_embedding_bag", "_embedding_bag_forward_only"),
+    **_for_any_arguments("OpenVINO computes it by a difference of squares, which overflows", "_cdist_forward"),
+    **_for_any_arguments("OpenVINO does not know a tensor's strides", "as_strided"),
+    **_for_any_arguments("OpenVINO's approximation is coarser", "erfinv"),
+    **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
+    **_for_any_arguments(
+        "a trace of it would run on made-up pivots, which ends the process", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"
     ),
-    "linspace": (_always, "OpenVINO counts from the start only"),
-    **dict.fromkeys(
-        [f"{what}quantize_per_{each}" for what in ("", "de") for each in ("tensor", "channel")],
-        (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly"),
-    ),
-    **dict.fromkeys(["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"], (_always, "OpenVINO smooths differently")),
-    "round": (_decimal, "OpenVINO rounds to whole numbers only"),
-    "repeat": (_scalar, "OpenVINO does not write the result of a scalar"),
-    "rot90": (_always, "OpenVINO does not write the whole result"),
+    **_for_any_arguments("OpenVINO counts from the start only", "linspace"),
+    **dict.fromkeys(aten_packets("quantize_per_tensor", "quantize_per_channel"), _QUANTIZER),
+    **_for_any_arguments("OpenVINO smooths differently", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    **dict.fromkeys(aten_packets("round"), (_decimals, "OpenVINO rounds to whole numbers only")),
+    **dict.fromkeys(aten_packets("repeat"), (_scalar_result, "OpenVINO does not write the result of a scalar")),
+    **_for_any_arguments("OpenVINO does not write the whole result", "rot90"),
 }

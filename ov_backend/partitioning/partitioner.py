@@ -1,7 +1,7 @@
 """Which operators OpenVINO computes, which stay in PyTorch, and the graph split accordingly.
 
-What the converter can do is asked of the converter itself (:mod:`ov_backend.conversion`). This module knows only what must
-stay in PyTorch whatever the converter says: operators that the user disabled, random numbers, and dtypes and shapes
+The converter itself says which operators it can convert (:mod:`ov_backend.conversion`). This module knows which operators must
+stay in PyTorch all the same: those that the user disabled, those that draw random numbers, and those with dtypes and shapes
 that OpenVINO would compute differently.
 """
 
@@ -24,13 +24,9 @@ from ov_backend.partitioning.int64_range import too_large
 from ov_backend.settings import Settings, operator_name
 from ov_backend.tensors import COMPUTED
 
-#: How torch names the submodules it gathers; torch 2.1 has no way to choose it.
+#: Prefix of the names that torch gives to partitions; torch 2.1 offers no way to choose it.
 PREFIX = "fused_"
 VIEW = "hands out a view of a tensor that is handed out too"
-#: Of PT2E quantization; OpenVINO makes of each pair, and of the operators between them, arithmetic in int8.
-QUANTIZERS = frozenset(
-    f"quantized_decomposed.{what}quantize_per_{each}.default" for what in ("", "de") for each in ("tensor", "channel")
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Coverage:
     Attributes:
         total: operators in the graph.
         in_pytorch: operators that stay in PyTorch, each with its count.
-        reasons: why, by operator.
+        reasons: the reason in words, by operator.
     """
 
     total: int
@@ -56,13 +52,15 @@ class Coverage:
 def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     """The operators that must stay in PyTorch, each with the reason in words."""
     views = aliased_outputs(gm)
-    large = {} if settings.truncate_long_and_double else too_large(gm, settings.wide_integers)
-    reasons = {node: reason(node, settings) or large.get(node, "") or (VIEW if node in views else "") for node in operators(gm)}
+    overflowing = {} if settings.truncate_long_and_double else too_large(gm, settings.wide_integers)
+    reasons = {
+        node: reason(node, settings) or overflowing.get(node, "") or (VIEW if node in views else "") for node in operators(gm)
+    }
     return {node: why for node, why in reasons.items() if why}
 
 
 def aliased_outputs(gm: GraphModule) -> set[Node]:
-    """The views through which one result shares memory with another, or with an input, as it does in PyTorch."""
+    """The views through which a result shares memory with another result, or with an input."""
     results = list(dict.fromkeys(output_node(gm).all_input_nodes))
     owners = Counter(filter(None, (_storage(n) for n in [*results, *placeholders(gm)])))
     views: set[Node] = set()
@@ -86,17 +84,19 @@ def _storage(node: Node) -> int:
 
 
 def reason(node: Node, settings: Settings) -> str:
-    """Why one operator must stay in PyTorch, judged by itself, or ""."""
+    """Why one operator must stay in PyTorch whatever surrounds it, or ""."""
     name = operator_name(node.target)
     if name in settings.disabled_ops or name.rpartition(".")[0] in settings.disabled_ops:
         return "disabled by the option disabled_ops"
-    if not isinstance(node.target, torch._ops.OpOverload) or not (node.target.namespace == "aten" or name in QUANTIZERS):
+    if not isinstance(node.target, torch._ops.OpOverload) or not (
+        node.target.namespace == "aten" or name in known_wrong.QUANTIZERS
+    ):
         return "not an ATen operator"
     if torch.Tag.nondeterministic_seeded in node.target.tags and not _drops_nothing(node):
         return "draws random numbers, which must be PyTorch's own"
-    wrong = known_wrong.reason(node)
-    if wrong:
-        return wrong
+    why = known_wrong.reason(node)
+    if why:
+        return why
     computed = {*COMPUTED, torch.float64} if settings.truncate_long_and_double else COMPUTED
     for value in _values(node):
         if value.dtype.is_complex:
@@ -109,34 +109,29 @@ def reason(node: Node, settings: Settings) -> str:
 
 
 def _drops_nothing(node: Node) -> bool:
-    """Attention and dropout are tagged as random although with a probability of 0 they draw nothing."""
-    names = [argument.name for argument in node.target._schema.arguments]
-    for probability in ("dropout_p", "p"):
-        if probability in names:
-            position = names.index(probability)
-            return bool((node.args[position] if position < len(node.args) else node.kwargs.get(probability, 0.0)) == 0.0)
-    return False
+    """Attention and dropout are tagged as random, but draw nothing where their probability is 0."""
+    return any(known_wrong.argument(node, probability) == 0.0 for probability in ("dropout_p", "p"))
 
 
 def _values(node: Node) -> Iterable[torch.Tensor]:
-    for each in (node, *node.all_input_nodes):
-        yield from values_read(each)
+    for source in (node, *node.all_input_nodes):
+        yield from values_read(source)
 
 
 def coverage(gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Coverage:
-    """Sum up which operators of ``gm`` stay in PyTorch, and why."""
+    """Count the operators of ``gm`` that stay in PyTorch."""
     names = Counter(operator_name(node.target) for node in in_pytorch)
     return Coverage(len(operators(gm)), dict(names), {operator_name(n.target): why for n, why in in_pytorch.items()})
 
 
 @dataclass(frozen=True)
 class Split:
-    """A graph whose supported operators are gathered into submodules.
+    """A graph whose supported operators are moved into submodules.
 
     Attributes:
-        outer: the graph that calls the submodules; everything else in it runs in PyTorch.
+        outer: the graph that calls the submodules; PyTorch runs everything else in it.
         parts: names of the submodules.
-        too_small: names of the nodes that stay in PyTorch because their group has too few operators.
+        too_small: names of the nodes that stay in PyTorch because their partition has too few operators.
     """
 
     outer: GraphModule
@@ -146,7 +141,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Part:
-    """One submodule of a split graph, with the weights first among its placeholders.
+    """One submodule of a split graph; the weights are its first placeholders.
 
     Attributes:
         gm: its graph.
@@ -160,23 +155,28 @@ class Part:
 
 
 def run_after(value: Any, earlier: Any) -> Any:
-    """``value``; as a node of a graph it says that ``earlier`` must have run before whatever reads it."""
+    """``value``; as a node of a graph it makes its users wait for ``earlier``."""
     return value
 
 
 def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) -> Split:
-    """Gather the supported operators into submodules; ``gm`` is changed.
+    """Move the supported operators into submodules; ``gm`` is changed.
 
-    Groups without any operator (constants only) stay where they are, and so do those of fewer than ``smallest``.
+    Partitions without any operator (constants only), or with fewer than ``smallest`` operators, stay in PyTorch.
+
+    Args:
+        gm: ATen graph with ``meta["val"]``.
+        in_pytorch: operators that stay in PyTorch.
+        smallest: the least number of operators of a submodule.
     """
     _keep_drawing_order(gm)
     partitioner = CapabilityBasedPartitioner(gm, _Supported(in_pytorch), allows_single_node_partition=True)
     computing = set(operators(gm))
     proposed = [(p, [n for n in p.nodes if n in computing]) for p in partitioner.propose_partitions()]
-    groups = [p for p, nodes in proposed if len(nodes) >= max(1, smallest)]
+    partitions = [p for p, nodes in proposed if len(nodes) >= max(1, smallest)]
     too_small = frozenset(n.name for _, nodes in proposed if len(nodes) < smallest for n in nodes)
     before = set(dict(gm.named_children()))
-    outer = partitioner.fuse_partitions(groups) if groups else gm
+    outer = partitioner.fuse_partitions(partitions) if partitions else gm
     _drop_drawing_order(outer)
     outer.recompile()
     parts = tuple(name for name, _ in outer.named_children() if name not in before and name.startswith(PREFIX))
@@ -184,7 +184,7 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
 
 
 def part_of(outer: GraphModule, call: Node, slot_names: Mapping[Node, str]) -> Part:
-    """One submodule as a graph of its own: those of its arguments that are weights come first.
+    """One submodule as a graph of its own, with the weights as its first placeholders.
 
     Args:
         outer: the split graph.
