@@ -1,7 +1,7 @@
 """Stable Diffusion on OpenVINO: a ``torch.compile`` backend and an engine for whole pipelines.
 
-``torch.compile(model, backend="openvino_fx")`` or ``ov_backend.accelerate(pipe)``. Importing this package registers the
-backend and nothing else; OpenVINO itself is loaded at first use.
+Use ``torch.compile(model, backend="openvino_fx")`` or ``ov_backend.accelerate(pipe)``. Importing this package only
+registers the backends; OpenVINO itself is loaded at first use. Names outside of ``__all__`` are internal.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def openvino_fx(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
@@ -40,7 +44,7 @@ def openvino_fx(
 def openvino_ts(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The same by way of TorchScript; see :func:`ov_backend.dynamo.backend.openvino_ts`."""
+    """The ``torch.compile`` backend that converts through TorchScript; see :func:`ov_backend.dynamo.backend.openvino_ts`."""
     return import_module("ov_backend.dynamo.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
 
 
@@ -52,7 +56,7 @@ openvino_fx.reset = openvino_ts.reset = _reset  # type: ignore[attr-defined]
 
 
 def _register() -> None:
-    """Make the backends known to Dynamo by name, unless they are already, by an earlier import or the entry points."""
+    """Register the backends with Dynamo, unless an earlier import or the entry points did so."""
     from torch._dynamo.backends import registry
 
     for backend in (openvino_fx, openvino_ts):

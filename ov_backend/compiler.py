@@ -1,7 +1,7 @@
-"""The compile on one page: a captured graph is lowered, partitioned and converted, by way of the graph cache.
+"""The compile: a captured graph is lowered, partitioned and converted, with the help of the graph store.
 
-What the converter can do is asked of the converter itself: it names the operators that it refuses. Those are decomposed where
-PyTorch can do that, and stay in PyTorch otherwise; then the graph is partitioned and converted again.
+No list says what OpenVINO can convert: the converter names the operators that it refuses. These are decomposed where PyTorch
+can do that, and stay in PyTorch otherwise; then the graph is partitioned and converted again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ov_backend.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
-#: In each round the converter names operators that it refuses; a graph that needs more rounds than this stays in PyTorch.
+#: A graph whose conversion is refused more often than this stays in PyTorch.
 _MAX_ROUNDS = 16
 _REFUSED = "OpenVINO has no conversion for it"
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """A captured graph after its compile.
+    """The result of a compile.
 
     Attributes:
-        program: what runs.
-        gm: the graph as it was partitioned.
+        program: the program that runs.
+        gm: the lowered graph that was partitioned.
     """
 
     program: Program
@@ -49,14 +49,14 @@ class Compilation:
 
 
 class Compiler:
-    """Makes a program of one captured graph.
+    """Compiles one captured graph to a program.
 
     Args:
         captured: the graph, its slots and inputs.
-        settings: what affects the graph.
-        store: where graphs are kept on disk, or None.
-        key: the key of the graph as a whole; without one, the text of the lowered graph is its key.
-        extra: kept with a graph that is stored as a whole.
+        settings: those that affect the graph.
+        store: the graph store on disk, or None.
+        key: the key of the whole graph; None derives it from the text of the lowered graph.
+        extra: JSON-able values that are stored with a graph that is converted as a whole.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class Compiler:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         self._captured, self._settings, self._store, self._key, self._extra = captured, settings, store, key, extra
-        #: Operators that were refused and decomposed since: they are not decomposed twice.
+        #: Operators that were decomposed because the converter refused them; they are not decomposed twice.
         self._decomposed: set[Any] = set()
 
     def compile(self) -> Compilation:
         """Lower, partition and convert.
 
         Raises:
-            NothingToCompute: the graph only hands its inputs back, or is smaller than ``min_block_size``.
-            ConversionError: nothing of it can run in OpenVINO; a graph with symbolic sizes, where any operator cannot.
+            NothingToCompute: the graph only returns its inputs, or is smaller than ``min_block_size``.
+            ConversionError: no operator can run in OpenVINO; for a graph with symbolic sizes, some operator cannot.
         """
         gm = lowered(self._captured, self._settings)
         smallest = self._settings.min_block_size
         if len(fx_utils.operators(gm)) < smallest:
             raise NothingToCompute(f"the graph is smaller than min_block_size ({smallest})")
-        if self._key is None:  # of the first text, so that another process finds what was converted after some refusals
+        if self._key is None:  # from the text before any refusal, which another process computes first too
             self._key = text_key(gm, self._captured.slots, self._captured.inputs, self._settings)
             stored = self._load(self._key)
             if stored is not None:
@@ -105,11 +105,11 @@ class Compiler:
         raise ConversionError("too many of its operators have no conversion")
 
     def _unsupported(self, gm: GraphModule) -> dict[Node, str]:
-        """The operators that must stay in PyTorch; with symbolic sizes the capture has made sure that there are none."""
+        """The operators that must stay in PyTorch; the capture of a graph with symbolic sizes ensures that there are none."""
         return partitioning.unsupported(gm, self._settings) if self._captured.retrace is None else {}
 
     def _decompose(self, gm: GraphModule, refused: Mapping[Node, str]) -> GraphModule | None:
-        """The graph with its refused operators decomposed; None where that changes nothing."""
+        """The graph with its refused operators decomposed; None if that changes nothing."""
         operators = {node.target for node in refused} - self._decomposed
         if not available(operators):
             return None
@@ -147,7 +147,7 @@ class Compiler:
         return Program(split.outer, models, tuple(self._captured.slots), partitioning.coverage(gm, in_pytorch))
 
     def _part(self, part: partitioning.Part) -> WeightlessModel:
-        """One partition, from the store if it is there; a part has no name but its own text."""
+        """One partition, from the store if it is there; its key is its text."""
         key = text_key(part.gm, part.slots, part.inputs, self._settings)
         model = self._load(key)
         if model is None:
@@ -158,7 +158,7 @@ class Compiler:
     def _converted(
         self, gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], extra: Mapping[str, Any] | None = None
     ) -> WeightlessModel:
-        """Convert directly, and through TorchScript what has neither a direct conversion nor a decomposition."""
+        """Convert directly; use TorchScript for a graph with operators that have neither a conversion nor a decomposition."""
         if self._settings.converter == "ts":
             try:
                 return convert(gm, slots, inputs, extra, through_torchscript=True)
@@ -185,19 +185,19 @@ class Compiler:
 
 
 def lowered(captured: Captured, settings: Settings) -> GraphModule:
-    """The graph as it is partitioned: decomposed as the user and OpenVINO need it, after all passes."""
-    if captured.retrace is not None:  # it was traced with these decompositions
+    """The graph after the decompositions that the user and OpenVINO need, and after all passes."""
+    if captured.retrace is not None:  # it was traced with these decompositions already
         return lower(captured.gm)
     return lower(decompose(captured.gm, first_decompositions(settings)))
 
 
 def first_decompositions(settings: Settings) -> Table:
-    """What every graph is decomposed with before the converter sees it."""
+    """The decompositions that are applied to every graph before its conversion."""
     return decompositions(settings.decompositions)
 
 
 def graph_key(code: str, inputs: object, slots: object, settings: Settings, extra: str = "") -> CacheKey:
-    """The key of a graph under these versions of torch and OpenVINO."""
+    """The key of a graph, with this process's versions of torch and OpenVINO."""
     versions = {"torch": str(torch.__version__), "openvino": devices.openvino_version()}
     return cache_key(
         code=code, inputs=inputs, slots=slots, settings=settings.affecting("graph"), versions=versions, extra=extra
@@ -205,25 +205,25 @@ def graph_key(code: str, inputs: object, slots: object, settings: Settings, extr
 
 
 def text_key(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings) -> CacheKey:
-    """The key of a lowered graph by its own text."""
+    """The key of a lowered graph, from its text."""
     names = [*slots, *inputs]
     specs = [str(TensorSpec.of(name, node.meta["val"])) for name, node in zip(names, fx_utils.placeholders(gm))]
     return graph_key(fx_utils.graph_text(gm), specs[len(slots) :], specs[: len(slots)], settings)
 
 
 def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
-    """A model from the store; an entry that cannot be read is removed, and the log says so."""
+    """A model from the store, or None; an entry that cannot be read is removed with a warning."""
     files = store.get(str(key))
     if files is None:
         return None
     try:
         return serialization.load(files)
     except ConversionError as error:
-        log.warning("Ignoring a stored graph: %s. It will be made anew.", error)
+        log.warning("Ignoring a stored graph: %s. It will be captured again.", error)
         store.remove(str(key))
         return None
 
 
 def open_store(settings: Settings) -> GraphStore:
-    """The graph store of these settings."""
+    """The graph store that the settings describe."""
     return GraphStore(settings.cache_folder, settings.cache_mb << 20)

@@ -1,4 +1,4 @@
-"""OpenVINO's devices: which there are, what they can do, and a clear sentence where they cannot."""
+"""OpenVINO's devices: a list of them, what they can do, and clear errors for what they cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 
 @dataclass(frozen=True)
 class Device:
-    """One device as a user knows it."""
+    """One physical device, as it is shown to users."""
 
     name: str
     full_name: str
@@ -25,23 +25,23 @@ class Device:
     default_precision: str
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dict, for JSON."""
+        """The fields as a dict, for JSON."""
         return {**asdict(self), "precisions": list(self.precisions)}
 
 
 @functools.lru_cache(maxsize=1)
 def core() -> ov.Core:
-    """The process's one OpenVINO runtime (loading its plugins takes a while)."""
+    """The process-wide OpenVINO runtime; loading its plugins takes a while."""
     return ov.Core()
 
 
 def openvino_version() -> str:
-    """OpenVINO's version and build, as it goes into the keys of stored graphs."""
+    """OpenVINO's version and build, a part of the keys of stored graphs."""
     return str(ov.__version__)
 
 
 def list_devices() -> list[Device]:
-    """Every physical device OpenVINO finds here, the CPU first."""
+    """Every physical device that OpenVINO sees on this machine, the CPU first."""
     return [_describe(name) for name in core().available_devices]
 
 
@@ -62,48 +62,48 @@ def members(device: str) -> list[str]:
     """The physical devices behind a name: ``AUTO:GPU,CPU`` is GPU and CPU, ``AUTO`` is all of them.
 
     Raises:
-        DeviceError: no such device here; the message lists those that there are.
+        DeviceError: there is no such device; the message lists the available ones.
     """
     available = list(core().available_devices)
     head, _, rest = device.partition(":")
     if head not in VIRTUAL:
-        wanted = [device]
+        names = [device]
     elif rest:
-        wanted = [part.strip().split("(")[0] for part in rest.split(",") if part.strip(" -")]
+        names = [part.strip().split("(")[0] for part in rest.split(",") if part.strip(" -")]
     elif head == "AUTO":
         return available
     else:
         raise DeviceError(f"Device {device!r} names no devices; write for example {head}:{','.join(available)}.")
-    for name in wanted:
+    for name in names:
         bare = name.lstrip("-")
         if bare not in available and not any(a.split(".")[0] == bare for a in available):
             raise DeviceError(
                 f"Device {name!r} is not on this machine; OpenVINO finds {', '.join(available)}"
                 " (AUTO and HETERO:a,b combine them). Choose one of these, or install the device's driver."
             )
-    return [name for name in wanted if not name.startswith("-")]
+    return [name for name in names if not name.startswith("-")]
 
 
 def check(settings: Settings) -> None:
-    """Make sure the device exists and can compute in the precision asked for.
+    """Make sure that the device exists and can compute in the given precision.
 
     Raises:
-        DeviceError: it does not, or cannot; the message says what is there instead.
+        DeviceError: it does not, or it cannot; the message lists what is available.
     """
     physical = members(settings.device)
     if settings.precision == "auto":
         return
     for name in physical:
-        found = [d for d in list_devices() if d.name == name or d.name.split(".")[0] == name]
-        if found and settings.precision not in found[0].precisions:
+        device = next((d for d in list_devices() if name in (d.name, d.name.split(".")[0])), None)
+        if device is not None and settings.precision not in device.precisions:
             raise DeviceError(
-                f"{found[0].full_name} ({name}) cannot compute in {settings.precision}; it can do"
-                f" {', '.join(found[0].precisions)}. Choose one of these or 'auto'."
+                f"{device.full_name} ({name}) cannot compute in {settings.precision}; it can do"
+                f" {', '.join(device.precisions)}. Choose one of these or 'auto'."
             )
 
 
 def resolved_precision(settings: Settings) -> str:
-    """The precision the device will really compute in: "auto" becomes the device's default."""
+    """The precision that the device computes in; "auto" becomes the device's default."""
     if settings.precision != "auto":
         return settings.precision
     return _describe(_existing(members(settings.device)[0])).default_precision
@@ -115,19 +115,19 @@ def _existing(name: str) -> str:
 
 
 def exports(device: str) -> bool:
-    """Whether what this device compiles can be written down and read again."""
+    """Whether this device's compiled models can be exported and imported."""
     if device.partition(":")[0] in VIRTUAL:
         return False
     return "EXPORT_IMPORT" in {str(c) for c in core().get_property(_existing(device), "OPTIMIZATION_CAPABILITIES")}
 
 
 def full_name(device: str) -> str:
-    """A physical device as its maker calls it."""
+    """The vendor's name of a physical device."""
     return str(core().get_property(_existing(device), "FULL_DEVICE_NAME")).strip()
 
 
 def compile_config(settings: Settings) -> dict[str, Any]:
-    """The properties handed to ``compile_model``: ours, overridden by the user's own ``config``."""
+    """The properties for ``compile_model``: this package's own, overridden by the user's ``config``."""
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if settings.precision != "auto":
         config["INFERENCE_PRECISION_HINT"] = settings.precision

@@ -1,4 +1,4 @@
-"""Every exception this package raises, each a sentence: what was given, what is expected, what to do."""
+"""Every exception that this package raises. A message says what was given, what is expected and what to do."""
 
 from __future__ import annotations
 
@@ -24,24 +24,34 @@ class ConversionError(OVBackendError):
 
 
 class NothingToCompute(ConversionError):
-    """A graph only hands its inputs back; PyTorch does that for nothing, and it is no fallback."""
+    """A graph computes nothing, it only returns its inputs. PyTorch answers the call, and this counts as no fallback."""
 
 
 class InputMismatch(OVBackendError, ValueError):
     """A compiled graph was called with another name, shape or dtype than it was compiled for."""
 
 
-class NonFiniteOutput(OVBackendError):
-    """A compiled graph returned NaN or infinity where PyTorch in f32 would not."""
-
-
 class Interrupted(OVBackendError):
-    """Whoever waited for a network to be prepared was asked to stop; no fallback, and nothing is answered."""
+    """A call was interrupted while it waited for a network to be prepared. It has no result, and there is no fallback."""
 
 
 class PatchError(OVBackendError):
-    """A forward is already swapped, or was replaced by somebody else in the meantime."""
+    """An attribute is patched already."""
 
 
 class CheckpointError(OVBackendError, ValueError):
     """A file is not a Stable Diffusion checkpoint that can be read safely."""
+
+
+def first_line(error: object) -> str:
+    """The first line of an error's message."""
+    return _lines(error)[0]
+
+
+def last_line(error: object) -> str:
+    """The last line of an error's message; OpenVINO puts the reason there."""
+    return _lines(error)[-1]
+
+
+def _lines(error: object) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]

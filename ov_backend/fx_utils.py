@@ -1,4 +1,4 @@
-"""What several stages ask of FX graphs: their nodes' values, their text, and modules that write their code lazily."""
+"""Helpers for FX graphs that several stages use: nodes and their values, a graph's text, lazily generated code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ov_backend.settings import operator_name
 
 try:
     from torch.fx import _lazy_graph_module as lazy
-except ImportError:  # torch 2.1 has none: there the code is written each time
+except ImportError:  # torch 2.1 does not have it; there the code is generated each time
     lazy = None
 
 
 def is_getitem(node: Node) -> bool:
-    """Whether a node only takes one of several results of another."""
+    """Whether a node selects one of several results of another node."""
     return getattr(node.target, "__name__", "") == "getitem"
 
 
@@ -29,7 +29,7 @@ def placeholders(gm: GraphModule) -> list[Node]:
 
 
 def output_node(gm: GraphModule) -> Node:
-    """The one node that returns the results of a graph."""
+    """The node that returns the results of a graph."""
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
     return output
 
@@ -40,12 +40,12 @@ def operators(gm: GraphModule) -> list[Node]:
 
 
 def only_first_result_is_read(node: Node) -> bool:
-    """Whether nobody reads more than the first of a node's results."""
+    """Whether no other node reads more than the first of a node's results."""
     return all(is_getitem(user) and (user.args[1] == 0 or not user.users) for user in node.users)
 
 
 def values_read(node: Node) -> list[torch.Tensor]:
-    """The tensors that a node computes; of several, only those that another node reads."""
+    """The tensors that a node computes; of several results, only those that another node reads."""
     value: Any = node.meta.get("val")
     if not isinstance(value, (tuple, list)):
         return [value] if isinstance(value, torch.Tensor) else []
@@ -55,15 +55,16 @@ def values_read(node: Node) -> list[torch.Tensor]:
 
 
 def lazy_code() -> contextlib.AbstractContextManager[Any]:
-    """Graph modules that torch makes in this block write their Python code at their first call.
+    """In this block, torch generates the Python code of a graph module at its first call.
 
-    Most graphs here are only read: to write the code of a UNet's thousand operators four times took a tenth of its capture.
+    Most graphs here are never called. Generating the code of a UNet's thousand operators four times took a tenth of its
+    capture.
     """
     return lazy._use_lazy_graph_module(True) if lazy else contextlib.nullcontext()
 
 
 def graph_module(root: Any, graph: Graph) -> GraphModule:
-    """A graph module that writes its Python code at its first call."""
+    """A graph module whose Python code is generated at its first call."""
     return lazy._LazyGraphModule(root, graph) if lazy else GraphModule(root, graph)
 
 
@@ -79,7 +80,7 @@ def copy(gm: GraphModule) -> GraphModule:
 
 
 def graph_text(gm: GraphModule) -> str:
-    """A graph as text with every argument and edge: equal texts compute the same, whatever the nodes are called."""
+    """A graph as text, with every argument and edge. Graphs of equal text compute the same, whatever their nodes' names."""
     numbers: dict[Node, int] = {}
     lines = []
     for node in gm.graph.nodes:

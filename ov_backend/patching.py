@@ -1,4 +1,4 @@
-"""Put another function in an attribute's place, and take it out again: every swap has its undo in this file."""
+"""Replace attributes, and restore them: every patch has its undo in this file."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from ov_backend.errors import PatchError
 
 _ABSENT = object()
 
-#: Attribute that marks a function put in place by :mod:`ov_backend.patching`.
+#: Attribute that marks a function as a replacement made by this module.
 PATCHED = "_ov_backend_patched"
 
 
 def is_patched(value: object) -> bool:
-    """Whether a function is one that :mod:`ov_backend.patching` put in place: no part of anybody's code."""
+    """Whether a function is a replacement made by this module, and so no part of the patched code itself."""
     return hasattr(value, PATCHED)
 
 
 def unwrap(value: Any) -> Any:
-    """What stands in a place as far as anybody else is concerned: the function below ours, if ours is there."""
+    """The original function below this module's patches; any other value as it is."""
     while isinstance(value, types.FunctionType) and is_patched(value):
         value = value.__wrapped__  # type: ignore[attr-defined]
     return value
 
 
 class Patch:
-    """One attribute of one object, replaced until :meth:`undo`.
+    """Replaces one attribute of one object until :meth:`undo`.
 
     Args:
         owner: an instance or a class.
         name: the attribute.
-        make: makes the replacement from the original (what ``getattr`` finds now).
+        make: makes the replacement from the original, which is what ``getattr`` returns now.
 
     Raises:
-        PatchError: the attribute is already swapped.
+        PatchError: the attribute is patched already.
     """
 
     def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -47,20 +47,20 @@ class Patch:
         if is_patched(self._own):
             raise PatchError(f"{_named(owner)}.{name} is already accelerated; restore it before accelerating it again.")
         self.original: Callable[..., Any] = getattr(owner, name)
-        made = make(self.original)
+        patched = make(self.original)
         self._active = True
 
         @functools.wraps(self.original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            # whoever took hold of this function while it was in place may call it long after
-            return made(*args, **kwargs) if self._active else self.original(*args, **kwargs)
+            # other code may keep a reference to this function and call it after the undo
+            return patched(*args, **kwargs) if self._active else self.original(*args, **kwargs)
 
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         setattr(owner, name, replacement)
 
     def undo(self) -> bool:
-        """Put the exact original back; False if somebody else has replaced it since (unwrap is then left alone)."""
+        """Restore the original; False if other code has replaced the attribute since, which is then left as it is."""
         if not self._active:
             return True
         self._active = False
@@ -74,19 +74,19 @@ class Patch:
 
 
 class Unshadow:
-    """An attribute taken off one instance, so that its class's is reached, until :meth:`undo`."""
+    """Removes an attribute from one instance until :meth:`undo`, so that the class's attribute is used."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self._owner, self._name = owner, name
         self._own = vars(owner).pop(name)
 
     def undo(self) -> bool:
-        """Put the exact attribute back; False if somebody else has put one there since (unwrap is then left alone)."""
+        """Restore the attribute; False if other code has set it since, in which case that one stays."""
         return vars(self._owner).setdefault(self._name, self._own) is self._own
 
 
 def patch_forward(module: torch.nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:
-    """Replace one module instance's forward; its class and all other instances stay as they are."""
+    """Replace one module instance's forward; its class and all other instances are unchanged."""
     return Patch(module, "forward", make)
 
 

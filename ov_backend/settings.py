@@ -1,9 +1,9 @@
 """All settings of the backend, in one frozen dataclass.
 
-Every field says what it affects, and the cache key and the compiled-graph key are built from that alone:
+Every field declares what it affects. The key of a stored graph and the key of a compiled graph are built from that:
 
-- ``graph``: the captured graph itself (a new value means a new graph),
-- ``compile``: only what OpenVINO makes of it (a new value means a new compile of the same graph),
+- ``graph``: the captured graph (another value needs another graph),
+- ``compile``: the compiled graph only (another value needs another compile of the same graph),
 - ``run``: neither.
 """
 
@@ -36,7 +36,7 @@ def _setting(affects: str, **kwargs: Any) -> Any:
 
 
 def parse_bool(value: object, name: str) -> bool:
-    """Read a switch given as bool, 0/1 or a word.
+    """Read a switch that is given as a bool, as 0 or 1, or as a word.
 
     Raises:
         SettingsError: the value is none of these.
@@ -52,7 +52,7 @@ def parse_bool(value: object, name: str) -> bool:
 
 
 def environment(name: str) -> str | None:
-    """A variable of the environment; read here and nowhere else."""
+    """The value of an environment variable; only this module reads the environment."""
     return os.environ.get(name)
 
 
@@ -62,32 +62,32 @@ def _env_caching() -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """How networks are captured, compiled and kept.
+    """How networks are captured, compiled and stored.
 
     Attributes:
         device: an OpenVINO device: "CPU", "GPU", "GPU.1", "NPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU".
-        precision: arithmetic of the device: "auto" (its own default), "f32", "bf16" or "f16".
-        model_caching: keep captured graphs on disk, so that another process neither traces nor converts.
-        cache_dir: folder of the graph store; None is the user's cache folder.
+        precision: what the device computes in: "auto" (its default), "f32", "bf16" or "f16".
+        model_caching: store captured graphs on disk, so that another process neither traces nor converts them.
+        cache_dir: folder of the graph store; None selects the user's cache folder.
         disabled_ops: operators that stay in PyTorch, as ``torch.ops.aten.add.Tensor`` or ``"aten.add.Tensor"``.
         config: any OpenVINO property for ``compile_model``, e.g. ``{"PERFORMANCE_HINT": "LATENCY"}``.
-        decompositions: operators that are taken apart before conversion, spelled as in ``disabled_ops``.
-        converter: "fx" converts the graph itself, and by way of TorchScript what that way lacks; "ts" takes TorchScript for
-            everything (``openvino_ts``).
-        min_block_size: fewer operators than this in a row stay in PyTorch; ``math.inf`` is a dry run.
+        decompositions: operators that are decomposed before conversion, spelled as in ``disabled_ops``.
+        converter: "fx" converts the FX graph, and uses TorchScript for operators that this does not cover; "ts" converts
+            everything through TorchScript (``openvino_ts``).
+        min_block_size: a subgraph of fewer operators than this stays in PyTorch; ``math.inf`` is a dry run.
         truncate_long_and_double: let OpenVINO compute int64 as int32 and float64 as float32.
-        wide_integers: int64 inputs may exceed 2 ** 20 (``torch.compile`` sees that by itself); int64 arithmetic then stays
-            in PyTorch, as OpenVINO computes it in 32 bits.
-        aot_autograd: forward and backward both in OpenVINO, for training (``torch.compile`` only).
-        dynamic_shapes: where Dynamo hands over symbolic sizes, one graph for the whole range (``torch.compile`` only).
-        debug: report every graph's coverage and partitions in the log (``torch.compile`` only).
-        fallback: "pytorch" runs in PyTorch what cannot be accelerated and says so; "inductor" takes inductor for it where
-            there is a C++ compiler; "raise" raises instead.
-        memory_mb: budget in MiB for compiled graphs held at once; 0 is half of the machine's memory.
+        wide_integers: int64 inputs may exceed 2 ** 20 (``torch.compile`` detects that by itself); int64 arithmetic then
+            stays in PyTorch, because OpenVINO computes it in 32 bits.
+        aot_autograd: run forward and backward in OpenVINO, for training (``torch.compile`` only).
+        dynamic_shapes: where Dynamo passes symbolic sizes, compile one graph for the whole range (``torch.compile`` only).
+        debug: log every graph's coverage and partitions (``torch.compile`` only).
+        fallback: what cannot be accelerated runs in PyTorch, with a warning ("pytorch"), in inductor where there is a C++
+            compiler ("inductor"), or raises ("raise").
+        memory_mb: budget in MiB for all compiled graphs in memory; 0 is half of the machine's memory.
         cache_mb: bound in MiB of the graph store on disk.
-        blob_cache: keep what the device made of a graph and its weights on disk too, so that a new process need not
-            compile: "auto" does it where compiling is slow (GPU, NPU), "on" for every device that can, "off" never.
-        blob_mb: bound in MiB of that; one network of Stable Diffusion takes as much as its weights.
+        blob_cache: store compiled graphs with their weights on disk too, so that a new process need not compile: "auto" does
+            so where compiling is slow (GPU, NPU), "on" for every device that can export, "off" never.
+        blob_mb: bound in MiB of these; a network of Stable Diffusion takes as much as its weights.
     """
 
     device: str = _setting("compile", default_factory=lambda: os.environ.get(ENV_DEVICE) or "CPU")
@@ -111,7 +111,7 @@ class Settings:
     blob_mb: int = _setting("run", default=8192)
 
     def __post_init__(self) -> None:
-        """Normalise and check every value, so that nothing downstream has to."""
+        """Normalise and check every value, so that no other code has to."""
         _set = object.__setattr__
         if not isinstance(self.device, str) or not self.device.strip():
             raise SettingsError(f"device is {self.device!r}; it must be an OpenVINO device name such as 'CPU' or 'GPU.0'.")
@@ -143,7 +143,7 @@ class Settings:
                 raise SettingsError(f"{name} is {value!r}; it must be a whole number of MiB, 0 or more.")
 
     def __hash__(self) -> int:
-        """Settings are values: equal settings hash alike although ``config`` is a dict."""
+        """Equal settings have equal hashes, although ``config`` is a dict."""
         return hash((self.device, self.precision, self.disabled_ops, repr(sorted(self.config.items(), key=str))))
 
     @property
@@ -161,14 +161,14 @@ class Settings:
 
 
 def default_cache_dir() -> Path:
-    """Where graphs are kept when nobody says otherwise."""
-    import platformdirs  # only here: in a WebUI the folder is given, and this package may not be there
+    """The folder of the graph store where none is given."""
+    import platformdirs  # imported here: a WebUI passes the folder, and may not have this package
 
     return Path(platformdirs.user_cache_dir("ov_backend", appauthor=False)) / "graphs"
 
 
 def operator_name(op: object) -> str:
-    """The one spelling of an operator, ``aten.add.Tensor``, whatever it was given as."""
+    """The canonical spelling of an operator, ``aten.add.Tensor``, from an overload or a string."""
     return str(op).removeprefix("torch.ops.")
 
 

@@ -1,4 +1,4 @@
-"""The one map between torch and OpenVINO element types, tensors that share memory, and the description of a tensor."""
+"""The map between torch and OpenVINO element types, tensors that share memory, and the description of a tensor."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ TO_OV: dict[torch.dtype, ov.Type] = dict(_PAIRS)
 TO_NAME: dict[torch.dtype, str] = {t: str(t).removeprefix("torch.") for t, _ in _PAIRS}
 FROM_NAME: dict[str, torch.dtype] = {name: t for t, name in TO_NAME.items()}
 
-# OpenVINO's CPU plugin computes f64 in f32; a graph that asks for f64 means it, so such operators stay in PyTorch.
+# OpenVINO's CPU plugin computes f64 in f32. A graph that uses f64 needs its accuracy, so such operators stay in PyTorch.
 COMPUTED: frozenset[torch.dtype] = frozenset(TO_OV) - {torch.float64}
 
 
 def share(tensor: torch.Tensor) -> ov.Tensor:
     """An OpenVINO tensor over the memory of a contiguous CPU tensor; nothing is copied.
 
-    OpenVINO does not keep that memory alive: whoever uses the result must hold on to ``tensor``.
+    OpenVINO does not keep that memory alive: the caller must hold ``tensor`` as long as the result is used.
     """
     data = tensor.detach()
-    if data.dtype == torch.bfloat16:  # numpy has no bfloat16: hand the bits over as int16 and name the type
+    if data.dtype == torch.bfloat16:  # numpy has no bfloat16: pass the bits as int16 and name the type
         return ov.Tensor(data.view(torch.int16).numpy(), ov.Shape(list(data.shape)), ov.Type.bf16)
     return ov.Tensor(data.numpy(), shared_memory=True)
 
 
 def constant(tensor: torch.Tensor, shared: bool) -> ov.Node:
-    """An OpenVINO constant with the content of a contiguous CPU tensor; ``shared``: over its memory, as :func:`share`."""
+    """An OpenVINO constant with the content of a contiguous CPU tensor; with ``shared`` it uses the tensor's memory."""
     return ov.op.Constant(share(tensor), shared_memory=shared)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, shape and dtype of one tensor of a graph; -1 is a size that is left open."""
+    """Name, shape and dtype of one tensor of a graph; -1 is a dynamic size."""
 
     name: str
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class TensorSpec:
         """The description of a live tensor.
 
         Raises:
-            CaptureError: its dtype or layout is one that OpenVINO does not have.
+            CaptureError: OpenVINO does not have its dtype or layout.
         """
         if tensor.dtype not in TO_NAME or tensor.layout is not torch.strided:
             raise CaptureError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, which OpenVINO does not have")
@@ -69,12 +69,12 @@ class TensorSpec:
 
     @property
     def dynamic(self) -> bool:
-        """Whether a size is left open."""
+        """Whether a size is dynamic."""
         return -1 in self.shape
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape fits."""
-        return len(shape) == len(self.shape) and all(own in (-1, size) for own, size in zip(self.shape, shape))
+        return len(shape) == len(self.shape) and all(expected in (-1, size) for expected, size in zip(self.shape, shape))
 
     def __str__(self) -> str:
         return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]"
@@ -83,8 +83,8 @@ class TensorSpec:
 def _size(size: Any) -> int:
     if isinstance(size, int):
         return size
-    known = size.node.maybe_as_int()
-    return -1 if known is None else int(known)
+    constant_size = size.node.maybe_as_int()
+    return -1 if constant_size is None else int(constant_size)
 
 
 def nested_tensors(value: Any) -> Iterator[torch.Tensor]:

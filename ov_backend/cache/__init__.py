@@ -1,1 +1,1 @@
-"""Stores of graphs and blobs on disk, and of compiled graphs in memory."""
+"""The stores of graphs and blobs on disk, and the store of compiled graphs in memory."""

@@ -1,8 +1,8 @@
-"""What a device made of a graph and its weights, on disk: a process that finds it there need not compile.
+"""The blob cache: compiled graphs with their weights on disk, which another process imports instead of compiling.
 
-Unlike a graph it belongs to its weights, whose digest is a part of its key, and is as large as they are. OpenVINO's own
-``CACHE_DIR`` is not used for this: its key depends on the order in which a process makes its models, so that the same
-network is missed, and nothing bounds it.
+Unlike a stored graph, a blob belongs to its weights: their digest is a part of its key, and it is as large as they are.
+OpenVINO's own ``CACHE_DIR`` is not used for this. Its key depends on the order in which a process creates its models, so that
+the same network is missed, and its size has no bound.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _SLOW_TO_COMPILE = ("GPU", "NPU")
 
 @dataclass(frozen=True)
 class Blob:
-    """Where the compiled form of one graph with its weights is, or will be.
+    """The entry of one compiled graph in the blob cache, which may not exist yet.
 
     Attributes:
         store: the store of blobs.
-        key: of graph, weights, settings and device.
+        key: from graph, weights, settings and device.
     """
 
     store: GraphStore
     key: str
 
     def load(self) -> bytes | None:
-        """What is there."""
+        """The stored blob, or None."""
         files = self.store.get(self.key)
         return None if files is None else files.get("blob")
 
     def save(self, data: bytes) -> None:
-        """Keep it."""
+        """Store the blob."""
         self.store.put(self.key, {"blob": data})
 
     def remove(self) -> None:
-        """Forget what cannot be used."""
+        """Remove a blob that cannot be used."""
         self.store.remove(self.key)
 
 
-def wanted(settings: Settings) -> bool:
-    """Whether blobs are kept under these settings: asked for, and the device can export them."""
+def enabled(settings: Settings) -> bool:
+    """Whether the settings ask for the blob cache and the device can export blobs."""
     if settings.blob_cache == "off" or not settings.model_caching:
         return False
     if settings.blob_cache == "auto" and settings.device.partition(".")[0] not in _SLOW_TO_COMPILE:
@@ -57,20 +57,20 @@ def wanted(settings: Settings) -> bool:
 
 
 def open_blobs(settings: Settings, graphs: Path) -> GraphStore:
-    """The store of blobs that belongs to a store of graphs: a folder beside its entries."""
+    """The store of blobs, a folder inside that of the graph store."""
     return GraphStore(graphs / "blobs", settings.blob_mb << 20, BLOBS)
 
 
 def blob(store: GraphStore, graph: Hashable, part: str, weights: str, settings: Settings, torch_version: str) -> Blob:
-    """The place of one graph's compiled form.
+    """The entry of one compiled graph.
 
     Args:
         store: see :func:`open_blobs`.
         graph: key of the captured graph.
         part: name of the subgraph, where it is split.
         weights: digest of the weights.
-        settings: those that affect the compile go into the key, and the device itself.
-        torch_version: of what captured it.
+        settings: those that affect the compile, and the device, are a part of the key.
+        torch_version: of the torch that captured the graph.
     """
     compile_settings = {name: _plain(value) for name, value in settings.affecting("compile").items()}
     versions = {

@@ -1,7 +1,7 @@
-"""The file of one entry of the store: a zip archive with a manifest that names every member and its length.
+"""The file of one entry of a store: a zip archive with a manifest that lists every member and its length.
 
-Nothing of it is executed or unpickled; lengths and counts are checked before they are believed, and every byte of
-content is under a CRC.
+Nothing in a file is executed or unpickled. Lengths and counts are checked before they are trusted, and a CRC covers every byte
+of the content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 MANIFEST = "manifest.json"
 MAX_MEMBERS = 16
-#: What reading a truncated, flipped, foreign or malicious zip file can raise.
+#: The exceptions that reading a truncated, damaged, foreign or malicious zip file can raise.
 DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, ArithmeticError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
@@ -29,13 +29,13 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class Kind:
-    """What a store holds.
+    """The kind of entries in a store.
 
     Attributes:
-        suffix: of its files; they are told by it from everything else in the folder.
-        format: name and version, in every file.
-        max_bytes: the most that one entry may claim to be.
-        packed: whether entries are worth compressing.
+        suffix: of the files; it distinguishes them from all other files in the folder.
+        format: name and version of the file format; every file states it.
+        max_bytes: the largest size of an entry.
+        packed: whether the entries are compressed.
     """
 
     suffix: str
@@ -49,18 +49,18 @@ class Kind:
         return f"{self.suffix}-part"
 
     @property
-    def what(self) -> str:
-        """In a word."""
+    def noun(self) -> str:
+        """The kind's noun, for messages."""
         return self.format.split()[1]
 
     def owns(self, name: str) -> bool:
-        """Whether a file of this name is one of this store's."""
+        """Whether a store of this kind writes files of this name."""
         suffix, temporary = re.escape(self.suffix), re.escape(self.temporary)
         return re.fullmatch(rf"[0-9a-f]+{suffix}|[0-9a-f]+\.\w+{temporary}", name) is not None
 
 
 GRAPHS = Kind(".ovgraph", "ov_backend graph 2", 256 << 20, packed=True)
-#: What a device made of a graph and its weights: as large as the weights.
+#: A compiled graph with its weights, as large as these.
 BLOBS = Kind(".ovblob", "ov_backend blob 2", 64 << 30, packed=False)
 
 
@@ -79,8 +79,8 @@ def unpack(path: Path, kind: Kind, key: str) -> dict[str, bytes]:
     """Read an entry.
 
     Raises:
-        FileNotFoundError: there is none.
-        DAMAGE: it is not one, not of this kind and key, or not whole.
+        FileNotFoundError: there is no such file.
+        DAMAGE: the file is no entry of this kind and key, or is damaged.
     """
     with _open(path, kind) as file, zipfile.ZipFile(file) as archive:
         manifest = _manifest(archive, kind)
@@ -98,9 +98,9 @@ def unpack(path: Path, kind: Kind, key: str) -> dict[str, bytes]:
 def _manifest(archive: zipfile.ZipFile, kind: Kind) -> dict[str, Any]:
     members = archive.infolist()
     if len(members) > MAX_MEMBERS or sum(info.file_size for info in members) > kind.max_bytes:
-        raise ValueError(f"it claims to be larger than any {kind.what} is")
+        raise ValueError(f"it claims to be larger than any {kind.noun} is")
     if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in members):
-        raise ValueError("it is packed in a way that is not ours")
+        raise ValueError("it is compressed with an unexpected method")
     manifest = json.loads(archive.read(MANIFEST))
     if not isinstance(manifest, dict):
         raise ValueError("it is in another format")
@@ -108,15 +108,15 @@ def _manifest(archive: zipfile.ZipFile, kind: Kind) -> dict[str, Any]:
 
 
 def _open(path: Path, kind: Kind) -> IO[bytes]:
-    """A plain file no larger than an entry may be; never what a link leads to."""
+    """Open a regular file that is no larger than an entry may be; links are not followed."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no file")
-        if found.st_size > kind.max_bytes:
-            raise ValueError(f"it is larger than any {kind.what} is")
+        if status.st_size > kind.max_bytes:
+            raise ValueError(f"it is larger than any {kind.noun} is")
         return os.fdopen(handle, "rb")
     except (OSError, ValueError):
         os.close(handle)
@@ -124,7 +124,7 @@ def _open(path: Path, kind: Kind) -> IO[bytes]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: object) -> bytes:
-    """One member; zipfile stops at the length in its header, and checks length and CRC."""
+    """Read one member; zipfile reads no further than the length in its header, and checks length and CRC."""
     data = archive.read(info) if info.file_size == size else None
     if data is None or len(data) != size:
         raise ValueError(f"{info.filename} is not as long as its manifest says")

@@ -1,7 +1,7 @@
-"""The key of a stored graph: a list of named ingredients, hashed.
+"""The key of a stored graph: the hash of a list of named ingredients.
 
-Weights are never among them, for none are stored. Two keys can be held against each other with :func:`differing_ingredients`,
-so that a miss always has a name. The layout follows jax's ``cache_key``: one function, named ingredients.
+Weights are no ingredient, because graphs are stored without them. :func:`differing_ingredients` compares two keys, so that a
+cache miss can be explained. The design follows jax's ``cache_key``: one function and named ingredients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Raised whenever capture, lowering or conversion change what they produce: entries made before are then missed.
+#: Increased whenever capture, lowering or conversion produce other graphs, so that older entries are missed.
 LOWERING_VERSION = 4
 
 
@@ -39,12 +39,12 @@ def cache_key(
     """The key under which a graph is stored.
 
     Args:
-        code: what determines the graph: the graph's text with arguments and edges, or a module's fingerprint.
+        code: the text of the graph with arguments and edges, or the fingerprint of the module.
         inputs: names, shapes, dtypes and static values of the inputs (JSON-able).
         slots: names, shapes and dtypes of the weights (JSON-able).
         settings: the settings that affect the graph, see :meth:`Settings.affecting`.
-        versions: of torch, OpenVINO and whatever else took part in making the graph.
-        extra: anything else the caller knows to matter.
+        versions: of torch, OpenVINO and other libraries that the graph depends on.
+        extra: anything else that the graph depends on.
     """
     parts = {
         "code": code,
@@ -60,7 +60,7 @@ def cache_key(
 
 
 def differing_ingredients(a: CacheKey, b: CacheKey) -> list[str]:
-    """The names of the ingredients in which two keys differ; empty when they are the same key."""
+    """The names of the ingredients in which two keys differ; empty for equal keys."""
     left, right = dict(a.ingredients), dict(b.ingredients)
     return [name for name in left if left[name] != right.get(name)]
 

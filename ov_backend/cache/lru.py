@@ -1,4 +1,4 @@
-"""A bounded store of compiled graphs in memory: least recently used goes first when the budget is reached."""
+"""Bounded stores in memory; the least recently used entry is evicted first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from ov_backend.cache.memory import release_free_memory, total_memory
 
 MIB = 1 << 20
-#: Share of the machine's memory that compiled graphs may take when nobody gives a budget.
+#: Share of the machine's memory that compiled graphs may take if no budget is given.
 DEFAULT_SHARE = 0.5
 
 
 @dataclass
-class Held:
-    """One compiled graph, the memory it was measured to take in bytes, and how often it was found again."""
+class Entry:
+    """A value, its measured memory in bytes, and how often it was used since it was put."""
 
     value: Any
     bytes: int
@@ -25,7 +25,7 @@ class Held:
 
 
 class MemoryLRU:
-    """Keeps values up to a budget of bytes; may be used from several threads.
+    """Holds values up to a budget of bytes; thread-safe.
 
     Args:
         budget_mb: MiB; 0 is :data:`DEFAULT_SHARE` of the machine's memory.
@@ -33,61 +33,61 @@ class MemoryLRU:
 
     def __init__(self, budget_mb: int = 0) -> None:
         self.budget = budget_bytes(budget_mb)
-        self._held: OrderedDict[Hashable, Held] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._lock = threading.RLock()
-        #: How many were let go of for the budget's sake.
+        #: Number of values evicted to stay within the budget.
         self.evictions = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Hashable]:
         with self._lock:
-            return iter(list(self._held))
+            return iter(list(self._entries))
 
     @property
     def bytes(self) -> int:
-        """Measured memory of everything held."""
+        """Measured memory of all values."""
         with self._lock:
-            return sum(held.bytes for held in self._held.values())
+            return sum(entry.bytes for entry in self._entries.values())
 
     def get(self, key: Hashable) -> Any:
         """The value under ``key``, now the most recently used, or None."""
         with self._lock:
-            held = self._held.get(key)
-            if held is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
-            self._held.move_to_end(key)
-            held.hits += 1
-            return held.value
+            self._entries.move_to_end(key)
+            entry.hits += 1
+            return entry.value
 
-    def peek(self, key: Hashable) -> Held | None:
-        """What is held under ``key``, or None; no use of it, and safe while another thread uses the store."""
-        return self._held.get(key)
+    def peek(self, key: Hashable) -> Entry | None:
+        """The entry under ``key``, or None; this does not count as a use."""
+        return self._entries.get(key)
 
     def put(self, key: Hashable, value: Any, size: int) -> None:
-        """Keep a value that was measured to take ``size`` bytes, and let go of the oldest ones over the budget."""
+        """Hold a value of ``size`` bytes, and evict others that exceed the budget."""
         with self._lock:
-            self._held[key] = Held(value, size)
-            self._held.move_to_end(key)
+            self._entries[key] = Entry(value, size)
+            self._entries.move_to_end(key)
         self.shrink()
 
-    def evict(self, wanted: Callable[[Hashable, Any], bool]) -> int:
-        """Evict the values for which ``wanted(key, value)`` holds, and release their memory; returns how many there were."""
+    def evict(self, selects: Callable[[Hashable, Any], bool]) -> int:
+        """Evict the values for which ``selects(key, value)`` is true, and release their memory; returns their number."""
         with self._lock:
-            gone = [key for key, held in self._held.items() if wanted(key, held.value)]
-            for key in gone:
-                del self._held[key]
-        if gone:
+            keys = [key for key, entry in self._entries.items() if selects(key, entry.value)]
+            for key in keys:
+                del self._entries[key]
+        if keys:
             release_free_memory()
-        return len(gone)
+        return len(keys)
 
     def shrink(self) -> None:
-        """Let go of the least recently used values over the budget; the newest stays, even alone over it."""
+        """Evict the least recently used values until the rest fits the budget; the most recent value always stays."""
         evicted = 0
         with self._lock:
-            while len(self._held) > 1 and self.bytes > self.budget:
-                self._held.popitem(last=False)
+            while len(self._entries) > 1 and self.bytes > self.budget:
+                self._entries.popitem(last=False)
                 evicted += 1
             self.evictions += evicted
         if evicted:
@@ -95,37 +95,37 @@ class MemoryLRU:
 
 
 class CountLRU:
-    """Keeps a few values that can be had again; may be used from several threads."""
+    """Holds at most ``count`` values; thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._held: OrderedDict[Hashable, Any] = OrderedDict()
+        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def get(self, key: Hashable) -> Any:
         """The value under ``key``, now the most recently used, or None."""
         with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-            return self._held.get(key)
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
 
     def put(self, key: Hashable, value: Any) -> None:
-        """Keep a value, and let go of the least recently used one over the count."""
+        """Hold a value, and evict the least recently used one if there are too many."""
         with self._lock:
-            self._held[key] = value
-            self._held.move_to_end(key)
-            while len(self._held) > self._count:
-                self._held.popitem(last=False)
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._count:
+                self._entries.popitem(last=False)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Release all values."""
         with self._lock:
-            self._held.clear()
+            self._entries.clear()
 
 
 def budget_bytes(budget_mb: int) -> int:
-    """A budget in bytes: as given in MiB, or the default share of the machine's memory."""
+    """A budget in bytes, from MiB; 0 is the default share of the machine's memory."""
     return budget_mb * MIB if budget_mb else int(total_memory() * DEFAULT_SHARE)

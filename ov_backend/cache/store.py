@@ -1,9 +1,9 @@
-"""The store of captured graphs on disk. It knows files, not compilers: a key goes in with a few named byte strings.
+"""The store of captured graphs on disk: named byte strings under a key. It knows nothing of compilers.
 
-One entry is one zip file, so that it appears whole or not at all: it is written under a temporary name, flushed to
-the disk and renamed. Nothing in an entry is ever executed or unpickled; sizes are checked before they are believed,
-and every byte is under a checksum. The store is bounded in size (least recently used goes first) and removes only
-files that it wrote itself. Whatever is wrong with an entry or with the folder is a miss and one warning.
+An entry is one zip file that appears whole or not at all: it is written under a temporary name, flushed to the disk and
+renamed. Nothing in an entry is ever executed or unpickled; sizes are checked before they are trusted, and a checksum covers
+every byte. The size of the store is bounded (the least recently used entry is removed first), and it removes only files that
+it wrote. Any fault of an entry or of the folder is a miss and one warning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, pack, unpack
 
 try:
     import fcntl
-except ImportError:  # not on Windows; there, what a killed process left goes by its age
+except ImportError:  # on Windows; there, the files of killed processes are found by their age
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _TRIES = 8
 
 @dataclass(frozen=True)
 class Entry:
-    """What the store knows of one entry without reading it."""
+    """One entry, as the folder describes it: key, path, size in bytes, time of last use."""
 
     key: str
     path: Path
@@ -46,9 +46,9 @@ class GraphStore:
     """A folder of graphs.
 
     Args:
-        folder: where the entries are; made at the first write.
-        max_bytes: bound of all entries together.
-        kind: what the entries are.
+        folder: of the entries; it is created at the first write.
+        max_bytes: bound of the total size of all entries.
+        kind: of the entries.
     """
 
     def __init__(self, folder: Path, max_bytes: int = 1 << 30, kind: Kind = GRAPHS) -> None:
@@ -58,32 +58,32 @@ class GraphStore:
         self._warned: set[str] = set()
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The byte strings stored under ``key``, or None. A damaged or foreign file is a miss, and is warned of."""
+        """The byte strings stored under ``key``, or None. A damaged or foreign file is a miss and causes a warning."""
         path = self._path(key)
         try:
             files = unpack(path, self.kind, key)
         except FileNotFoundError:
             return None
         except DAMAGE as error:
-            self._warn(f"Ignoring the stored {self.kind.what} {path}: {_line(error)}. It will be made anew.")
+            self._warn(f"Ignoring the stored {self.kind.noun} {path}: {_line(error)}. It will be replaced.")
             return None
-        with contextlib.suppress(OSError):  # a read-only store serves as well, only without its order of use
+        with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
             os.utime(path)
         return files
 
     def put(self, key: str, files: Mapping[str, bytes]) -> bool:
-        """Store byte strings under ``key``, whole or not at all; False (and one warning) where that is impossible."""
+        """Store byte strings under ``key``, completely or not at all; False (and one warning) if that is impossible."""
         path = self._path(key)
         try:
             self._write_persistently(path, files)
         except (OSError, ValueError) as error:
-            self._warn(f"Cannot store a {self.kind.what} in {self.folder}: {_line(error)}. It is kept in memory only.")
+            self._warn(f"Cannot store a {self.kind.noun} in {self.folder}: {_line(error)}. It is kept in memory only.")
             return False
         self._trim(path)
         return True
 
     def _write_persistently(self, path: Path, files: Mapping[str, bytes]) -> None:
-        """Write; again, if another process took the folder, or the temporary file before it was locked, away just then."""
+        """Write; retry if another process removed the folder, or the temporary file before it was locked."""
         for _ in range(_TRIES - 1):
             with contextlib.suppress(FileNotFoundError):
                 return self._write(path, files)
@@ -96,8 +96,8 @@ class GraphStore:
         try:
             with os.fdopen(handle, "wb") as file:
                 if hasattr(os, "fchmod"):
-                    os.fchmod(handle, 0o644)  # of use to everybody: there is nothing private in a graph
-                _lock(handle)  # for as long as it is written; the system lets go of it if this process is killed
+                    os.fchmod(handle, 0o644)  # readable for all users: a graph holds nothing private
+                _lock(handle)  # until it is written; the system releases the lock if this process is killed
                 pack(file, self.kind, path.stem, files)
                 file.flush()
                 os.fsync(handle)
@@ -108,36 +108,36 @@ class GraphStore:
         _sync_folder(self.folder)
 
     def remove(self, key: str) -> bool:
-        """Remove one entry; False where there is none."""
+        """Remove one entry; False if there is none."""
         return _unlink(self._path(key))
 
     def entries(self) -> list[Entry]:
         """Every entry, least recently used first."""
-        found = []
+        entries = []
         for path in self._own(self.kind.suffix):
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                found.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
-        return sorted(found, key=lambda e: e.used)
+                entries.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
+        return sorted(entries, key=lambda entry: entry.used)
 
     def verify(self) -> dict[str, str]:
-        """The entries that cannot be used, with the reason of each; reads every byte."""
-        bad = {}
+        """The entries that cannot be read, with the reason of each; reads every byte."""
+        damaged = {}
         for entry in self.entries():
             try:
                 unpack(entry.path, self.kind, entry.key)
             except DAMAGE as error:
-                bad[entry.key] = _line(error)
-        return bad
+                damaged[entry.key] = _line(error)
+        return damaged
 
     def clear(self) -> int:
-        """Remove all entries, and half-written ones that nobody is writing any more; how many there were."""
+        """Remove all entries, and temporary files that no process is writing any more; returns the number of entries."""
         self._sweep()
         return sum(_unlink(entry.path) for entry in self.entries())
 
     @property
     def bytes(self) -> int:
-        """Size of all entries together."""
+        """Total size of all entries."""
         return sum(entry.bytes for entry in self.entries())
 
     def _path(self, key: str) -> Path:
@@ -146,7 +146,7 @@ class GraphStore:
         return self.folder / f"{key}{self.kind.suffix}"
 
     def _own(self, suffix: str) -> Iterator[Path]:
-        """The files that this store wrote: by their names, and neither links nor folders."""
+        """The files that this store wrote, recognised by their names; links and folders are left out."""
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 if path.name.endswith(suffix) and self.kind.owns(path.name) and not path.is_symlink() and path.is_file():
@@ -154,7 +154,7 @@ class GraphStore:
 
     def _trim(self, newest: Path) -> None:
         self._sweep()
-        entries = [entry for entry in self.entries() if entry.path != newest]  # it stays, even alone over the bound
+        entries = [entry for entry in self.entries() if entry.path != newest]  # it stays, even if it alone exceeds the bound
         with contextlib.suppress(OSError):
             total = newest.stat().st_size + sum(entry.bytes for entry in entries)
             for entry in entries:
@@ -164,7 +164,7 @@ class GraphStore:
                     total -= entry.bytes
 
     def _sweep(self) -> None:
-        """Remove what killed processes left half written, and nothing that a living one is writing."""
+        """Remove the temporary files of killed processes, but none that a running process is writing."""
         for path in self._own(self.kind.temporary):
             with contextlib.suppress(OSError):
                 if _is_abandoned(path):
@@ -177,14 +177,14 @@ class GraphStore:
 
 
 def _lock(handle: int) -> None:
-    """Mark a temporary file as being written, where the file system can do that."""
+    """Mark a temporary file as being written, if the file system has locks."""
     if fcntl is not None:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether nobody is writing a temporary file any more."""
+    """Whether no process is writing a temporary file any more."""
     if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
         return True
     if fcntl is None:
@@ -192,7 +192,7 @@ def _is_abandoned(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody holds it, or the file system has no locks
+    except OSError:  # a process holds the lock, or the file system has no locks
         return False
     finally:
         os.close(handle)
@@ -200,7 +200,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power failure, where a folder can be flushed."""
+    """Make a rename survive a power failure, where a folder can be flushed."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -210,7 +210,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line; the system's own words where it is one of the system's."""
+    """An error as one line; of an OSError only the system's message."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return " ".join(text.split())
 

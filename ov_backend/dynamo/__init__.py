@@ -1,1 +1,1 @@
-"""What ``torch.compile`` needs: its backend, options, and how each of its graphs is answered."""
+"""The ``torch.compile`` backend: its options, and how it answers the calls of Dynamo's graphs."""

@@ -1,7 +1,7 @@
-"""Graphs that write to their inputs, hand back views, or need gradients, by way of AOTAutograd.
+"""Runs graphs that write to their inputs, return views, or need gradients, with the help of AOTAutograd.
 
-AOTAutograd makes of such a graph one without any of this (a joint forward and backward graph, where gradients are asked
-for), and puts the writes, the views and the gradients back around it. The graphs it makes go the same way as all others.
+AOTAutograd turns such a graph into a purely functional one (a forward and a backward graph, if gradients are needed), and
+applies the writes, views and gradients around it. The functional graphs are compiled like all others.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ov_backend.lowering.decompositions import training_decompositions
 
 
 class AotGraph:
-    """One Dynamo graph by way of AOTAutograd, made anew for every combination of shapes, strides and aliasing.
+    """One Dynamo graph, traced by AOTAutograd once for every combination of shapes, strides and aliasing.
 
     Args:
         graph: the graph.
         name: its name in statistics.
-        network: makes a network of the engine for one of the graphs that AOTAutograd made.
-        written: indices of the inputs it writes to; these can be no constants.
+        network: creates a network of the engine for a graph from AOTAutograd.
+        written: indices of the inputs that the graph writes to; they cannot be constants.
     """
 
     def __init__(
         self, graph: DynamoGraph, name: str, network: Callable[[str, WeightHolder], Network], written: Sequence[int]
     ) -> None:
         self._graph, self._name, self.network, self._written = graph, name, network, set(written)
-        self._made: dict[Hashable, Callable[..., Any]] = {}
+        self._functions: dict[Hashable, Callable[..., Any]] = {}
         self._constant: set[tuple[int, int]] = set()
 
     def __call__(self, full: Sequence[Any]) -> Any:
@@ -43,18 +43,19 @@ class AotGraph:
             CaptureError: AOTAutograd cannot trace it.
         """
         key = _key(full)
-        if key not in self._made:
-            self._made[key] = self._make(full, len(self._made))
+        if key not in self._functions:
+            self._functions[key] = self._trace(len(self._functions))
         weights = [full[i] for i in self._graph.weights(full) if i not in self._written]
-        self._constant = {_place(weight) for weight in weights}
-        return self._made[key](*full)
+        self._constant = {_memory_of(weight) for weight in weights}
+        return self._functions[key](*full)
 
-    def _make(self, full: Sequence[Any], number: int) -> Callable[..., Any]:
+    def _trace(self, number: int) -> Callable[..., Any]:
+        """A function that AOTAutograd traces at its first call, with the ``number``-th combination of inputs."""
         from functorch.compile import aot_function, min_cut_rematerialization_partition
 
         suffix = f" #{number + 1}" if number else ""
         compiled = aot_function(
-            _Flat(self._graph),
+            self._graph,
             fw_compiler=self._compiler("forward" + suffix, constants=False),
             bw_compiler=self._compiler("backward" + suffix, constants=False),
             inference_compiler=self._compiler("inference" + suffix, constants=True),
@@ -72,27 +73,17 @@ class AotGraph:
         def compiler(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             from functorch.compile import make_boxed_func
 
-            return make_boxed_func(_Inner(self, f"{self._name} {kind}", gm, constants))
+            return make_boxed_func(_FunctionalGraph(self, f"{self._name} {kind}", gm, constants))
 
         return compiler
 
     def is_constant(self, value: Any) -> bool:
-        """Whether a tensor is a weight of the call that is being answered."""
-        return isinstance(value, torch.Tensor) and _place(value) in self._constant
+        """Whether a tensor is a weight of the current call."""
+        return isinstance(value, torch.Tensor) and _memory_of(value) in self._constant
 
 
-class _Flat:
-    """The graph, with its results in a list: AOTAutograd wants a function."""
-
-    def __init__(self, graph: DynamoGraph) -> None:
-        self._graph = graph
-
-    def __call__(self, *full: Any) -> Any:
-        return self._graph(*full)
-
-
-class _Inner:
-    """One graph that AOTAutograd made; which of its inputs are weights is seen at its first call."""
+class _FunctionalGraph:
+    """One graph from AOTAutograd; the first call shows which of its inputs are weights."""
 
     def __init__(self, owner: AotGraph, name: str, gm: GraphModule, constants: bool) -> None:
         self._owner, self._name, self._gm, self._constants = owner, name, gm, constants
@@ -108,12 +99,12 @@ class _Inner:
             return self._network(*inputs)
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
+def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.data_ptr(), tensor.numel())
 
 
 def _key(full: Sequence[Any]) -> Hashable:
-    """What AOTAutograd's graph depends on: metadata, who asks for gradients, and which inputs share memory."""
+    """The properties that AOTAutograd's graph depends on: metadata, gradients, and which inputs share memory."""
     storages: dict[int, int] = {}
     key: list[Hashable] = [torch.is_grad_enabled()]
     for value in full:

@@ -1,10 +1,10 @@
-"""The ``torch.compile`` backend, on one screen.
+"""The ``torch.compile`` backend.
 
     capture -> lower -> partition -> convert -> (graph store) -> bind -> compile -> run
 
-Dynamo captures; what it hands over is one network among others of an engine, and goes the same way as those that the
-engine traces itself: traced to ATen, its weights as slots, compiled once for every combination of shapes. A graph that
-writes to its inputs or hands back views of them goes by way of AOTAutograd first, and so does training.
+Each of Dynamo's graphs becomes a network of an engine, like the modules that the engine traces itself: traced to ATen with
+lifted weights, and compiled once for every combination of shapes. A graph that writes to its inputs, returns views of them, or
+is used for training, goes through AOTAutograd first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ov_backend.dynamo import options as option_names
 from ov_backend.dynamo import side_effects
 from ov_backend.dynamo.aot_autograd import AotGraph
 from ov_backend.dynamo.dynamic_shapes import MAX_WEIGHT_CHANGES, DynamicGraph
 from ov_backend.dynamo.fallback import Fallback
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
+from ov_backend.dynamo.options import parse as parse_options
 from ov_backend.dynamo.recompute_backward import RecomputeBackward
 from ov_backend.dynamo.side_effects import SideEffects
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
@@ -34,6 +34,7 @@ from ov_backend.settings import Settings
 
 log = logging.getLogger(__name__)
 
+
 def openvino_fx(
     gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Callable[..., Any]:
@@ -41,32 +42,32 @@ def openvino_fx(
 
     Args:
         gm: Dynamo's graph.
-        example_inputs: its inputs; nothing is compiled before the first call, which brings the real ones.
+        example_inputs: not used; nothing is compiled before the first call, which passes the real inputs.
         options: see :mod:`ov_backend.dynamo.options` and :class:`ov_backend.Settings`.
-        kwargs: what ``torch.compile`` passes to every backend (``mode``); it has no meaning here.
+        kwargs: not used; ``torch.compile`` passes ``mode`` to every backend.
 
     Returns:
         A callable of the graph's inputs.
 
     Raises:
         SettingsError: an option is unknown or has an unusable value.
-        DeviceError: the device is not there, or cannot compute in that precision.
+        DeviceError: the device does not exist, or cannot compute in that precision.
     """
-    settings = option_names.parse(options)
+    settings = parse_options(options)
     return CompiledDynamoGraph(gm, _engine(settings), f"graph {next(_numbers)}")
 
 
 def openvino_ts(
     gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Callable[..., Any]:
-    """As :func:`openvino_fx`, with every subgraph traced to TorchScript and converted from there."""
+    """As :func:`openvino_fx`, but every subgraph is traced to TorchScript and converted from that."""
     return openvino_fx(gm, example_inputs, options={"converter": "ts", **(options or {})}, **kwargs)
 
 
 def stats() -> dict[str, dict[str, Any]]:
     """Statistics of every graph compiled through ``torch.compile`` since the last :func:`reset`.
 
-    ``answered_by`` says what answered the calls that OpenVINO could not: "inductor", "eager", or "" while there were none.
+    ``answered_by`` says what answered the calls that OpenVINO could not: "inductor", "eager", or "" if there were none.
     """
     networks = {name: network for engine in _engines.values() for name, network in list(engine.networks.items())}
     return {name: {**network.stats(), "answered_by": _answered_by(network)} for name, network in networks.items()}
@@ -74,20 +75,20 @@ def stats() -> dict[str, dict[str, Any]]:
 
 def _answered_by(network: Network) -> str:
     fallback = network.hooks.fallback
-    return fallback.graph.answered_by if isinstance(fallback, _JoinedFallback) else ""
+    return fallback.graph.answered_by if isinstance(fallback, _NetworkFallback) else ""
 
 
 def reset() -> None:
-    """Let go of everything compiled; ``torch._dynamo.reset`` calls this. The store on disk is left as it is."""
+    """Release everything compiled; ``torch._dynamo.reset`` calls this. The graph store on disk is kept."""
     for engine in _engines.values():
         engine.clear()
     _engines.clear()
 
 
-#: Dynamo finds it here when it resets.
+#: Dynamo calls this attribute of a backend when it resets.
 openvino_fx.reset = openvino_ts.reset = reset  # type: ignore[attr-defined]
 
-#: One engine for each set of options, so that no option of one call reaches another. The registry of this module.
+#: One engine per set of options, so that the options of one call do not affect another.
 _engines: dict[Settings, Engine] = {}
 _numbers = itertools.count()
 
@@ -100,11 +101,11 @@ def _engine(settings: Settings) -> Engine:
 
 @dataclass(frozen=True)
 class _Variant:
-    """One of the networks that a graph may become.
+    """One of the networks for a graph.
 
     Attributes:
-        wide_integers: its int64 inputs may hold anything.
-        weights_are_inputs: its weights change too often to be constants.
+        wide_integers: int64 inputs may have any value.
+        weights_are_inputs: the weights change too often to be constants.
     """
 
     wide_integers: bool = False
@@ -116,7 +117,7 @@ class _Variant:
 
 
 class CompiledDynamoGraph:
-    """What Dynamo calls: one of its graphs, answered in the way that its call needs."""
+    """One of Dynamo's graphs, compiled: it chooses how to answer each call."""
 
     def __init__(self, gm: GraphModule, engine: Engine, name: str) -> None:
         self.graph, self.name, self.engine = DynamoGraph(gm), name, engine
@@ -143,28 +144,28 @@ class CompiledDynamoGraph:
         return self.infer(full)
 
     def infer(self, full: Sequence[Any]) -> Any:
-        """Answer one call of a graph that only computes, without gradients."""
+        """Answer one call of a graph without side effects, without gradients."""
         wide = not self.engine.settings.truncate_long_and_double and not all(map(int64_range.fits, full))
         if self.engine.settings.debug and not self._networks:
             log.warning("%s", self._report(full))
-        if self._dynamic is not None and self._dynamic.wanted and not wide:
+        if self._dynamic is not None and self._dynamic.requested and not wide:
             result = self._dynamic(full)
             if result is not NotImplemented:
                 return result
         network, holder = self._network(full, wide)
         if self._dynamic is not None:
-            self._count_static(network, "an input holds integers beyond 2 ** 20" if wide else self._dynamic.refused)
+            self._count_static(network, "an input holds integers beyond 2 ** 20" if wide else self._dynamic.refusal)
         with torch.no_grad():
             return network(*holder.hold(full))
 
     def _count_static(self, network: Network, reason: str) -> None:
-        """Count a call whose sizes Dynamo left open, and which is answered by a graph for just these sizes."""
+        """Count a call with sizes that Dynamo marked as dynamic, but that a static graph answers."""
         assert self._dynamic is not None
-        if self._dynamic.wanted:
+        if self._dynamic.requested:
             network.statistics.correct(self.name, f"a static graph for each size, because {reason}", once=True)
 
     def _add(self, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
-        return add_network(self.engine, name, holder, replace(hooks, fallback=_JoinedFallback(self._fallback, holder)))
+        return add_network(self.engine, name, holder, replace(hooks, fallback=_NetworkFallback(self._fallback, holder)))
 
     def _analyze(self, full: Sequence[Any], gradients: bool) -> SideEffects:
         key = (gradients, tuple(getattr(value, "requires_grad", None) for value in full))
@@ -174,16 +175,16 @@ class CompiledDynamoGraph:
         return self._side_effects[key]
 
     def _network(self, full: Sequence[Any], wide: bool) -> tuple[Network, WeightHolder]:
-        """The network that answers: weights as constants, unless they change all the time."""
+        """The network that answers a call; weights are constants, unless they change too often."""
         variant = _Variant(wide_integers=wide)
         if variant in self._networks and _changes(self._networks[variant][0]) > MAX_WEIGHT_CHANGES:
             variant = replace(variant, weights_are_inputs=True)
             if variant not in self._networks:
-                log.warning("The weights of %s keep changing: from now on they are inputs of it, not constants.", self.name)
+                log.warning("The weights of %s keep changing: from now on they are its inputs, not constants.", self.name)
         if variant not in self._networks:
             holder = WeightHolder(self.graph, [] if variant.weights_are_inputs else self.graph.weights(full), len(full))
             engine = _engine(self.engine.settings.replace(wide_integers=True)) if wide else self.engine
-            hooks = NetworkHooks(fallback=_JoinedFallback(self._fallback, holder))
+            hooks = NetworkHooks(fallback=_NetworkFallback(self._fallback, holder))
             self._networks[variant] = add_network(engine, variant.name(self.name), holder, hooks), holder
         return self._networks[variant]
 
@@ -200,7 +201,7 @@ class CompiledDynamoGraph:
         return self._aot(full)
 
     def _fall_back(self, error: OVBackendError, full: Sequence[Any]) -> Any:
-        """What cannot even be prepared for OpenVINO: counted and logged, like every other fallback."""
+        """Answer a call of a graph that cannot be prepared for OpenVINO; counted and logged like every other fallback."""
         network, _ = self._network(full, wide=False)
         network.statistics.fall_back(self.name, str(error))
         if self.engine.settings.fallback == "raise":
@@ -214,13 +215,13 @@ class CompiledDynamoGraph:
         return self.graph(*full)
 
     def _report(self, full: Sequence[Any]) -> str:
-        from ov_backend.dynamo.explain import of_graph  # a report is made on request only
+        from ov_backend.dynamo.explain import of_graph  # imported only if a report is requested
 
         return of_graph(self.name, self.graph, full, self.engine.settings).text()
 
 
-class _JoinedFallback:
-    """A graph in PyTorch, called with the inputs that a network takes."""
+class _NetworkFallback:
+    """Runs a graph in PyTorch with the inputs that a network takes, joined with its weights."""
 
     def __init__(self, graph: Fallback, holder: WeightHolder) -> None:
         self.graph, self._holder = graph, holder
@@ -230,10 +231,10 @@ class _JoinedFallback:
 
 
 def add_network(engine: Engine, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
-    """A network of the engine for one graph; its name is part of its key, for no two graphs share a program."""
+    """A network of the engine for one graph; its name is part of its key, because graphs do not share programs."""
     return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False))
 
 
 def _changes(network: Network) -> int:
-    """How often a graph was compiled for other values of its weights."""
+    """How often a graph was compiled again because its weights had changed."""
     return network.statistics.compiles - max(1, len(network.seen))

@@ -1,7 +1,7 @@
 """One OpenVINO graph with dynamic dimensions for a Dynamo graph with symbolic sizes.
 
-Dynamo hands sizes over as integers beside the tensors. Here they are read from the tensors again, so that the converted
-graph computes them by itself; what cannot be had that way is refused, with the reason, and gets static graphs.
+Dynamo passes sizes as integer arguments beside the tensors. Here they are read from the tensors' shapes, so that the converted
+graph computes them itself. A graph for which that is impossible is refused with a reason, and gets static graphs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 
 from ov_backend.capture import symbolic_trace
 from ov_backend.capture.symbolic_trace import SymbolicTrace
-from ov_backend.capture.trace import Captured, in_place_of, unlifted_constants
+from ov_backend.capture.trace import Captured, Reach, in_place_of, unlifted_constants
 from ov_backend.compiler import first_decompositions
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.engine.engine import Network, NetworkHooks
@@ -25,10 +25,11 @@ from ov_backend.guards.signature import Call, Signature
 from ov_backend.partitioning import dynamic_shapes
 from ov_backend.settings import Settings
 
-#: Graphs with conditions on the sizes that one Dynamo graph may become.
+#: The most OpenVINO graphs for one Dynamo graph; each is valid under conditions on the sizes.
 _MAX_VARIANTS = 4
-#: After this many compiles for new values of the weights, the weights of a graph become inputs, which a dynamic one cannot have.
+#: After more compiles than this for changed weights, the weights become inputs; only static graphs support that.
 MAX_WEIGHT_CHANGES = 3
+_NO_DYNAMIC_SIZE = "no size is dynamic"
 
 
 class DynamicGraph:
@@ -37,54 +38,54 @@ class DynamicGraph:
     Args:
         graph: Dynamo's graph.
         name: its name in statistics.
-        settings: what affects the graph.
-        add: makes a network of the engine of a name and a module.
+        settings: those that affect the graph.
+        add: creates a network of the engine from a name, a module and hooks.
 
     Attributes:
-        refused: why there is none, or "".
+        refusal: why static graphs answer instead, or "".
     """
 
-    def __init__(self, graph: DynamoGraph, name: str, settings: Settings, add: Callable[[str, WeightHolder, NetworkHooks], Network]) -> None:
+    def __init__(
+        self, graph: DynamoGraph, name: str, settings: Settings, add: Callable[[str, WeightHolder, NetworkHooks], Network]
+    ) -> None:
         self._graph, self._name, self._settings, self._add = graph, name, settings, add
         self._variants: list[_Variant] = []
-        self.refused = ""
-        if not any(isinstance(shape, tuple) and any(not isinstance(s, int) for s in shape) for shape in graph.shapes):
-            self.refused = "no size is dynamic"
+        self.refusal = "" if any(map(_is_dynamic, graph.shapes)) else _NO_DYNAMIC_SIZE
 
     @property
-    def wanted(self) -> bool:
-        """Whether Dynamo said that a size may change."""
-        return self.refused != "no size is dynamic"
+    def requested(self) -> bool:
+        """Whether Dynamo marked any size as dynamic."""
+        return self.refusal != _NO_DYNAMIC_SIZE
 
     def __call__(self, full: Sequence[Any]) -> Any:
-        """Answer one call, or say ``NotImplemented``; ``refused`` is the reason then."""
-        variant = self._find(full)
+        """Answer one call, or return ``NotImplemented``; then ``refusal`` is the reason."""
+        variant = self._variant(full)
         if variant is None:
             return NotImplemented
         with torch.no_grad():
-            return variant.filled(variant.network(*variant.holder.hold(full)), full)
+            return variant.with_numbers(variant.network(*variant.holder.hold(full)), full)
 
-    def _find(self, full: Sequence[Any]) -> _Variant | None:
-        if self.refused:
+    def _variant(self, full: Sequence[Any]) -> _Variant | None:
+        if self.refusal:
             return None
         for variant in self._variants:
             if variant.serves(full):
                 if variant.network.statistics.compiles > MAX_WEIGHT_CHANGES:
-                    self.refused = "its weights keep changing"
+                    self.refusal = "its weights keep changing"
                     return None
                 return variant
         if len(self._variants) == _MAX_VARIANTS:
-            self.refused = f"{_MAX_VARIANTS} graphs do not serve all of its sizes"
+            self.refusal = f"{_MAX_VARIANTS} graphs do not serve all of its sizes"
             return None
         try:
-            variant = self._make(full)
+            variant = self._compile(full)
         except OVBackendError as error:
-            self.refused = str(error)
+            self.refusal = str(error)
             return None
         self._variants.append(variant)
         return variant
 
-    def _make(self, full: Sequence[Any]) -> _Variant:
+    def _compile(self, full: Sequence[Any]) -> _Variant:
         holder = SizedWeightHolder(self._graph, full)
         number = f" #{len(self._variants) + 1}" if self._variants else ""
         variant = _Variant(holder, self._settings)
@@ -97,12 +98,16 @@ class DynamicGraph:
         return variant
 
 
+def _is_dynamic(shape: Any) -> bool:
+    return isinstance(shape, tuple) and any(not isinstance(size, int) for size in shape)
+
+
 class SizedWeightHolder(WeightHolder):
-    """As :class:`WeightHolder`; arguments that are sizes of tensors are read from these, other Python values are kept as they are.
+    """As :class:`WeightHolder`, but takes tensors only: sizes are read from the tensors, other values are fixed.
 
     Attributes:
-        tensors: indices of the arguments that it takes.
-        fixed: Python values that are no tensor's size, by the argument's index.
+        tensors: indices of the arguments that its forward takes.
+        fixed: values of the arguments that are neither tensors nor sizes of tensors, by the argument's index.
     """
 
     def __init__(self, graph: DynamoGraph, full: Sequence[Any]) -> None:
@@ -120,31 +125,31 @@ class SizedWeightHolder(WeightHolder):
         self.tensors = [i for i, value in enumerate(full) if isinstance(value, torch.Tensor) and i not in self._weights]
 
     def hold(self, full: Sequence[Any]) -> list[Any]:
-        """The tensors of a call that are no weights."""
+        """Hold the weights among a call's arguments; returns the other tensors."""
         super().hold(full)
         return [full[i] for i in self.tensors]
 
     def join(self, inputs: Sequence[Any]) -> list[Any]:
-        """All arguments: weights, tensors, and the tensors' sizes."""
-        given: list[Any] = [None] * self._count
+        """All arguments: weights, tensors, fixed values, and the tensors' sizes."""
+        arguments: list[Any] = [None] * self._count
         for i, name in self._weights.items():
-            given[i] = self._buffers[name]
+            arguments[i] = self._buffers[name]
         for i, value in zip(self.tensors, inputs):
-            given[i] = value
+            arguments[i] = value
         for i, value in self.fixed.items():
-            given[i] = value
+            arguments[i] = value
         for i, (tensor, dim) in self._sizes.items():
-            given[i] = given[tensor].shape[dim]
-        return given
+            arguments[i] = arguments[tensor].shape[dim]
+        return arguments
 
     def forward(self, *inputs: Any) -> Any:
-        """The function's result; numbers in it are left out."""
+        """The function's results, with None for each that is no tensor."""
         result = super().forward(*inputs)
         return [value if isinstance(value, torch.Tensor) else None for value in result]
 
 
 class _Variant:
-    """One graph with dynamic dimensions, right for some sizes."""
+    """One graph with dynamic dimensions, valid for some sizes."""
 
     network: Network
 
@@ -156,7 +161,7 @@ class _Variant:
         self._dims = {i: tuple(d for d, size in enumerate(shape) if not isinstance(size, int)) for i, shape in enumerate(shapes)}
 
     def serves(self, full: Sequence[Any]) -> bool:
-        """Whether the graph is right for a call's sizes."""
+        """Whether the graph is valid for a call's sizes."""
         if self.traced is None or any(full[i] != value for i, value in self.holder.fixed.items()):
             return False
         shapes = tuple(tuple(full[i].shape) for i in self.holder.tensors)
@@ -165,7 +170,7 @@ class _Variant:
         return self.traced.meets_conditions(shapes)
 
     def generalize(self, call: Call) -> Call:
-        """The call with -1 for every size that is dynamic."""
+        """The call with -1 for every dynamic size."""
         specs = [
             dataclasses.replace(spec, shape=tuple(-1 if d in self._dims[i] else s for d, s in enumerate(spec.shape)))
             for i, spec in enumerate(call.signature.tensors)
@@ -180,18 +185,19 @@ class _Variant:
         names: Sequence[str],
         tensors: Sequence[torch.Tensor],
         arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
+        reach: Reach | None = None,
     ) -> Captured:
         """As :func:`ov_backend.capture.trace.capture`, with symbolic sizes.
 
         Raises:
-            ConversionError: an operator must stay in PyTorch, whatever the sizes.
+            ConversionError: an operator must stay in PyTorch.
         """
         specs: list[Any] = []
         live = list(weights.values())
 
         def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             args, kwargs = arguments(inputs)
-            with in_place_of(module, live, slots):
+            with in_place_of(module, live, slots, reach):
                 leaves, spec = flatten(forward(*args, **kwargs))
             specs.append(spec)
             return [tensor for _, tensor in leaves]
@@ -207,8 +213,8 @@ class _Variant:
         gm = retrace(first_decompositions(self._settings))
         return Captured(gm, tuple(weights), tuple(names), specs[-1], unlifted_constants(gm), retrace)
 
-    def filled(self, result: Any, full: Sequence[Any]) -> Any:
-        """A call's result with the numbers in it."""
+    def with_numbers(self, result: Any, full: Sequence[Any]) -> Any:
+        """A call's results, with the numbers among them computed from the sizes."""
         values = {symbol: int(full[i].shape[d]) for symbol, (i, d) in self.holder.places.items()}
         numbers = self.holder.graph.returned
         return [value if i not in numbers else _number(numbers[i], values) for i, value in enumerate(result)]

@@ -1,4 +1,4 @@
-"""``ov_backend.explain``: a report on every graph that Dynamo makes of a model."""
+"""``ov_backend.explain``: a report on every graph that Dynamo captures from a model."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import torch
 from torch.fx import GraphModule, Interpreter
 
 from ov_backend.capture.trace import Captured, trace
-from ov_backend.dynamo import options as option_names
 from ov_backend.dynamo.graph import DynamoGraph
-from ov_backend.errors import OVBackendError
+from ov_backend.dynamo.options import parse as parse_options
+from ov_backend.errors import OVBackendError, first_line
 from ov_backend.report.coverage import GraphReport, Report, of_captured
 from ov_backend.report.flops import byte_size
 from ov_backend.settings import Settings
 from ov_backend.tensors import nested_tensors
 
+_NOT_RUN = "it was not run"
+
 
 def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None, **keywords: Any) -> Report:
-    """Run ``model(*inputs)`` once through Dynamo, in PyTorch, and report on every graph it becomes.
+    """Run ``model(*inputs)`` once through Dynamo, in PyTorch, and report on every captured graph.
 
     Args:
         model: a module or function.
@@ -30,17 +32,17 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     Raises:
         SettingsError: an option is unknown or has an unusable value.
     """
-    settings = option_names.parse(options)
-    found: list[GraphReport] = []
+    settings = parse_options(options)
+    reports: list[GraphReport] = []
 
     def collect(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        graph, name = DynamoGraph(gm), f"graph {len(found)}"
-        place = len(found)
-        found.append(GraphReport(name, 0, 0.0, (), (), 0, "it was not run"))
+        graph, index = DynamoGraph(gm), len(reports)
+        name = f"graph {index}"
+        reports.append(GraphReport(name, 0, 0.0, (), (), 0, _NOT_RUN))
 
         def run(*args: Any) -> Any:
-            if found[place].reason == "it was not run":
-                found[place] = of_graph(name, graph, graph.full(args), settings)
+            if reports[index].reason == _NOT_RUN:
+                reports[index] = of_graph(name, graph, graph.full(args), settings)
             return gm(*args)
 
         return run
@@ -49,9 +51,9 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     with torch.no_grad():
         torch.compile(model, backend=collect, dynamic=False)(*inputs, **keywords)
         torch._dynamo.reset()
-        told = torch._dynamo.explain(model)(*inputs, **keywords)
+        explanation = torch._dynamo.explain(model)(*inputs, **keywords)
     torch._dynamo.reset()
-    return Report(tuple(found), tuple(_break(reason) for reason in told.break_reasons))
+    return Report(tuple(reports), tuple(_break(reason) for reason in explanation.break_reasons))
 
 
 def of_graph(name: str, graph: DynamoGraph, full: Sequence[Any], settings: Settings) -> GraphReport:
@@ -60,11 +62,11 @@ def of_graph(name: str, graph: DynamoGraph, full: Sequence[Any], settings: Setti
     order = [*sorted(weights), *(i for i in range(len(full)) if i not in weights and isinstance(full[i], torch.Tensor))]
 
     def run(slots: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        given = list(full)
+        arguments = list(full)
         for i, value in zip(order, [*slots, *inputs]):
-            given[i] = value
+            arguments[i] = value
         with torch.fx.traceback.preserve_node_meta():
-            results = Interpreter(graph.gm).run(*given) if len(given) == graph.placeholders else graph(*given)
+            results = Interpreter(graph.gm).run(*arguments) if len(arguments) == graph.placeholders else graph(*arguments)
         return list(nested_tensors(results))
 
     try:
@@ -79,4 +81,4 @@ def of_graph(name: str, graph: DynamoGraph, full: Sequence[Any], settings: Setti
 def _break(reason: Any) -> str:
     stack = getattr(reason, "user_stack", None) or []
     where = f"{stack[-1].filename}:{stack[-1].lineno}: {stack[-1].line}" if stack else ""
-    return f"{str(reason.reason).strip().splitlines()[0]} at {where}"
+    return f"{first_line(reason.reason)} at {where}"

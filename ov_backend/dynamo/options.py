@@ -1,7 +1,7 @@
-"""The options of ``torch.compile(..., backend="openvino_fx", options={...})`` under the names that the guides give them.
+"""The options of ``torch.compile(..., backend="openvino_fx", options={...})``.
 
-Most are fields of :class:`ov_backend.Settings`. The others are spellings that programmers know from other backends of
-this kind, and are translated here.
+Most are fields of :class:`ov_backend.Settings`. The others are names from the guides of similar backends, and are translated to
+such fields.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _PRECISION = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"
 _LEVELS = range(6)
 
 
-def _operators(given: dict[str, Any], value: Any) -> None:
+def _operators(values: dict[str, Any], value: Any) -> None:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         raise SettingsError(f"torch_executed_ops is {value!r}; it must be a set of operators.")
-    given["disabled_ops"] = [*given.get("disabled_ops", ()), *value]
+    values["disabled_ops"] = [*values.get("disabled_ops", ()), *value]
 
 
-def _precisions(given: dict[str, Any], value: Any) -> None:
-    """The narrowest precision that is enabled is the one to compute in."""
+def _precisions(values: dict[str, Any], value: Any) -> None:
+    """Select the narrowest precision that is enabled."""
     kinds = set(value) if isinstance(value, (set, frozenset, list, tuple)) else {value}
     unknown = [kind for kind in kinds if kind not in _PRECISION]
     if unknown or not kinds:
         raise SettingsError(f"enabled_precisions is {value!r}; it must hold torch.float32, torch.float16 or torch.bfloat16.")
-    if "precision" in given:
+    if "precision" in values:
         raise SettingsError("Give either precision or enabled_precisions, not both.")
     narrow = [_PRECISION[kind] for kind in (torch.float16, torch.bfloat16) if kind in kinds]
     if len(narrow) > 1:
         raise SettingsError("enabled_precisions holds torch.float16 and torch.bfloat16; choose one of them.")
-    given["precision"] = narrow[0] if narrow else "f32"
+    values["precision"] = narrow[0] if narrow else "f32"
 
 
-def _level(given: dict[str, Any], value: Any) -> None:
-    """0 and 1: OpenVINO's transformations kept exact (f32, no dynamic quantization); 2 to 5: the device's own choice."""
+def _level(values: dict[str, Any], value: Any) -> None:
+    """0 and 1 request accuracy from OpenVINO (f32, no dynamic quantization); 2 to 5 are the device's default."""
     if isinstance(value, bool) or value not in _LEVELS:
         raise SettingsError(f"optimization_level is {value!r}; it must be a whole number from 0 to 5.")
     if value <= 1:
-        given["config"] = {"EXECUTION_MODE_HINT": "ACCURACY", **dict(given.get("config") or {})}
+        values["config"] = {"EXECUTION_MODE_HINT": "ACCURACY", **dict(values.get("config") or {})}
 
 
 _TRANSLATED: dict[str, Callable[[dict[str, Any], Any], None]] = {
@@ -55,31 +55,31 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any], Any], None]] = {
 }
 
 
-def known() -> list[str]:
-    """Every option there is."""
+def names() -> list[str]:
+    """The names of all options."""
     return [*Settings.__dataclass_fields__, *_TRANSLATED]
 
 
 def parse(options: Mapping[str, Any] | None) -> Settings:
     """The settings of one ``torch.compile`` call.
 
-    As in OpenVINO's own guide, caching on disk is off here unless asked for by option or environment, and a subgraph that
-    cannot be converted goes to inductor.
+    As in OpenVINO's own guide, caching on disk is off unless an option or the environment asks for it, and a graph that
+    cannot be converted runs in inductor.
 
     Raises:
         SettingsError: an option is unknown (the message lists the known ones) or has an unusable value.
     """
-    given = dict(options or {})
-    for name in given:
-        if name not in known():
-            close = difflib.get_close_matches(str(name), known(), n=1)
+    values = dict(options or {})
+    for name in values:
+        if name not in names():
+            close = difflib.get_close_matches(str(name), names(), n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise SettingsError(f"Unknown option {name!r}.{hint} Known options: {', '.join(known())}.")
-    for name in [name for name in given if name in _TRANSLATED]:
-        _TRANSLATED[name](given, given.pop(name))
-    if "model_caching" not in given and environment(ENV_CACHING) is None:
-        given["model_caching"] = False
-    given.setdefault("fallback", "inductor")
-    settings = Settings(**given)
-    selected(settings.decompositions)  # so that one that cannot be is told at once
+            raise SettingsError(f"Unknown option {name!r}.{hint} Known options: {', '.join(names())}.")
+    for name in [name for name in values if name in _TRANSLATED]:
+        _TRANSLATED[name](values, values.pop(name))
+    if "model_caching" not in values and environment(ENV_CACHING) is None:
+        values["model_caching"] = False
+    values.setdefault("fallback", "inductor")
+    settings = Settings(**values)
+    selected(settings.decompositions)  # raises now if one does not exist
     return settings

@@ -1,4 +1,4 @@
-"""Gradients without a backward graph: the results are OpenVINO's, the gradients are computed by PyTorch when asked for."""
+"""Gradients without a backward graph: OpenVINO computes the results, PyTorch computes the gradients when they are needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class RecomputeBackward(torch.autograd.Function):
-    """Runs a graph in OpenVINO; its backward runs the graph again in PyTorch, and differentiates that."""
+    """Runs a graph in OpenVINO; its backward runs the graph once more in PyTorch and differentiates it."""
 
     @staticmethod
     def run(
@@ -23,24 +23,24 @@ class RecomputeBackward(torch.autograd.Function):
 
         Args:
             graph: the graph, ``graph(*full)``, returning a flat tuple.
-            infer: the same, ``infer(full)``, without gradients.
+            infer: ``infer(full)`` computes the same in OpenVINO, without gradients.
             differentiable: for every tensor that the graph returns, whether gradients flow through it.
             full: all inputs.
         """
-        _say_once()
+        _warn_once()
         results = infer(full)
         flat = list(results) if isinstance(results, (tuple, list)) else [results]
         tensors = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
-        wanted = [i for i, flows in zip(tensors, differentiable) if flows]
-        attached = RecomputeBackward.apply(graph, wanted, [flat[i] for i in wanted], *full)
-        for i, tensor in zip(wanted, attached):
+        indices = [i for i, flows in zip(tensors, differentiable) if flows]
+        attached = RecomputeBackward.apply(graph, indices, [flat[i] for i in indices], *full)
+        for i, tensor in zip(indices, attached):
             flat[i] = tensor
         return type(results)(flat) if isinstance(results, (tuple, list)) else flat[0]
 
     @staticmethod
-    def forward(ctx: Any, graph: Any, wanted: list[int], results: list[torch.Tensor], *full: Any) -> Any:
-        """Attach the results to the graph of gradients."""
-        ctx.graph, ctx.wanted = graph, wanted
+    def forward(ctx: Any, graph: Any, indices: list[int], results: list[torch.Tensor], *full: Any) -> Any:
+        """Attach the differentiable results, at these indices, to the autograd graph."""
+        ctx.graph, ctx.indices = graph, indices
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in full]
         ctx.tensors = [i for i, value in enumerate(full) if isinstance(value, torch.Tensor)]
         ctx.save_for_backward(*(full[i] for i in ctx.tensors))
@@ -48,23 +48,23 @@ class RecomputeBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Compute the graph again, in PyTorch, and its gradients."""
+        """Run the graph in PyTorch and compute its gradients."""
         full = list(ctx.others)
         for i, tensor in zip(ctx.tensors, ctx.saved_tensors):
             full[i] = tensor.detach().requires_grad_(tensor.requires_grad)
         with torch.enable_grad():
             results = ctx.graph(*full)
         flat = results if isinstance(results, (tuple, list)) else [results]
-        pairs = [(flat[i], gradient) for i, gradient in zip(ctx.wanted, gradients) if gradient is not None]
+        pairs = [(flat[i], gradient) for i, gradient in zip(ctx.indices, gradients) if gradient is not None]
         inputs = [i for i in ctx.tensors if full[i].requires_grad]
         outputs, grads = zip(*pairs)
-        found = torch.autograd.grad(outputs, [full[i] for i in inputs], grads, allow_unused=True)
-        by_input = dict(zip(inputs, found))
+        input_gradients = torch.autograd.grad(outputs, [full[i] for i in inputs], grads, allow_unused=True)
+        by_input = dict(zip(inputs, input_gradients))
         return (None, None, None, *(by_input.get(i) for i in range(len(full))))
 
 
 @functools.lru_cache(maxsize=1)
-def _say_once() -> None:
+def _warn_once() -> None:
     log.warning(
         "Gradients are enabled: openvino_fx computes results in OpenVINO and gradients in PyTorch, which then runs the graph"
         ' a second time. Call the model under torch.no_grad(), or train with options={"aot_autograd": True}.'

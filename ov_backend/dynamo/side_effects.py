@@ -1,8 +1,8 @@
-"""What a graph does besides computing: writing to its inputs, handing back views of them, drawing random numbers.
+"""The side effects of a graph: writes to its inputs, returned views of them, random numbers.
 
-Found by running it once over fake tensors, with every operator watched. A graph that does nothing of the kind can be
-converted as it is; one that does goes by way of AOTAutograd, which turns writes and views into plain results and makes
-them good afterwards.
+They are determined by running the graph once over fake tensors while every operator is observed. A graph without side effects
+is converted as it is. Others go through AOTAutograd, which turns writes and views into ordinary results and applies them
+afterwards.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch._guards import tracing
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ov_backend.errors import CaptureError
+from ov_backend.errors import CaptureError, first_line
 from ov_backend.lowering.functionalize import hidden_writes
 from ov_backend.tensors import nested_tensors
 
 
 @dataclass(frozen=True)
 class SideEffects:
-    """What one graph does besides computing.
+    """The side effects of one graph, and its differentiable results.
 
     Attributes:
-        written: indices of the inputs it writes to.
+        written: indices of the inputs that it writes to.
         aliases: an output is a view of an input, or of another output.
         random: it draws random numbers.
-        differentiable: for every tensor it returns, in order, whether gradients flow through it.
+        differentiable: for every tensor that it returns, in order, whether gradients flow through it.
     """
 
     written: tuple[int, ...]
@@ -39,23 +39,22 @@ class SideEffects:
 
 
 def analyze(function: Callable[..., Any], args: Sequence[Any], gradients: bool) -> SideEffects:
-    """Run ``function(*args)`` over fake tensors and note what it does; nothing is computed or written.
+    """Run ``function(*args)`` over fake tensors and record its side effects; nothing is computed or written.
 
     Raises:
-        CaptureError: it cannot be run that way, because Python or a shape depends on a tensor's values.
+        CaptureError: it cannot run on fake tensors, because Python code or a shape depends on a tensor's values.
     """
     try:
-        mode, watcher = FakeTensorMode(allow_non_fake_inputs=True), _Watcher()
+        mode, observer = FakeTensorMode(allow_non_fake_inputs=True), _Observer()
         with tracing(None), torch.inference_mode(False), torch.set_grad_enabled(gradients), mode:
             fakes = [_fake(mode, arg) for arg in args]
-            with watcher:
+            with observer:
                 result = function(*fakes)
-    except Exception as error:  # whatever a graph's operators raise on fake tensors
-        lines = str(error).strip().splitlines() or ["no message"]
-        raise CaptureError(f"it cannot be traced: {type(error).__name__}: {lines[0]}") from error
-    written = tuple(i for i, fake in enumerate(fakes) if isinstance(fake, torch.Tensor) and _storage(fake) in watcher.written)
+    except Exception as error:  # a graph's operators may raise anything on fake tensors
+        raise CaptureError(f"it cannot be traced: {type(error).__name__}: {first_line(error)}") from error
+    written = tuple(i for i, fake in enumerate(fakes) if isinstance(fake, torch.Tensor) and _storage(fake) in observer.written)
     outputs = list(nested_tensors(result))
-    return SideEffects(written, _aliases(fakes, outputs), watcher.random, tuple(o.requires_grad for o in outputs))
+    return SideEffects(written, _aliases(fakes, outputs), observer.random, tuple(o.requires_grad for o in outputs))
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:
@@ -71,14 +70,14 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _aliases(inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether two different tensors share memory; the same tensor handed on or twice is no matter."""
+    """Whether two different tensors share memory; an input that is returned, or one tensor returned twice, does not count."""
     owners = {_storage(t): id(t) for t in inputs if isinstance(t, torch.Tensor)}
     passed = {id(t) for t in inputs}
     return any(id(o) not in passed and owners.setdefault(_storage(o), id(o)) != id(o) for o in outputs)
 
 
-class _Watcher(TorchDispatchMode):
-    """Notes the memory that operators write to, and whether any draws random numbers."""
+class _Observer(TorchDispatchMode):
+    """Records the memory that operators write to, and whether any operator draws random numbers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Networks that are compiled once for every signature, and the worker that compiles them."""
+"""Networks that are compiled once per signature, and the worker that compiles them."""

@@ -1,7 +1,7 @@
-"""One job of the engine's worker: load or capture a graph, convert it, bind weights, compile.
+"""A job of the engine's worker: load or capture a graph, convert it, bind weights, compile.
 
-The request was written down when a call asked for it. By the time the job is done the world may have moved on (the caller was
-interrupted, a LoRA came); then the result is not kept.
+A request records the state at the time of the call. Weights or code may have changed when the job is done (a LoRA was applied,
+for example); then the request is superseded, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import ConversionError, OVBackendError
+from ov_backend.errors import ConversionError, OVBackendError, last_line
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.weights import Placement
 from ov_backend.runtime.program import CompiledProgram, Program
@@ -30,18 +30,18 @@ log = logging.getLogger(__name__)
 
 
 class Refusals:
-    """What cannot be compiled, by key of graph or compiled form; it is not tried again."""
+    """Errors of graphs that cannot be compiled, by their keys; these are not tried again."""
 
     def __init__(self) -> None:
         self._errors: dict[Hashable, OVBackendError] = {}
 
     def add(self, key: Hashable, error: OVBackendError) -> None:
-        """Remember why something cannot be compiled; without its traceback, whose frames would keep tensors alive."""
+        """Record why a graph cannot be compiled; without the traceback, whose frames would keep tensors alive."""
         kind = ConversionError if isinstance(error, UnsupportedNodes) else type(error)
         self._errors[key] = kind(str(error))
 
     def check(self, *keys: Hashable) -> None:
-        """Raise what was raised before for one of these keys."""
+        """Raise the error that is recorded for one of these keys, if any."""
         for key in keys:
             if key in self._errors:
                 error = self._errors[key]
@@ -52,25 +52,25 @@ class Refusals:
 
     @property
     def errors(self) -> list[OVBackendError]:
-        """All of them."""
+        """All recorded errors."""
         return list(self._errors.values())
 
     def clear(self) -> None:
-        """Forget all of them, so that everything is tried again."""
+        """Remove all errors, so that everything is tried again."""
         self._errors.clear()
 
 
 @dataclass
 class JobContext:
-    """What a job needs to know of the network that it works for.
+    """What a job needs of its network.
 
     Attributes:
         name: of the network.
         stats: counts and seconds.
         capture: traces the requested call.
-        is_current: whether the code, and if asked the weights, are still those of a request.
-        refusals: what cannot be compiled.
-        last_key: the key on disk that was asked for last, to say in the log in what a missing one differs.
+        is_current: ``is_current(request, weights)``: whether the code, and if asked the weights, are still those of a request.
+        refusals: graphs that cannot be compiled.
+        last_key: the key that was last looked up on disk; the log says how the key of a missing graph differs from it.
     """
 
     name: str
@@ -83,7 +83,7 @@ class JobContext:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Compiles what a request asks for and puts it where later calls find it."""
+    """Compiles what a request asks for, and puts the result where later calls look it up."""
 
     resources: Resources
     request: CompileRequest
@@ -94,13 +94,13 @@ class CompileJob:
 
         Raises:
             OVBackendError: it cannot be compiled; it is not tried again for the same key.
-            Superseded: the weights or the code are other ones by now.
+            Superseded: the weights or the code have changed since the request.
         """
         resources, request = self.resources, self.request
         try:
             self._check_refusals()
             entry: CompiledEntry | None = resources.compiled.get(request.compiled_key)
-            if entry is not None:  # of another caller's job, which ended between this caller's lookup and its request
+            if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
             entry, size = self._compile(*self._program())
             if not self.context.is_current(request, True):
@@ -116,9 +116,9 @@ class CompileJob:
 
     def _check_refusals(self) -> None:
         self.context.refusals.check(self.request.graph_key, self.request.compiled_key)
-        for name, tensor in self.request.weights.items():  # no refusal for good: they may come back
+        for name, tensor in self.request.weights.items():  # not recorded as a refusal: the weights may move back
             if tensor.device.type != "cpu":
-                self.resources.evict_dead()  # what was compiled for them while they were here
+                self.resources.evict_dead()  # graphs compiled for the memory that the weights have left
                 raise OVBackendError(f"the weight {name} is on {tensor.device}; only weights in the host's memory can be bound")
 
     def _program(self) -> tuple[Program, Spec]:
@@ -148,14 +148,14 @@ class CompileJob:
             return None
         context.last_key = key
         if not self._fits(model):
-            log.warning("Ignoring a stored graph of %s: it is of another call than its name says. It is made anew.", context.name)
+            log.warning("Ignoring a stored graph of %s: it does not fit this call. It will be captured again.", context.name)
             store.remove(str(key))
             return None
         context.stats.graph_hits += 1
         return Program.single(model), model.extra["result"]
 
     def _fits(self, model: WeightlessModel) -> bool:
-        """Whether a stored graph takes the inputs and weights that are there, and says what its result is."""
+        """Whether a stored graph fits the request's inputs and weights, and describes its result."""
         weights = {name: TensorSpec.of(name, tensor) for name, tensor in self.request.weights.items()}
         slots = all(weights.get(spec.name) == spec for spec in model.slots)
         return slots and model.inputs == self.request.call.signature.tensors and isinstance(model.extra.get("result"), dict)
@@ -167,7 +167,7 @@ class CompileJob:
         with stats.time("capture"), autocast:
             captured = self.context.capture(request)
         if not self.context.is_current(request, False):
-            raise Superseded  # the graph may be of either code: it must not be kept under the key of one
+            raise Superseded  # the graph may be of the old or the new code, and fits neither key for certain
         stats.captures += 1
         self._report("convert")
         key = None if captured.unlifted else request.cache_key
@@ -182,8 +182,7 @@ class CompileJob:
         try:
             compiled, size = memory.measured(lambda: self._with_all_memory(program))
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
-            lines = str(error).strip().splitlines() or ["no message"]
-            refused = OVBackendError(f"OpenVINO could not compile it: {lines[-1].strip()}")
+            refused = OVBackendError(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)
             raise refused from error
         stats = self.context.stats
@@ -192,7 +191,7 @@ class CompileJob:
         return CompiledEntry(compiled, output, Placement.of(self.request.weights)), size
 
     def _with_all_memory(self, program: Program) -> CompiledProgram:
-        """Compile; where that takes more memory than there is, once more with every other compiled graph evicted."""
+        """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""
         blob_entry = self._blob_entry(program)
         try:
             return program.compile(self.request.weights, self.request.settings, blob_entry)
@@ -202,9 +201,9 @@ class CompileJob:
             return program.compile(self.request.weights, self.request.settings, blob_entry)
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
-        """Where the compiled form is on disk, if it is kept: not that of a split program, whose parts have no sure names."""
+        """The entries of the blob cache by subgraph; None if blobs are off, or if the program is split (its names may vary)."""
         store, request = self.resources.store, self.request
-        if store is None or program.outer is not None or not blobs.wanted(request.settings):
+        if store is None or program.outer is not None or not blobs.enabled(request.settings):
             return None
         blob_store = blobs.open_blobs(request.settings, store.folder)
         version = str(torch.__version__)

@@ -1,8 +1,8 @@
-"""The engine: networks that are called with few distinct signatures, each captured once and compiled per signature.
+"""The engine: networks that are called with few distinct signatures, and are captured and compiled once for each.
 
-One call takes this way: signature -> compiled program of (signature, code, weights, device) -> run. What is missing on
-the way is compiled from the stored graph, or captured first. Whatever cannot be done leaves the call to PyTorch,
-and the reason is counted and logged.
+A call takes this path: signature -> compiled program of (signature, code, weights, device) -> run. A missing program is
+compiled from the stored graph, or from a graph that is captured first. A call that cannot be accelerated is answered by
+PyTorch, and the reason is counted and logged.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ __all__ = ["Engine", "Network", "NetworkHooks", "Progress"]
 
 
 class Engine:
-    """Networks and what they share.
+    """Networks and the resources that they share.
 
     Args:
-        settings: of everything compiled from now on.
-        progress: told of every stage.
-        store: the graphs on disk; None opens that of the settings.
-        interrupted: asked while a call waits for a compile; once true, the call raises ``Interrupted``.
+        settings: for everything compiled from now on.
+        progress: called at every stage.
+        store: the graph store on disk; None opens the one of the settings.
+        interrupted: polled while a call waits for a compile; once it returns true, the call raises ``Interrupted``.
 
     Raises:
-        DeviceError: the device is not there, or cannot compute in that precision.
+        DeviceError: the device does not exist, or cannot compute in that precision.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Engine:
 
     @property
     def settings(self) -> Settings:
-        """The settings of everything compiled from now on."""
+        """The settings for everything compiled from now on."""
         return self.resources.settings
 
     @property
     def store(self) -> GraphStore | None:
-        """The graphs on disk."""
+        """The graph store on disk, or None."""
         return self.resources.store
 
     @property
@@ -61,10 +61,10 @@ class Engine:
         return self.resources.compiled
 
     def configure(self, settings: Settings) -> None:
-        """Go on with other settings; what is compiled for the old ones stays, for a return to them.
+        """Change the settings; graphs compiled for the previous ones are kept, in case these return.
 
         Raises:
-            DeviceError: the device is not there, or cannot compute in that precision; nothing is changed then.
+            DeviceError: the device does not exist, or cannot compute in that precision; then nothing is changed.
         """
         self.resources.configure(settings)
 
@@ -75,27 +75,27 @@ class Engine:
         forward: Callable[..., Any] | None = None,
         hooks: NetworkHooks | None = None,
     ) -> Network:
-        """The accelerated form of one module; nothing is captured before its first call."""
+        """Accelerate one module; nothing is captured before the first call."""
         network = Network(self.resources, name, module, forward or module.forward, hooks or NetworkHooks())
         self.networks[name] = self.resources.networks[name] = network
         return network
 
     def release(self, name: str) -> None:
-        """Release one network; what was compiled for it goes when its weights do."""
+        """Release one network; its compiled graphs are evicted when its weights are freed."""
         self.networks.pop(name, None)
         self.resources.networks.pop(name, None)
 
     def evict_dead(self) -> int:
-        """Evict what was compiled for weights that exist no more; returns how many there were.
+        """Evict graphs compiled for weights that no longer exist; returns their number.
 
-        This happens before every compile; a host that drops a model may ask for it at once.
+        This happens before every compile; a host that drops a model can call it at once.
         """
         return self.resources.evict_dead()
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks, seconds, signatures held."""
-        return {name: network.stats() for name, network in list(self.networks.items())}  # read while others call
+        return {name: network.stats() for name, network in list(self.networks.items())}  # other threads may add networks
 
     def clear(self) -> None:
-        """Evict every compiled graph and clear what is known about the networks; all of it is made anew when needed."""
+        """Evict every compiled graph and clear the state of all networks; later calls compile again."""
         self.resources.clear()

@@ -1,4 +1,4 @@
-"""What a call asks to be compiled, under which keys, and what comes of it."""
+"""A request to compile a graph for a call, its keys, and its result."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from ov_backend.settings import Settings
 
 
 class Superseded(Exception):
-    """Weights or code changed while something was compiled of them."""
+    """Weights or code changed while a graph was compiled for them."""
 
 
 class GraphKey(NamedTuple):
-    """The key of a graph within the process; no weight is in it.
+    """The key of a graph within the process, without weights.
 
     Attributes:
-        function: fingerprint of the forward.
         signature: of the call.
-        code: fingerprint of the module.
+        code: fingerprint of everything that the forward can read.
         layout: names, shapes and dtypes of the weights.
-        host: what the host says that the result depends on.
+        host: what the result depends on in the host.
         settings: those that affect the graph.
     """
 
-    function: str
     signature: Signature
     code: str
     layout: str
@@ -48,7 +46,7 @@ class CompiledKey(NamedTuple):
         signature: of the call.
         graph: key of the graph.
         weights: digest of their content.
-        address: where the weights lie.
+        address: of the weights' memory.
         settings: those that affect the compile.
     """
 
@@ -62,20 +60,20 @@ class CompiledKey(NamedTuple):
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """One thing to be compiled, as the world was when a call asked for it.
+    """What to compile, with the state at the time of the call.
 
     Attributes:
         call: the call that needs it.
         graph_key: of the graph.
-        compiled_key: of its compiled form.
-        cache_key: of the graph on disk, or None: then the text of the graph is its key.
+        compiled_key: of the compiled graph.
+        cache_key: of the graph on disk; None derives it from the text of the graph.
         weights: the live weights.
         settings: of this compile.
         code: fingerprint of the module's code.
         digest: of the weights' content.
-        generation: of the weights' state.
+        generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
-        autocast: PyTorch's mode in the caller's thread, None where it is off.
+        autocast: PyTorch's autocast dtype in the caller's thread, None if it is off.
     """
 
     call: Call
@@ -93,7 +91,7 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class CompiledEntry:
-    """A program that runs, how to make a call's result from its flat outputs, and where its weights lie."""
+    """A compiled program, the description of a call's result over its flat outputs, and the memory of its weights."""
 
     program: CompiledProgram
     output: Spec

@@ -1,4 +1,4 @@
-"""What the networks of one engine share: settings, the graph store, compiled graphs, the worker."""
+"""Resources that the networks of an engine share: settings, the graph store, compiled graphs, the worker."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
 from ov_backend.settings import Settings
 
-#: Called as ``progress(network, stage, signature)``, in the worker's thread, when a "capture", a "convert" or a
-#: "compile" begins, and with "ready" when all is done or has failed.
+#: Called as ``progress(network, stage, signature)`` in the worker's thread, when a "capture", "convert" or "compile" begins,
+#: and with "ready" at the end, also of a failure.
 Progress = Callable[[str, str, Signature], None]
 
-#: Graphs without weights that are kept in memory (some 20 MB each for a Stable Diffusion UNet); the disk has the others.
+#: Number of weightless programs kept in memory (some 20 MB each for a Stable Diffusion UNet); the disk has the others.
 MAX_PROGRAMS = 8
 
 
 class SharingNetwork(Protocol):
-    """What the resources ask of a network that uses them."""
+    """The methods of a network that the resources call."""
 
     def release(self) -> None:
-        """Release weights that their module holds no longer."""
+        """Release weights that the module no longer uses."""
 
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""
@@ -36,15 +36,15 @@ class Resources:
     """Shared by all networks of an engine.
 
     Attributes:
-        settings: of everything compiled from now on.
-        progress: told of every stage.
-        store: the graphs on disk, or None.
-        interrupted: asked while a call waits for a compile; once true, the call raises ``Interrupted``.
+        settings: for everything compiled from now on.
+        progress: called at every stage.
+        store: the graph store on disk, or None.
+        interrupted: polled while a call waits for a compile; once it returns true, the call raises ``Interrupted``.
         compiled: the compiled graphs, within the memory budget.
-        programs: graphs without weights; they serve every network of the same code, such as another checkpoint's.
-        worker: compiles one thing at a time.
-        networks: the networks that use them, by name.
-        epoch: grows when everything is cleared; a compile that began before is not kept.
+        programs: weightless programs; they serve every network of the same code, such as that of another checkpoint.
+        worker: runs one compile job at a time.
+        networks: the engine's networks by name.
+        epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
 
     settings: Settings
@@ -56,7 +56,7 @@ class Resources:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        """Check the device now, so that a wrong one is one sentence and not a fallback at every call."""
+        """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
         devices.check(self.settings)
         self.compiled = MemoryLRU(self.settings.memory_mb)
         self.programs = CountLRU(MAX_PROGRAMS)
@@ -64,10 +64,10 @@ class Resources:
             self.store = compiler.open_store(self.settings)
 
     def configure(self, settings: Settings) -> None:
-        """Go on with other settings; what is compiled for the old ones stays, for a return to them.
+        """Change the settings; graphs compiled for the previous ones are kept, in case these return.
 
         Raises:
-            DeviceError: the device is not there, or cannot compute in that precision; nothing is changed then.
+            DeviceError: the device does not exist, or cannot compute in that precision; then nothing is changed.
         """
         devices.check(settings)
         self.settings = settings
@@ -76,18 +76,18 @@ class Resources:
         self.store = compiler.open_store(settings) if settings.model_caching else None
 
     def report(self, network: str, stage: str, signature: Signature) -> None:
-        """Tell whoever follows the progress."""
+        """Call ``progress``, if there is one."""
         if self.progress is not None:
             self.progress(network, stage, signature)
 
     def evict_dead(self) -> int:
-        """Evict what was compiled for weights that exist no more; returns how many there were."""
+        """Evict graphs compiled for weights that no longer exist; returns their number."""
         for network in list(self.networks.values()):
             network.release()
         return self.compiled.evict(lambda key, entry: not entry.placement.exists())
 
     def clear(self) -> None:
-        """Evict everything compiled and clear what is known about the networks; a compile under way is not kept."""
+        """Evict everything and clear the state of all networks; the results of running compiles are dropped."""
         self.epoch += 1
         self.compiled.evict(lambda key, entry: True)
         self.programs.clear()

@@ -1,4 +1,4 @@
-"""Counts and seconds of one accelerated network, and the one place where a fallback is announced."""
+"""Counts and seconds of one accelerated network; fallbacks are logged here."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = logging.getLogger("ov_backend")
 
 @dataclass
 class NetworkStats:
-    """What happened to one network so far.
+    """Statistics of one network so far.
 
     Attributes:
         captures: how often it was traced.
-        graph_hits: how often its graph came from the disk instead.
+        graph_hits: how often a graph was loaded from the disk instead.
         compiles: how often OpenVINO compiled it.
-        blob_hits: how often its compiled form came from the disk instead.
-        calls: calls answered by OpenVINO.
-        fallbacks: calls answered by PyTorch instead, by reason.
-        corrections: calls computed again in another way, by reason.
+        blob_hits: how often a compiled graph was loaded from the disk instead.
+        calls: number of calls answered by OpenVINO.
+        fallbacks: number of calls answered by PyTorch instead, by reason.
+        corrections: number of calls that were computed again or in another way, by reason.
         seconds: time spent, by stage.
-        coverage: operators that stay in PyTorch, with counts, of the graphs in use.
+        coverage: operators that stay in PyTorch, with counts, in the graph compiled last.
     """
 
     captures: int = 0
@@ -43,7 +43,7 @@ class NetworkStats:
 
     @contextlib.contextmanager
     def time(self, stage: str) -> Iterator[None]:
-        """Add the seconds of a block to a stage."""
+        """Add the duration of a block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -51,7 +51,7 @@ class NetworkStats:
             self.seconds[stage] += time.perf_counter() - start
 
     def compiled(self, timings: Timings) -> None:
-        """Count what was compiled, or came from the blob cache (``imported`` is not 0 then), and its seconds."""
+        """Count a compile, or an import from the blob cache (then ``imported`` is not 0), and add its seconds."""
         if timings.imported:
             self.blob_hits += 1
         else:
@@ -60,19 +60,19 @@ class NetworkStats:
             self.seconds[stage] += seconds
 
     def fall_back(self, network: str, reason: str) -> None:
-        """Count one call that PyTorch answered; say so in the log the first time for this reason."""
+        """Count one call that PyTorch answered; the first one for each reason is logged."""
         if reason not in self.fallbacks:
             log.warning("%s runs in PyTorch: %s.", network, reason.rstrip("."))
         self.fallbacks[reason] += 1
 
-    def correct(self, network: str, what: str, once: bool = False) -> None:
-        """Count one call that had to be computed again or otherwise, and say so; ``once``: only the first time."""
-        if not once or what not in self.corrections:
-            log.warning("%s: %s.", network, what)
-        self.corrections[what] += 1
+    def correct(self, network: str, reason: str, once: bool = False) -> None:
+        """Count and log one call that was computed again or in another way; ``once`` logs a reason only the first time."""
+        if not once or reason not in self.corrections:
+            log.warning("%s: %s.", network, reason)
+        self.corrections[reason] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dict, for JSON."""
+        """The statistics as a dict, for JSON."""
         return {
             "captures": self.captures,
             "graph_hits": self.graph_hits,

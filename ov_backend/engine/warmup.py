@@ -1,7 +1,7 @@
-"""Warm-up: networks that are called in one are prepared for their calls, but compute nothing.
+"""Warm-up: networks called during a warm-up are compiled for their calls, but compute nothing.
 
-The caller of the networks (a pipeline, a WebUI) then determines by itself what they are called with, and no signature is
-guessed. A warm-up holds for the thread that began it; other threads go on computing.
+The real caller of the networks (a pipeline, a WebUI) runs, so that no signature has to be guessed. A warm-up applies to the
+thread that began it; other threads go on computing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _cancel: contextvars.ContextVar[Callable[[], bool] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def warming_up(cancel: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """In this block, networks are prepared and return zeros; they raise ``Interrupted`` once ``cancel()`` is true."""
+    """In this block, networks are compiled and return zeros; they raise ``Interrupted`` once ``cancel()`` is true."""
     token = _cancel.set(cancel)
     try:
         yield
@@ -24,10 +24,10 @@ def warming_up(cancel: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 
 def active() -> bool:
-    """Whether this code runs in a warm-up."""
+    """Whether a warm-up is active in this thread."""
     return _cancel.get() is not None
 
 
 def interruption() -> Callable[[], bool] | None:
-    """What may end the warm-up; None outside of one."""
+    """The ``cancel`` of the active warm-up; None if there is none."""
     return _cancel.get()

@@ -1,7 +1,7 @@
-"""Work that takes seconds, done in a thread of its own, so that whoever waits for it can stop waiting.
+"""Runs jobs that take seconds in a separate thread, so that a waiting caller can be interrupted.
 
-Abandoned work goes on and leaves its result where later calls find it; a call that wants the same thing meanwhile joins
-it. One thing is made at a time: captures may not overlap, and a compile uses every core by itself.
+An abandoned job goes on, and later calls use its result; a call that needs the same result joins the pending job. Jobs run one
+at a time, because captures must not overlap and a compile uses every core.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import contextvars
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from ov_backend.errors import Interrupted
 
-#: Seconds between two looks at whether the waiting caller was interrupted.
+#: Seconds between two checks whether the waiting caller was interrupted.
 POLL_S = 0.05
 
 Interruption = Callable[[], bool]
@@ -24,12 +24,12 @@ _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default
 
 
 def inside() -> bool:
-    """Whether this code runs in a job: a network that is called there is being traced as a part of another."""
+    """Whether this code runs in a job. A network that is called there is being traced as a part of another one."""
     return _inside.get()
 
 
 class Worker:
-    """One worker, and the jobs that it has been given, by key."""
+    """One worker thread and its pending jobs by key."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -39,29 +39,29 @@ class Worker:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def run(self, key: Hashable, make: Callable[[], Any], interrupted: Interruption | None = None) -> Any:
-        """The result of ``make()``, made by the worker; of the pending job of the same key, if there is one.
+    def run(self, key: Hashable, job: Callable[[], Any], interrupted: Interruption | None = None) -> Any:
+        """Run ``job()`` in the worker, or join the pending job of the same key, and return the result.
 
         Raises:
-            Interrupted: ``interrupted()`` became true first; the job goes on.
+            Interrupted: ``interrupted()`` returned true before the result was there; the job goes on.
         """
-        future = self._submit(key, make)
+        future = self._submit(key, job)
         while True:
             try:
                 return future.result(timeout=POLL_S)
-            except NotYet:
+            except FutureTimeout:
                 if future.done():
-                    return future.result()  # it is the job's own error of that name
+                    return future.result()  # the job itself raised a TimeoutError
                 if interrupted is not None and interrupted():
                     raise Interrupted("interrupted while a network was being prepared; that goes on in the background") from None
 
     def wait(self) -> None:
-        """Until nothing is pending; errors of the jobs are not raised here."""
+        """Wait until no job is pending; errors of the jobs are not raised here."""
         while self._pending:
             for future in list(self._pending.values()):
                 future.exception()
 
-    def _submit(self, key: Hashable, make: Callable[[], Any]) -> Future[Any]:
+    def _submit(self, key: Hashable, job: Callable[[], Any]) -> Future[Any]:
         with self._lock:
             pending = self._pending.get(key)
             if pending is not None:
@@ -70,12 +70,12 @@ class Worker:
                 self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ov_backend")
             context = contextvars.copy_context()
             context.run(_inside.set, True)
-            self._pending[key] = future = self._pool.submit(self._do, context, key, make)
+            self._pending[key] = future = self._pool.submit(self._run_job, context, key, job)
             return future
 
-    def _do(self, context: contextvars.Context, key: Hashable, make: Callable[[], Any]) -> Any:
+    def _run_job(self, context: contextvars.Context, key: Hashable, job: Callable[[], Any]) -> Any:
         try:
-            return context.run(make)
+            return context.run(job)
         finally:
             with self._lock:
                 del self._pending[key]

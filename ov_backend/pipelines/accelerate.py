@@ -1,4 +1,4 @@
-"""``accelerate``: put a diffusers pipeline's networks, or any modules by name, onto OpenVINO and take them off again."""
+"""``accelerate``: run a diffusers pipeline's networks, or modules given by name, in OpenVINO until they are restored."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from ov_backend.engine.engine import Engine, Progress
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.patching import Patch, patch_forward
-from ov_backend.pipelines import precompile as ahead
+from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
 from ov_backend.settings import Settings
 
-#: Where the networks of a diffusers pipeline are: the VAE's halves by themselves, so that its tiling and slicing, which
-#: diffusers does around them, go on working; of a text encoder everything, its tokens being an input like others.
+#: The networks of a diffusers pipeline: role and attribute. The VAE's encoder and decoder are separate, because diffusers does
+#: tiling and slicing around them.
 ROLES: tuple[tuple[str, str], ...] = (
     ("unet", "unet"),
     ("transformer", "transformer"),
@@ -47,8 +47,9 @@ class Accelerated:
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             network = self.engine.network(name, module, original)
-            known = type(module).__module__.startswith("diffusers.") and "timestep" in inspect.signature(original).parameters
-            return _with_tensor_timestep(network, original) if known else network
+            is_diffusers = type(module).__module__.startswith("diffusers.")
+            has_timestep = is_diffusers and "timestep" in inspect.signature(original).parameters
+            return _with_tensor_timestep(network, original) if has_timestep else network
 
         return make
 
@@ -62,38 +63,37 @@ class Accelerated:
         batches: Iterable[int] = (1,),
         *,
         arguments: Mapping[str, Any] | None = None,
-        generate: Callable[[ahead.Size], Any] | None = None,
-        begin: Callable[[ahead.Size], None] = lambda size: None,
-        done: Callable[[ahead.Size], None] = lambda size: None,
+        generate: Callable[[Size], Any] | None = None,
+        begin: Callable[[Size], None] = lambda size: None,
+        done: Callable[[Size], None] = lambda size: None,
         cancel: Callable[[], bool] = lambda: False,
-    ) -> list[ahead.Size]:
-        """Make the networks ready for pictures of every size and every number of them at once; nothing is computed.
+    ) -> list[Size]:
+        """Capture and compile the networks for every picture size and batch size; nothing is computed.
 
         Args:
             sizes: (width, height) in pixels.
-            batches: pictures at once (``num_images_per_prompt``).
-            arguments: of the pipeline's call, where they will differ from its defaults: ``{"guidance_scale": 1.0}``.
-            generate: calls the networks for one (width, height, batch); a pipeline needs none, a dict of modules does.
-            begin: told of each (width, height, batch) before anything is made for it; ``accelerate``'s ``progress``
-                tells of the stages in between.
-            done: told of each that is ready.
-            cancel: asked many times a second, from the calling thread; once true, this returns within a second. What was
-                begun goes on in the background and is kept.
+            batches: numbers of pictures at once (``num_images_per_prompt``).
+            arguments: of the pipeline's call, where they differ from its defaults, such as ``{"guidance_scale": 1.0}``.
+            generate: calls the networks for one (width, height, batch); needed for a dict of modules only.
+            begin: called before each (width, height, batch); ``accelerate``'s ``progress`` is called at the stages of each.
+            done: called after each.
+            cancel: polled many times a second in the calling thread; once it returns true, this method returns within a
+                second. A running compile goes on in the background, and its result is kept.
 
         Returns:
-            The (width, height, batch) that are ready.
+            Each (width, height, batch) that is compiled.
 
         Raises:
-            SettingsError: there is no way to make a picture: neither a pipeline nor ``generate``.
+            SettingsError: the networks are no pipeline, and ``generate`` is missing.
             OVBackendError: with ``Settings(fallback="raise")``, a network cannot run in OpenVINO.
         """
-        generate = generate or ahead.generator_of(self._target, arguments)
-        return ahead.precompile(ahead.every(sizes, batches), generate, begin=begin, done=done, cancel=cancel)
+        generate = generate or generator_of(self._target, arguments)
+        return precompile(every(sizes, batches), generate, begin=begin, done=done, cancel=cancel)
 
     def restore(self) -> None:
-        """Put the exact original forwards back and let go of everything compiled. May be called twice."""
-        for swap in self._patches:
-            swap.undo()
+        """Restore the original forwards and release everything compiled. May be called twice."""
+        for patch in self._patches:
+            patch.undo()
         self._patches.clear()
         self.engine.clear()
 
@@ -111,20 +111,20 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
 
     Args:
         target: a diffusers pipeline, or a dict of name to torch module.
-        settings: device, precision and the rest; every field has a default.
-        progress: called as ``progress(network, stage, signature)`` when a "capture", "convert" or "compile" starts,
-            and with "ready" when the network can be called.
+        settings: see :class:`ov_backend.Settings`; every field has a default.
+        progress: called as ``progress(network, stage, signature)`` when a "capture", "convert" or "compile" begins, and with
+            "ready" at the end.
 
     Raises:
         SettingsError: there is no network in ``target``.
-        DeviceError: the device is not there, or cannot compute in that precision.
+        DeviceError: the device does not exist, or cannot compute in that precision.
         PatchError: a network is accelerated already.
     """
     return Accelerated(target, settings or Settings(), progress)
 
 
 def _with_tensor_timestep(network: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """diffusers' networks take a timestep as tensor or Python number alike; a number would be a new graph at every step."""
+    """``network``, with a timestep that is a Python number turned into a tensor; a number would need a graph per step."""
     signature = inspect.signature(forward)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -138,23 +138,23 @@ def _with_tensor_timestep(network: Callable[..., Any], forward: Callable[..., An
 
 
 def networks_of(target: Any) -> dict[str, torch.nn.Module]:
-    """The networks of a pipeline by role, or the given dict, checked.
+    """The networks of a pipeline by role, or those of a dict.
 
     Raises:
-        SettingsError: there is none, or a value is no module.
+        SettingsError: there is no network, or a value of the dict is no module.
     """
     if isinstance(target, Mapping):
         for name, module in target.items():
             if not isinstance(module, torch.nn.Module):
                 raise SettingsError(f"{name!r} is a {type(module).__name__}; accelerate takes torch modules by name.")
-        found = dict(target)
+        networks = dict(target)
     else:
-        found = {role: module for role, path in ROLES if isinstance(module := _attribute(target, path), torch.nn.Module)}
-    if not found:
+        networks = {role: module for role, path in ROLES if isinstance(module := _attribute(target, path), torch.nn.Module)}
+    if not networks:
         raise SettingsError(
             f"{type(target).__name__} holds no network to accelerate; give a diffusers pipeline or a dict of name to module."
         )
-    return found
+    return networks
 
 
 def _attribute(target: Any, path: str) -> Any:

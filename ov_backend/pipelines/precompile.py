@@ -1,7 +1,7 @@
-"""Getting ready ahead: sizes that will be wanted are captured, converted and compiled before they are.
+"""Precompile: capture, convert and compile networks for picture sizes before these are needed.
 
-The host's own way of making a picture is rehearsed, one step of it, with networks that get ready and compute nothing
-(:mod:`ov_backend.engine.warmup`): what they are called with is then exactly what it will be later.
+The host generates a picture in one step as a warm-up (:mod:`ov_backend.engine.warmup`): the networks are compiled and compute
+nothing. So they are called exactly as they will be later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from ov_backend.engine.warmup import warming_up
 from ov_backend.errors import Interrupted, SettingsError
 
-#: Width and height in pixels, and pictures at once.
+#: Width and height in pixels, and the number of pictures at once.
 Size = tuple[int, int, int]
 
 
@@ -27,17 +27,17 @@ def precompile(
     done: Callable[[Size], None] = lambda size: None,
     cancel: Callable[[], bool] = lambda: False,
 ) -> list[Size]:
-    """Make every network that ``generate`` calls ready for every size.
+    """Compile every network that ``generate`` calls, for every size.
 
     Args:
-        sizes: what to make ready for.
-        generate: makes a picture of one size, in as few steps as it can; its result is thrown away.
-        begin: told of each size before anything is made for it.
-        done: told of each size that is ready.
-        cancel: once true, the wait ends within a second; what was begun goes on in the background.
+        sizes: to compile for.
+        generate: generates pictures of one size, in as few steps as it can; the result is not used.
+        begin: called before each size.
+        done: called after each size.
+        cancel: once it returns true, this function returns within a second; a running compile goes on in the background.
 
     Returns:
-        The sizes that are ready.
+        The sizes that are compiled.
     """
     ready: list[Size] = []
     with warming_up(cancel):
@@ -49,7 +49,7 @@ def precompile(
                 generate(size)
             except Interrupted:
                 break
-            if cancel():  # a host may take an interruption for the end of its picture
+            if cancel():  # a host may end its generation without an error when it is interrupted
                 break
             ready.append(size)
             done(size)
@@ -57,26 +57,27 @@ def precompile(
 
 
 def every(sizes: Iterable[tuple[int, int]], batches: Iterable[int] = (1,)) -> list[Size]:
-    """Every pair of a width and height and a number of pictures, none of them twice, in the order given."""
+    """Every combination of a width and height with a number of pictures, each once, in order."""
     batches = tuple(batches)
     return list(dict.fromkeys((width, height, batch) for width, height in sizes for batch in batches))
 
 
 def generator_of(pipe: Any, arguments: Mapping[str, Any] | None = None) -> Callable[[Size], Any]:
-    """How a diffusers pipeline makes a picture of one size, in one step; ``generate`` for :func:`precompile`.
+    """A function that runs a diffusers pipeline for one size, in one step; it is ``generate`` for :func:`precompile`.
 
     Args:
-        pipe: a pipeline that makes pictures of a prompt, and of a picture or a mask where it asks for them.
-        arguments: more for its call, or others: what changes how networks are called, such as ``guidance_scale``.
+        pipe: a pipeline that generates pictures from a prompt, and from a picture or a mask if it takes them.
+        arguments: added to its call, or replacing others: those that change how networks are called, such as
+            ``guidance_scale``.
 
     Raises:
         SettingsError: ``pipe`` is no pipeline that can be called with a prompt.
     """
     try:
-        takes = inspect.signature(type(pipe).__call__).parameters
+        parameters = set(inspect.signature(type(pipe).__call__).parameters)
     except (AttributeError, ValueError):
-        takes = {}  # type: ignore[assignment]
-    if "prompt" not in takes or isinstance(pipe, torch.nn.Module):
+        parameters = set()
+    if "prompt" not in parameters or isinstance(pipe, torch.nn.Module):
         raise SettingsError(
             f"{type(pipe).__name__} is no pipeline that makes pictures of a prompt; give generate=, a function that calls"
             " the networks for one (width, height, batch)."
@@ -85,18 +86,18 @@ def generator_of(pipe: Any, arguments: Mapping[str, Any] | None = None) -> Calla
     def generate(size: Size) -> Any:
         width, height, batch = size
         picture = torch.zeros(1, 3, height, width)
-        given: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "prompt": "",
             "width": width,
             "height": height,
             "num_images_per_prompt": batch,
             "num_inference_steps": 1,
-            "strength": 1.0,  # all of that one step
+            "strength": 1.0,  # else image-to-image may run no step
             "image": picture,
             "mask_image": torch.ones(1, 1, height, width),
-            "generator": torch.Generator().manual_seed(0),  # the process's own goes on where it was
+            "generator": torch.Generator().manual_seed(0),  # leaves the state of the global generator as it is
             "output_type": "pt",
         }
-        return pipe(**{**{name: value for name, value in given.items() if name in takes}, **(arguments or {})})
+        return pipe(**{**{name: value for name, value in defaults.items() if name in parameters}, **(arguments or {})})
 
     return generate

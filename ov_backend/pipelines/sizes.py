@@ -1,4 +1,4 @@
-"""Sizes of pictures: which can be made, how they are written, and which a checkpoint was trained for."""
+"""Picture sizes: their bounds, their notation, and the size that a checkpoint was trained for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from ov_backend.errors import SettingsError
 
-#: Bounds of width and height in pixels, and what both must be multiples of: a latent has 8 pixels a side.
+#: Bounds of width and height in pixels, and their common divisor: a latent covers 8 x 8 pixels.
 SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
-#: The most pictures at once.
+#: The largest number of pictures at once.
 MAX_BATCH = 16
 
-#: How many times the pixels of the trained size, or a fraction of them, still make sense of a prompt as a rule.
+#: Pictures within these bounds usually come out well: number of pixels relative to the trained size, and aspect ratio.
 _MOST, _LEAST, _LONGEST = 2.0, 0.5, 2.0
 
 
@@ -22,13 +22,13 @@ def own_size(pipe: Any) -> tuple[int, int]:
 
 
 def size_hint(pipe: Any, width: int, height: int) -> str:
-    """One sentence where a size is far from the trained one, else ""."""
-    own = own_size(pipe)
-    share = width * height / (own[0] * own[1])
+    """A warning if a size is far from the trained one, else ""."""
+    trained = own_size(pipe)
+    share = width * height / (trained[0] * trained[1])
     if _LEAST <= share <= _MOST and max(width, height) <= _LONGEST * min(width, height):
         return ""
     return (
-        f"This checkpoint was made for {own[0]}x{own[1]}; at {width}x{height} things may repeat or fall apart."
+        f"This checkpoint was made for {trained[0]}x{trained[1]}; at {width}x{height} things may repeat or fall apart."
         " Sizes close to its own are better."
     )
 
@@ -37,7 +37,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """Read ``512x768`` or ``512``, width first.
 
     Raises:
-        SettingsError: it is no size of a picture; the message says what would do.
+        SettingsError: the text is no picture size; the message says what is expected.
     """
     sides = [side.strip() for side in text.lower().split("x")]
     if len(sides) not in (1, 2) or not all(side.isdecimal() and len(side) < 6 for side in sides):
@@ -46,10 +46,10 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def check_size(width: int, height: int) -> tuple[int, int]:
-    """The size itself, if a picture of it can be made.
+    """Check a picture size and return it.
 
     Raises:
-        SettingsError: it cannot; the message says what is expected.
+        SettingsError: a side is out of bounds; the message says what is expected.
     """
     for side in (width, height):
         if side % MULTIPLE or not SMALLEST <= side <= LARGEST:

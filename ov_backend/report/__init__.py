@@ -1,1 +1,1 @@
-"""How much of a model runs in OpenVINO."""
+"""Reports on how much of a model runs in OpenVINO."""

@@ -1,7 +1,7 @@
-"""How much of a model runs in OpenVINO: coverage, operators that do not and where they come from, FLOPs and bytes.
+"""How much of a model runs in OpenVINO: coverage, unsupported operators and their source lines, FLOPs and bytes.
 
-:func:`of_module` traces a whole module, as the engine does; :mod:`ov_backend.dynamo.explain` goes through Dynamo. Either way
-every partition is really converted, so that the figures are those of a real run; nothing is compiled.
+:func:`of_module` traces a whole module, as the engine does; :mod:`ov_backend.dynamo.explain` uses Dynamo. Both convert every
+partition, so that the figures are those of a real run; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
 from ov_backend.fx_utils import is_getitem, operators, placeholders
 from ov_backend.guards.signature import Binder
 from ov_backend.guards.weights import weights_of
-from ov_backend.report import svg as report_svg
 from ov_backend.report.flops import byte_size, flops_of, traffic_of
-from ov_backend.report.svg import engineering
+from ov_backend.report.svg import draw, engineering
 from ov_backend.settings import Settings, operator_name
 
 
@@ -34,9 +33,9 @@ class Unsupported:
 
     Attributes:
         operator: ``aten.name.overload``.
-        count: how often it stands in the graph.
-        reason: why it stays.
-        lines: where the model's code calls it, as ``file:line: code``.
+        count: number of occurrences in the graph.
+        reason: why it stays in PyTorch.
+        lines: where the model calls it, as ``file:line: code``.
     """
 
     operator: str
@@ -47,14 +46,14 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Part:
-    """A run of operators on one side.
+    """A partition: consecutive operators that run in the same place.
 
     Attributes:
         where: "OpenVINO" or "PyTorch".
-        operators: how many there are.
+        operators: their number.
         flops: an estimate.
-        bytes: an estimate.
-        names: the operators, each once, the most frequent first.
+        bytes: an estimate of the bytes read and written.
+        names: the distinct operators, the most frequent first.
     """
 
     where: str
@@ -66,14 +65,14 @@ class Part:
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One graph.
+    """The report on one graph.
 
     Attributes:
         name: as in the statistics.
-        operators: how many there are.
-        percent: share of them that runs in OpenVINO.
-        unsupported: those that do not.
-        parts: the partitions, in the order they run.
+        operators: their number.
+        percent: share of the operators that run in OpenVINO.
+        unsupported: the operators that stay in PyTorch.
+        parts: the partitions, in the order of execution.
         weight_bytes: size of the weights.
         reason: why the graph cannot be converted at all, or "".
     """
@@ -88,16 +87,16 @@ class GraphReport:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of all matrix products and convolutions."""
+        """Estimated multiplications and additions of all matrix products and convolutions."""
         return sum(part.flops for part in self.parts)
 
     @property
     def bytes(self) -> int:
-        """What all operators read and write, each by itself."""
+        """Estimated bytes that the operators read and write."""
         return sum(part.bytes for part in self.parts)
 
     def text(self) -> str:
-        """A few lines to read."""
+        """A summary in a few lines."""
         inside = sum(part.where == "OpenVINO" for part in self.parts)
         counts = _counted(self.operators, "operator"), _counted(inside, "partition")
         head = f"{self.name}: {counts[0]}, {self.percent:.4g} % in OpenVINO, {counts[1]}"
@@ -105,50 +104,50 @@ class GraphReport:
         lines = [f"{head}, {amounts}"]
         if self.reason:
             lines.append(f"    in PyTorch as a whole: {self.reason}")
-        for one in self.unsupported:
-            lines.append(f"    in PyTorch: {one.count} x {one.operator}: {one.reason}")
-            lines += [f"        {line}" for line in one.lines]
+        for unsupported in self.unsupported:
+            lines.append(f"    in PyTorch: {unsupported.count} x {unsupported.operator}: {unsupported.reason}")
+            lines += [f"        {line}" for line in unsupported.lines]
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Every graph of a model, and where the model breaks into several."""
+    """The reports on all graphs of a model, and its graph breaks."""
 
     graphs: tuple[GraphReport, ...]
     breaks: tuple[str, ...] = field(default=())
 
     @property
     def percent(self) -> float:
-        """Share of all operators that run in OpenVINO."""
+        """Share of all operators that run in OpenVINO, in percent."""
         total = sum(graph.operators for graph in self.graphs)
         return 100.0 if not total else sum(graph.percent * graph.operators for graph in self.graphs) / total
 
     def text(self) -> str:
-        """To read in a terminal."""
-        counts = ", ".join(_counted(len(what), name) for what, name in ((self.graphs, "graph"), (self.breaks, "graph break")))
+        """A summary for the terminal."""
+        counts = f"{_counted(len(self.graphs), 'graph')}, {_counted(len(self.breaks), 'graph break')}"
         head = f"{counts}, {self.percent:.4g} % of the operators in OpenVINO"
-        return "\n".join([head, *(graph.text() for graph in self.graphs), *(f"graph break: {one}" for one in self.breaks)])
+        return "\n".join([head, *(graph.text() for graph in self.graphs), *(f"graph break: {place}" for place in self.breaks)])
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dict, for JSON."""
-        graphs_ = [{**asdict(graph), "flops": graph.flops, "bytes": graph.bytes} for graph in self.graphs]
-        return {"percent": self.percent, "graphs": graphs_, "breaks": list(self.breaks)}
+        """The report as a dict, for JSON."""
+        graphs = [{**asdict(graph), "flops": graph.flops, "bytes": graph.bytes} for graph in self.graphs]
+        return {"percent": self.percent, "graphs": graphs, "breaks": list(self.breaks)}
 
     def json(self) -> str:
-        """As JSON."""
+        """The report as JSON."""
         return json.dumps(self.as_dict(), indent=2)
 
     def svg(self) -> str:
-        """A picture of the partitions."""
-        return report_svg.draw(self.as_dict())
+        """A drawing of the partitions, as an SVG document."""
+        return draw(self.as_dict())
 
     def __str__(self) -> str:
         return self.text()
 
 
 def of_module(name: str, module: torch.nn.Module, *args: Any, settings: Settings | None = None, **kwargs: Any) -> GraphReport:
-    """Report on a whole module, traced as the engine traces it; nothing is computed, the weights may be uninitialised."""
+    """Report on a whole module, traced as by the engine; nothing is computed, and the weights may be uninitialised."""
     weights = weights_of(module)
     call = Binder(module.forward)(args, kwargs)
     names = [spec.name for spec in call.signature.tensors]
@@ -170,8 +169,8 @@ def of_captured(name: str, captured: Captured, settings: Settings) -> GraphRepor
         return GraphReport(name, 0, 100.0, (), (), size)
     except ConversionError as error:
         gm = compiler.lowered(captured, settings)
-        all_of_it = partitioning.coverage(gm, dict.fromkeys(operators(gm), str(error)))
-        return GraphReport(name, all_of_it.total, 0.0, (), (_part("PyTorch", operators(gm)),), size, str(error))
+        total = partitioning.coverage(gm, dict.fromkeys(operators(gm), str(error))).total
+        return GraphReport(name, total, 0.0, (), (_part("PyTorch", operators(gm)),), size, str(error))
     coverage = compilation.program.coverage
     unsupported = [
         Unsupported(op, count, coverage.reasons[op], tuple(lines.get(op, ())))
@@ -182,7 +181,7 @@ def of_captured(name: str, captured: Captured, settings: Settings) -> GraphRepor
 
 
 def _lines(gm: GraphModule) -> dict[str, list[str]]:
-    """Where the model's code calls each operator."""
+    """The lines of the model's code that call each operator."""
     lines = {str(node.target): list[str]() for node in gm.graph.nodes}
     for node in gm.graph.nodes:
         line = _source(node)
@@ -211,14 +210,15 @@ def _parts(compilation: compiler.Compilation) -> Iterator[Part]:
 
 def _part(where: str, nodes: Sequence[Node]) -> Part:
     names = Counter(operator_name(node.target) for node in nodes)
-    return Part(where, len(nodes), sum(map(flops_of, nodes)), sum(map(traffic_of, nodes)), tuple(n for n, _ in names.most_common()))
+    flops, traffic = sum(map(flops_of, nodes)), sum(map(traffic_of, nodes))
+    return Part(where, len(nodes), flops, traffic, tuple(name for name, _ in names.most_common()))
 
 
 def _source(node: Node) -> str:
-    """``file:line: code`` of the innermost line of the model's own code."""
-    found = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', str(node.meta.get("stack_trace") or ""))
-    return "{}:{}: {}".format(*found[-1]) if found else ""
+    """The innermost line of the model's code that calls a node, as ``file:line: code``, or ""."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', str(node.meta.get("stack_trace") or ""))
+    return "{}:{}: {}".format(*frames[-1]) if frames else ""
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""Estimates from shapes alone: floating point operations, and bytes read and written."""
+"""Estimates from shapes: floating-point operations, and bytes read and written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ov_backend.tensors import nested_tensors
 
 
 def flops_of(node: Node) -> int:
-    """Floating point operations of one operator, by PyTorch's own counter."""
+    """Floating-point operations of one operator, from PyTorch's flop counter."""
     from torch.utils import flop_counter
 
     registry: Mapping[Any, Any] = getattr(flop_counter, "flop_registry", None) or flop_counter.flop_mapping
@@ -26,8 +26,8 @@ def flops_of(node: Node) -> int:
     if rule is None or value is None:
         return 0
     shapes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: _shape(n.meta.get("val")))
-    named = "out_val" if hasattr(rule, "__wrapped__") else "out_shape"  # since torch 2.2 the rules take the result
-    return int(rule(*shapes[0], **shapes[1], **{named: _shape(value)}))
+    keyword = "out_val" if hasattr(rule, "__wrapped__") else "out_shape"  # renamed in torch 2.2
+    return int(rule(*shapes[0], **shapes[1], **{keyword: _shape(value)}))
 
 
 def _shape(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The partitions of a model as a picture: one column for each graph, one box for each partition, in the order they run."""
+"""Draws the partitions of a model: a column for each graph, a box for each partition, in the order of execution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 _WIDTH, _GAP, _TOP, _BETWEEN = 264, 36, 64, 16
 _IN_A_ROW = 4
-#: Letters of 12 pixels that fit into a box, and into a line of the list at the foot.
+#: Number of letters of 12 pixels that fit into a box, and into a line of the list at the bottom.
 _IN_A_BOX, _IN_A_LINE = 38, 120
 _LINE = 16
 _FILL = {"OpenVINO": "#1f5fae", "PyTorch": "#b3470f"}
@@ -19,7 +19,7 @@ def draw(report: Mapping[str, Any]) -> str:
     """An SVG document.
 
     Args:
-        report: what :meth:`ov_backend.report.coverage.Report.as_dict` gives.
+        report: the result of :meth:`ov_backend.report.coverage.Report.as_dict`.
     """
     graphs, breaks = report["graphs"], report["breaks"]
     y, lines = _TOP, list[str]()
@@ -33,8 +33,8 @@ def draw(report: Mapping[str, Any]) -> str:
     height = y + len(foot) * _LINE + 8
     columns = min(_IN_A_ROW, max(1, len(graphs)))
     width = max(columns * (_WIDTH + _GAP) + _GAP, 2 * _GAP + 7 * min(_IN_A_LINE, max(map(len, foot), default=0)), 420)
-    breaking = "1 graph break" if len(breaks) == 1 else f"{len(breaks)} graph breaks"
-    title = f"{report['percent']:.4g} % of the operators in OpenVINO, {breaking}"
+    count = "1 graph break" if len(breaks) == 1 else f"{len(breaks)} graph breaks"
+    title = f"{report['percent']:.4g} % of the operators in OpenVINO, {count}"
     body = "\n".join(lines)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -45,7 +45,7 @@ def draw(report: Mapping[str, Any]) -> str:
 
 
 def engineering(value: float) -> str:
-    """A number with a unit's prefix: ``12.47 G``."""
+    """A number with a metric prefix: ``12.47 G``."""
     for unit in ("", "k", "M", "G", "T"):
         if value < 1000:
             return f"{value:.4g} {unit}"
@@ -68,12 +68,12 @@ def _column(graph: Mapping[str, Any], x: int, y: int) -> Iterator[str]:
         yield f'<text x="{x}" y="{y + 22 + i * _LINE}"{bold}>{_cut(text, _IN_A_BOX + 4)}</text>'
     y += _head_height(graph)
     for i, part in enumerate(graph["parts"]):
-        height, written = _height(part), _texts(part)
+        height, texts = _height(part), _texts(part)
         if i:
             yield f'<path d="M{x + _WIDTH // 2} {y - _BETWEEN + 2} v10 m-4 -4 l4 4 l4 -4" stroke="#555" fill="none"/>'
         yield f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{height}" rx="5" fill="{_FILL[part["where"]]}"/>'
-        first = y + (height - len(written) * _LINE) // 2 + 12
-        for line, text in enumerate(written):
+        first = y + (height - len(texts) * _LINE) // 2 + 12
+        for line, text in enumerate(texts):
             bold = ' font-weight="bold"' if not line else ""
             yield f'<text x="{x + 10}" y="{first + line * _LINE}" fill="white"{bold}>{_cut(text, _IN_A_BOX)}</text>'
         y += height + _BETWEEN
@@ -98,11 +98,11 @@ def _height(part: Mapping[str, Any]) -> int:
 
 
 def _texts(part: Mapping[str, Any]) -> Sequence[str]:
-    """What is written into a box: where, how much, and for PyTorch also what."""
+    """The lines of a box: place and number of operators, in PyTorch also their names, and amounts."""
     amounts = f"{engineering(part['flops'])}FLOP, {engineering(part['bytes'])}B"
     names = [name.removeprefix("aten.").removesuffix(".default") for name in part["names"]]
-    what = [", ".join(names)] if part["where"] == "PyTorch" else []
-    return [f"{part['where']}: {_operators(part['operators'])}", *what, amounts]
+    listed = [", ".join(names)] if part["where"] == "PyTorch" else []
+    return [f"{part['where']}: {_operators(part['operators'])}", *listed, amounts]
 
 
 def _operators(count: int) -> str:

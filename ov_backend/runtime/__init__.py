@@ -1,1 +1,1 @@
-"""Weights are bound to a model; the compiled result answers calls."""
+"""Binds weights to a model, compiles it, and runs it."""

@@ -1,7 +1,7 @@
-"""Bind, compile, call: a graph without weights plus live weights becomes something that runs.
+"""Binds live weights to a weightless model, compiles it, and runs it.
 
-Binding replaces every slot by a constant over the memory of the live tensor; compiling lets the device lay the weights
-out for itself. From then on the result belongs to these weights, and whoever holds it must know when they change.
+Binding replaces every slot by a constant that shares the memory of the live tensor; while compiling, the device repacks the
+weights for itself. The result is valid for these weights only, and its owner must notice when they change.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import torch
 
 from ov_backend import devices, transformations
 from ov_backend.conversion.converter import WeightlessModel, parameter_name
-from ov_backend.errors import InputMismatch
+from ov_backend.errors import InputMismatch, last_line
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, constant, share
 from ov_backend.transformations.convert_precision import Backing, narrower, retype
 
 log = logging.getLogger(__name__)
 
-#: Weights below this size are copied when bound. Devices keep reading such constants where they lie, so that a weight
-#: that is written in place would reach into a graph compiled before; larger ones are repacked at compile time.
+#: Weights below this size are copied when bound. Devices go on reading such small constants in place, so that an in-place
+#: write to a weight would change the results of graphs compiled before; larger weights are repacked at compile time.
 COPY_BELOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds that it took to make one compiled graph; ``imported`` where it came from the blob cache instead."""
+    """Seconds to bind and compile one graph, or to import it from the blob cache."""
 
     bind: float = 0.0
     compile: float = 0.0
@@ -46,8 +46,8 @@ class Timings:
 class CompiledGraph:
     """One graph, bound to its weights and compiled for one device.
 
-    ``weights`` and their backing are held because the device may go on reading them where they lie. Calls take the inputs
-    in the order of ``inputs`` and return tensors that the caller owns.
+    ``weights`` and their backing are kept alive because the device may go on reading them in place. Calls take the inputs in
+    the order of ``inputs`` and return tensors that the caller owns.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -68,39 +68,39 @@ class CompiledGraph:
         Raises:
             InputMismatch: a tensor has another shape or dtype than the graph was compiled for.
         """
-        given = self._checked(tensors)
-        open_ended = any(spec.dynamic for spec in self.outputs)
-        results = [] if open_ended else self._empty()
+        arguments = self._checked(tensors)
+        dynamic = any(spec.dynamic for spec in self.outputs)
+        results = [] if dynamic else self._empty()
         with self._lock:  # a request serves one caller at a time
             for port, i in self._ports:
-                self._request.set_input_tensor(port, share(given[i]))
+                self._request.set_input_tensor(port, share(arguments[i]))
             for i, result in enumerate(results):
                 self._request.set_output_tensor(i, share(result))
             self._request.start_async()
             self._request.wait()
-            if open_ended:
+            if dynamic:
                 results = self._copied()
         return self._returned(results, tensors)
 
     def blank(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What a call returns, without computing it: zeros of the same shapes and dtypes."""
+        """Zeros of the shapes and dtypes that a call returns; nothing is computed unless a shape is dynamic."""
         self._checked(tensors)
         if any(spec.dynamic for spec in self.outputs):
-            return self(tensors)  # the shapes are not known before
+            return self(tensors)  # the shapes are only known afterwards
         return self._returned([result.zero_() for result in self._empty()], tensors)
 
     def _empty(self) -> list[torch.Tensor]:
         return [torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype]) for spec in self.outputs]
 
     def _copied(self) -> list[torch.Tensor]:
-        """The device's own outputs, whose shapes only it knows, as tensors of the caller's."""
+        """Copies of the device's outputs, whose shapes are known only after the run."""
         results = []
         for i, spec in enumerate(self.outputs):
-            found = self._request.get_output_tensor(i)
-            if not spec.takes(tuple(found.shape)):
-                raise InputMismatch(f"Output {i} is {list(found.shape)}; the graph was made for {list(spec.shape)}.")
-            result = torch.empty(tuple(found.shape), dtype=FROM_NAME[spec.dtype])
-            found.copy_to(share(result))
+            output = self._request.get_output_tensor(i)
+            if not spec.takes(tuple(output.shape)):
+                raise InputMismatch(f"Output {i} is {list(output.shape)}; the graph was compiled for {list(spec.shape)}.")
+            result = torch.empty(tuple(output.shape), dtype=FROM_NAME[spec.dtype])
+            output.copy_to(share(result))
             results.append(result)
         return results
 
@@ -111,28 +111,28 @@ class CompiledGraph:
     def _checked(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if len(tensors) != len(self.inputs):
             raise InputMismatch(f"{len(tensors)} inputs given; the compiled graph takes {len(self.inputs)}.")
-        given = []
+        arguments = []
         for spec, tensor in zip(self.inputs, tensors):
             if not spec.takes(tensor.shape) or tensor.dtype is not FROM_NAME[spec.dtype]:
                 raise InputMismatch(
                     f"Input {spec.name} is {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; the graph was"
                     f" compiled for {spec.dtype}{list(spec.shape)}. A new shape needs a graph of its own."
                 )
-            given.append(tensor.detach().contiguous())
-        return given
+            arguments.append(tensor.detach().contiguous())
+        return arguments
 
 
 class BlobEntry(Protocol):
-    """Where the device's own form of a bound graph is kept between processes; see :mod:`ov_backend.cache.blobs`."""
+    """One compiled graph's entry in the blob cache; see :mod:`ov_backend.cache.blobs`."""
 
     def load(self) -> bytes | None:
-        """The stored form, or None."""
+        """The stored blob, or None."""
 
     def save(self, data: bytes) -> None:
-        """Store it."""
+        """Store the blob."""
 
     def remove(self) -> None:
-        """Remove what cannot be used."""
+        """Remove a blob that cannot be used."""
 
 
 def bind_and_compile(
@@ -141,14 +141,14 @@ def bind_and_compile(
     """Bind live weights to a graph and compile it.
 
     Args:
-        graph: the graph; it is left as it is.
+        graph: the weightless model; it is not changed.
         weights: the live tensors by slot name, in the host's memory.
         settings: device, precision and OpenVINO properties.
-        blob_entry: where the compiled form may be found, and is stored otherwise.
+        blob_entry: the blob is imported from there if it exists, and exported to there otherwise.
 
     Raises:
         InputMismatch: a weight is missing or has another shape or dtype than its slot.
-        DeviceError: the device is not there or cannot compute in that precision.
+        DeviceError: the device does not exist, or cannot compute in that precision.
     """
     devices.check(settings)
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
@@ -193,14 +193,14 @@ def _compile(
         model = bind(graph, live)
     bound = time.perf_counter()
     compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
-    # what the device needs of the constants is in the compiled model; the bound model goes with this frame
+    # the compiled model holds all that the device needs of the constants; the bound model is freed on return
     return compiled, backing, Timings(bind=bound - start, compile=time.perf_counter() - bound)
 
 
 def _in_computed_type(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
 ) -> tuple[ov.Model, Backing] | None:
-    """The bound graph in the type that the CPU device computes in, where the weights are narrower or of the other half."""
+    """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
     types = narrower(list(live.values()), precision)
     if types is None:
         return None
@@ -211,13 +211,13 @@ def _in_computed_type(
     try:
         retype(model, *types)
     except RuntimeError as error:
-        log.info("A graph keeps its %s weights twice: %s.", types[0], str(error).strip().splitlines()[-1])
+        log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
         return None
     return model, backing
 
 
 def _import(blob_entry: BlobEntry, settings: Settings) -> tuple[ov.CompiledModel, Timings] | None:
-    """What another process compiled, if it is there and the device still takes it."""
+    """The compiled model from the blob cache, if there is one and the device accepts it."""
     start = time.perf_counter()
     data = blob_entry.load()
     if data is None:
@@ -225,17 +225,16 @@ def _import(blob_entry: BlobEntry, settings: Settings) -> tuple[ov.CompiledModel
     try:
         compiled = devices.core().import_model(data, settings.device, devices.compile_config(settings))
     except RuntimeError as error:
-        lines = str(error).strip().splitlines() or ["no message"]
-        log.warning("Ignoring a stored blob: %s. It will be made anew.", lines[-1].strip().rstrip("."))
+        log.warning("Ignoring a stored blob: %s. It will be compiled again.", last_line(error).rstrip("."))
         blob_entry.remove()
         return None
     return compiled, Timings(imported=time.perf_counter() - start)
 
 
 def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
-    """A copy of the graph's model in which every slot is a constant over the weight's memory.
+    """A copy of the graph's model in which every slot is a constant that shares the weight's memory.
 
-    The memory must stay alive as long as the model or anything compiled from it.
+    The memory must stay alive as long as the model and anything compiled from it.
     """
     model = graph.model.clone()
     slots = {f"slot_{i}": spec for i, spec in enumerate(graph.slots)}
@@ -260,7 +259,7 @@ def _weight(spec: TensorSpec, weights: Mapping[str, torch.Tensor]) -> torch.Tens
         raise InputMismatch(f"The weight {spec.name} is missing; the graph needs {spec}.")
     if tuple(tensor.shape) != spec.shape or tensor.dtype is not FROM_NAME[spec.dtype]:
         raise InputMismatch(f"The weight {spec.name} is {tensor.dtype}{list(tensor.shape)}; the graph needs {spec}.")
-    return tensor.detach()  # holds the memory itself: the owner may put other memory under the same tensor
+    return tensor.detach()  # keeps this memory alive: the owner may give the tensor other memory
 
 
 def _input_name(port: ov.ConstOutput) -> str:

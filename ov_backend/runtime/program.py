@@ -1,6 +1,6 @@
-"""A program: one captured graph as OpenVINO subgraphs and whatever stays in PyTorch between them.
+"""A program: one captured graph as OpenVINO subgraphs, and the operators that stay in PyTorch between them.
 
-Usually that is one subgraph and nothing else. A program holds no weights; :meth:`Program.compile` binds them.
+Usually there is one subgraph only. A program holds no weights; :meth:`Program.compile` binds them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ov_backend.settings import Settings
 
 @dataclass(frozen=True)
 class Program:
-    """What a captured graph became.
+    """A captured graph, converted and without weights.
 
     Attributes:
-        outer: the graph that calls the subgraphs, or None when one subgraph is everything.
-        models: the subgraphs, by the name of the submodule they stand for.
+        outer: the graph that calls the subgraphs, or None if one subgraph is the whole program.
+        models: the subgraphs, by the name of the submodule that they replace.
         slots: names of the weights, in the order of the outer graph's placeholders.
-        coverage: how much of it runs in OpenVINO.
+        coverage: which operators run in OpenVINO.
     """
 
     outer: GraphModule | None
@@ -37,7 +37,7 @@ class Program:
 
     @classmethod
     def single(cls, model: WeightlessModel) -> Program:
-        """The program that is one model and nothing else."""
+        """A program of one model."""
         operators = sum(op.get_type_name() not in ("Parameter", "Constant", "Result") for op in model.model.get_ops())
         return cls(None, {"": model}, tuple(spec.name for spec in model.slots), Coverage(operators, {}, {}))
 
@@ -52,7 +52,7 @@ class Program:
         Args:
             weights: the live tensors by slot name.
             settings: device, precision and OpenVINO properties.
-            blob_entry: where a subgraph's compiled form is on disk, by its name; None keeps none.
+            blob_entry: a subgraph's entry in the blob cache, by the subgraph's name; None uses no blob cache.
         """
         parts = {
             name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name))
@@ -62,7 +62,7 @@ class Program:
 
 
 class CompiledProgram:
-    """A program that runs: ``(inputs) -> flat outputs``, both lists of tensors."""
+    """A program with its weights, compiled: ``(inputs) -> flat outputs``, both lists of tensors."""
 
     def __init__(self, program: Program, parts: Mapping[str, CompiledGraph], weights: Mapping[str, torch.Tensor]) -> None:
         self.parts = dict(parts)
@@ -71,11 +71,11 @@ class CompiledProgram:
         self._run = next(iter(parts.values())) if program.outer is None else _outer(program, self.parts, weights)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run once; the results are the caller's."""
+        """Run once; the caller owns the results."""
         return self._run(inputs)
 
     def blank(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What a call returns, as zeros and without computing it where no operator stays in PyTorch."""
+        """Zeros of the shapes and dtypes that a call returns; a program with operators in PyTorch is run instead."""
         return self._run.blank(inputs) if isinstance(self._run, CompiledGraph) else self._run(inputs)
 
 
@@ -94,7 +94,7 @@ def _outer(
 
 
 class _Subgraph(torch.nn.Module):
-    """A compiled subgraph in the place of the submodule it was made from; weights among the arguments are dropped."""
+    """A compiled subgraph that replaces its submodule; weights among the arguments are ignored."""
 
     def __init__(self, part: CompiledGraph, inputs: Sequence[int], single: bool) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Subgraph(torch.nn.Module):
 
 
 def _submodules(program: Program, parts: Mapping[str, CompiledGraph]) -> dict[str, Any]:
-    """What the outer graph finds under each name: constants, compiled subgraphs, and submodules that stay in PyTorch."""
+    """The attributes of the outer graph by name: constants, compiled subgraphs, and submodules that stay in PyTorch."""
     assert program.outer is not None
     slots = set(placeholders(program.outer)[: len(program.slots)])
     attributes: dict[str, Any] = {}

@@ -90,9 +90,9 @@ def test_it_is_off_for_the_cpu_unless_asked_for(strict: Strict) -> None:
         settings = strict(blob_cache=choice)
         used(settings)
         assert blobs(settings) == []
-    assert not blob_cache.wanted(strict(blob_cache="on", model_caching=False))
-    assert not blob_cache.wanted(strict(blob_cache="on", device="AUTO"))
-    assert blob_cache.wanted(strict(blob_cache="on"))
+    assert not blob_cache.enabled(strict(blob_cache="on", model_caching=False))
+    assert not blob_cache.enabled(strict(blob_cache="on", device="AUTO"))
+    assert blob_cache.enabled(strict(blob_cache="on"))
     assert devices.exports("CPU")
 
 
