@@ -1,4 +1,4 @@
-"""Lowering: small passes over a captured ATen graph, each ``(gm) -> gm`` in a file of its own, in this order."""
+"""Lowering: small passes over a captured ATen graph, each ``(gm) -> gm`` in a file of its own, run in the order of ``PASSES``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PASSES: tuple[Pass, ...] = (
 
 
 def lower(gm: GraphModule) -> GraphModule:
-    """Run every pass, in order, and leave a graph that is consistent and free of dead code."""
-    for run in PASSES:
-        gm = run(gm)
+    """Run all passes in order, then remove dead code and check the graph."""
+    for run_pass in PASSES:
+        gm = run_pass(gm)
     gm.graph.eliminate_dead_code()
     gm.graph.lint()
     gm.recompile()

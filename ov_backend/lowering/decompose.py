@@ -1,4 +1,4 @@
-"""Take operators apart into smaller ones: those the user names, and those the converter does not know."""
+"""Decompose operators of a captured graph: those that the user names, and those that the converter refuses."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ov_backend.lowering.functionalize import functionalize_intermediates, mutat
 
 
 def decompose(gm: GraphModule, table: Table) -> GraphModule:
-    """The graph traced once more with these decompositions; unchanged if it has none of these operators.
+    """The graph traced again with these decompositions; the graph itself if it has none of these operators.
 
-    A decomposition that writes to a view of its own copy is left out: the write would have no reader, and be lost.
+    A decomposition that writes to a view of its own copy is left out: no node would read what it writes.
     """
-    found = {node.target for node in gm.graph.nodes if node.target in table}
-    if not found:
+    operators = {node.target for node in gm.graph.nodes if node.target in table}
+    if not operators:
         return gm
-    smaller = _retraced(gm, table)
-    if not _writes(smaller):
-        return smaller
-    culprits = {op for op in found if _writes(_retraced(gm, {op: table[op]}))}
-    if culprits < found:
-        smaller = _retraced(gm, {op: rule for op, rule in table.items() if op not in culprits})
-    return gm if _writes(smaller) else smaller
+    decomposed = _retraced(gm, table)
+    if not _writes(decomposed):
+        return decomposed
+    writing = {op for op in operators if _writes(_retraced(gm, {op: table[op]}))}
+    if writing < operators:
+        decomposed = _retraced(gm, {op: rule for op, rule in table.items() if op not in writing})
+    return gm if _writes(decomposed) else decomposed
 
 
 def _writes(gm: GraphModule) -> bool:

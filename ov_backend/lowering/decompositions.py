@@ -1,4 +1,4 @@
-"""How operators are taken apart: those of the backward pass, and those that the user or the converter asks for."""
+"""Decompositions of operators: for the backward pass, for the user's choice, and for what the converter refuses or gets wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 from ov_backend.errors import SettingsError
 
 _aten = torch.ops.aten
-#: The decomposition of each operator that has one.
+#: By operator, the function that computes it with smaller operators.
 Table = Mapping[Any, Callable[..., Any]]
 
 
@@ -36,18 +36,18 @@ def convolution_backward(
         grad: ``[N, K, *out]``.
         x: ``[N, C, *in]``.
         weight: ``[K, C / groups, *kernel]``.
-        output_mask: which of the gradients of x, weight and bias are asked for.
+        output_mask: which gradients are computed: of x, of weight, of bias.
     """
     if transposed:
         return NotImplemented
     spatial = tuple(range(2, x.dim()))
     grad_x = grad_weight = grad_bias = None
     if output_mask[0]:
-        rest = [
+        uncovered = [  # by the windows of the convolution, at the end of each dimension
             x.shape[d] - ((grad.shape[d] - 1) * s - 2 * p + w * (weight.shape[d] - 1) + 1)
             for d, s, p, w in zip(spatial, stride, padding, dilation)
         ]
-        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, rest, groups)
+        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, uncovered, groups)
     if output_mask[1]:
         grad_weight = _weight_gradient(grad, x, weight, stride, padding, dilation, groups)
     if output_mask[2]:
@@ -64,15 +64,15 @@ def _weight_gradient(
     dilation: Sequence[int],
     groups: int,
 ) -> torch.Tensor:
-    """The batch takes the channels' place: every pair of an input and an output channel is correlated."""
+    """Correlate each input channel with each output channel: a convolution in which batch and channels change places."""
     n, outputs, inputs = x.shape[0], grad.shape[1], x.shape[1]
     # [N, G*c, *in] -> [c, G*N, *in]; [N, G*k, *out] -> [G*k, N, *out]
-    moved = (
+    swapped = (
         x.reshape(n, groups, inputs // groups, *x.shape[2:]).transpose(0, 2).reshape(inputs // groups, groups * n, *x.shape[2:])
     )
     kernel = grad.transpose(0, 1)
     zeros = [0] * len(stride)
-    full = _aten.convolution(moved, kernel, None, dilation, padding, stride, False, zeros, groups)  # [c, G*k, *kernel or more]
+    full = _aten.convolution(swapped, kernel, None, dilation, padding, stride, False, zeros, groups)  # [c, G*k, *kernel or more]
     for d in range(2, weight.dim()):
         full = full.narrow(d, 0, weight.shape[d])
     return full.transpose(0, 1).reshape(outputs, *weight.shape[1:])
@@ -88,7 +88,7 @@ def max_pool2d_with_indices_backward(
     ceil_mode: bool,
     indices: torch.Tensor,
 ) -> torch.Tensor:
-    """Every output's gradient goes to the input it was taken from; inputs taken twice get the sum."""
+    """Each output's gradient goes to the input that it is the maximum of; an input with several outputs gets their sum."""
     lead = x.shape[:-2]
     zeros = torch.zeros((*lead, x.shape[-2] * x.shape[-1]), dtype=grad.dtype)
     flat = zeros.scatter_add(-1, indices.reshape(*lead, -1), grad.reshape(*lead, -1))
@@ -97,25 +97,28 @@ def max_pool2d_with_indices_backward(
 
 @functools.lru_cache(maxsize=1)
 def training_decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """What AOTAutograd takes apart: the operators of the backward pass, and what the forward pass saves for them.
+    """The decompositions for AOTAutograd: of the backward pass, and of forward operators that save values for it.
 
-    Operators that OpenVINO has as one stay whole.
+    Operators that OpenVINO has as one are not decomposed.
     """
-    table: dict[Any, Callable[..., Any]] = {op: rule for op, rule in decomposition_table.items() if _wanted(op)}
+    table: dict[Any, Callable[..., Any]] = {op: rule for op, rule in decomposition_table.items() if _is_for_training(op)}
     table[_aten.convolution_backward.default] = convolution_backward
     table[_aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
     return table
 
 
-def _wanted(op: Any) -> bool:
+def _is_for_training(op: Any) -> bool:
     name = str(op).removeprefix("aten.").partition(".")[0]
-    return "backward" in name or name in _APART
+    return "backward" in name or name in _FORWARD
 
 
-#: Operators outside the backward pass that AOTAutograd's graphs are better off without.
-_APART = frozenset(
-    {"_unsafe_view", "_reshape_alias", "native_batch_norm", "_native_batch_norm_legit_functional"}
-    | {
+#: Operators outside the backward pass that are decomposed in AOTAutograd's graphs.
+_FORWARD = frozenset(
+    {
+        "_unsafe_view",
+        "_reshape_alias",
+        "native_batch_norm",
+        "_native_batch_norm_legit_functional",
         "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training",
         "native_layer_norm",
@@ -148,13 +151,13 @@ _APART = frozenset(
 def var_mean(
     x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Variance with any correction, and the mean, over ``dim`` (all dimensions when there is none)."""
+    """Variance with any correction, and the mean, over ``dim`` (over all dimensions if it is None or empty)."""
     dims = [d % x.dim() for d in dim] if dim else list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     mean = x.mean(dims, True)
     squares = (x - mean).square().sum(dims, keepdim)
-    rest = count - (1 if correction is None else correction)
-    return squares * (1 / rest if rest > 0 else math.inf), mean if keepdim else mean.squeeze(dims)
+    divisor = count - (1 if correction is None else correction)
+    return squares * (1 / divisor if divisor > 0 else math.inf), mean if keepdim else mean.squeeze(dims)
 
 
 def _var(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
@@ -166,14 +169,14 @@ def _std(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: b
 
 
 def argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
-    """The first place of the largest value, of integers; OpenVINO's own takes any of several."""
+    """The first position of the largest integer; OpenVINO's own operator takes any of several equal ones."""
     if x.is_floating_point() or not x.dim():
         return NotImplemented
     flat, axis = (x.reshape(-1), 0) if dim is None else (x, dim % x.dim())
     size = flat.shape[axis]
-    places = torch.arange(size, 0, -1, dtype=torch.int32).reshape([-1 if d == axis else 1 for d in range(flat.dim())])
-    found = flat == flat.max(axis, keepdim=True)[0]
-    first = size - (found * places).max(axis, keepdim=keepdim)[0].to(torch.int64)
+    from_end = torch.arange(size, 0, -1, dtype=torch.int32).reshape([-1 if d == axis else 1 for d in range(flat.dim())])
+    is_largest = flat == flat.max(axis, keepdim=True)[0]
+    first = size - (is_largest * from_end).max(axis, keepdim=keepdim)[0].to(torch.int64)
     return first.reshape([1] * x.dim()) if dim is None and keepdim else first
 
 
@@ -183,8 +186,8 @@ def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) ->
     return torch.where(empty, 0.0, torch.softmax(torch.where(empty, 0.0, x), dim, dtype=dtype))
 
 
-#: Operators that OpenVINO gets wrong as a whole and right in parts.
-REQUIRED: dict[Any, Callable[..., Any]] = {
+#: Operators that OpenVINO gets wrong as one operator, and right when they are decomposed.
+OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.var.correction: _var,
     _aten.std.correction: _std,
     _aten.var_mean.correction: var_mean,
@@ -192,35 +195,35 @@ REQUIRED: dict[Any, Callable[..., Any]] = {
     _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
 }
 if hasattr(_aten, "_safe_softmax"):  # since torch 2.5
-    REQUIRED[_aten._safe_softmax.default] = safe_softmax
+    OPENVINO_DECOMPOSITIONS[_aten._safe_softmax.default] = safe_softmax
 
 
 @functools.lru_cache(maxsize=256)
 def selected(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
-    """The decompositions of these operators, as ``aten.silu.default`` or ``aten.silu`` for all its overloads.
+    """PyTorch's decompositions of operators named as ``aten.silu.default``, or ``aten.silu`` for all its overloads.
 
     Raises:
         SettingsError: PyTorch has no decomposition for one of them.
     """
     table: dict[Any, Callable[..., Any]] = {}
     for name in names:
-        found = {op: rule for op, rule in decomposition_table.items() if str(op) == name or str(op).rpartition(".")[0] == name}
-        if not found:
-            raise SettingsError(f"decompositions holds {name!r}, which PyTorch cannot take apart; leave it out.")
-        table.update(found)
+        rules = {op: rule for op, rule in decomposition_table.items() if name in (str(op), str(op).rpartition(".")[0])}
+        if not rules:
+            raise SettingsError(f"decompositions holds {name!r}, which PyTorch cannot decompose; leave it out.")
+        table.update(rules)
     return table
 
 
 def available(operators: Iterable[Any]) -> Table:
-    """PyTorch's own decompositions of these operators, as far as there are any."""
+    """PyTorch's decompositions of these operators, without those that have none."""
     return {op: decomposition_table[op] for op in operators if op in decomposition_table}
 
 
 def decompositions(names: tuple[str, ...], refused: Iterable[Any] = ()) -> Table:
-    """What a graph is decomposed with; the user's choice goes before ours, and ours before PyTorch's.
+    """The decompositions of a graph. The user's choice takes precedence over ours, and ours over PyTorch's.
 
     Args:
         names: operators that the user wants decomposed, see :func:`selected`.
         refused: operators that the converter has refused.
     """
-    return {**available(refused), **REQUIRED, **selected(names)}
+    return {**available(refused), **OPENVINO_DECOMPOSITIONS, **selected(names)}

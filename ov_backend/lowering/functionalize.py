@@ -1,4 +1,4 @@
-"""Turn writes to a graph's own intermediate results into plain operators: some of PyTorch's composites write to theirs."""
+"""Functionalize writes to a graph's own intermediate results: some of PyTorch's composite operators write to theirs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 
-#: Write to running_mean and running_var (arguments 3 and 4) in training mode (argument 5), and their schemas do not say so.
+#: In training mode (argument 5) these write to running_mean and running_var (arguments 3 and 4), which their schemas do not say.
 BATCH_NORMS = frozenset(
     getattr(_aten, name).default
     for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm", "_batch_norm_impl_index")
@@ -19,25 +19,25 @@ BATCH_NORMS = frozenset(
 
 
 def functionalize_intermediates(gm: GraphModule) -> GraphModule:
-    """Replace ``add_`` and its like by ``add``, where what is written to is seen by nobody else."""
+    """Replace in-place operators (``add_``) by functional ones (``add``), where no other node shares the memory written to."""
     nodes = list(gm.graph.nodes)
-    place = {node: i for i, node in enumerate(nodes)}
+    position = {node: i for i, node in enumerate(nodes)}
     for node in nodes:
-        plain = _plain(node)
-        if plain is None or not _alone(node, nodes):
+        functional = _functional_variant(node)
+        if functional is None or not _shares_no_memory(node, nodes):
             continue
         written = node.args[0]
         assert isinstance(written, Node)
         for user in list(written.users):
-            if place[user] > place[node]:
+            if position[user] > position[node]:
                 user.replace_input_with(written, node)
-        node.target = plain
+        node.target = functional
     gm.recompile()
     return gm
 
 
-def _plain(node: Node) -> Any:
-    """The operator that computes the same and writes nothing, if there is one."""
+def _functional_variant(node: Node) -> Any:
+    """The operator that computes the same as an in-place one and writes to nothing, or None."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable:
         return None
@@ -46,16 +46,16 @@ def _plain(node: Node) -> Any:
     return getattr(packet, overload, None)
 
 
-def _alone(node: Node, nodes: list[Node]) -> bool:
-    """Whether the tensor that is written to shares its memory with no other node."""
+def _shares_no_memory(node: Node, nodes: list[Node]) -> bool:
+    """Whether the tensor that a node writes to is an intermediate result of which there is no view."""
     written = node.args[0]
     if not isinstance(written, Node) or written.op != "call_function":
         return False
-    memory = _memory(written)
-    return memory is not None and {n for n in nodes if _memory(n) == memory} <= {written, node}
+    storage = _storage(written)
+    return storage is not None and {n for n in nodes if _storage(n) == storage} <= {written, node}
 
 
-def _memory(node: Node) -> int | None:
+def _storage(node: Node) -> int | None:
     value = node.meta.get("val")
     return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
 

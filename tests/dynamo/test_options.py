@@ -53,8 +53,8 @@ def test_model_caching_and_cache_dir(compiled: Compile, tmp_path: Path, caching:
 def test_decompositions(compiled: Compile) -> None:
     x = torch.randn(3)
     agree(compiled(f, decompositions=[torch.ops.aten.silu.default], disabled_ops=["aten.sigmoid.default"])(x), f(x))
-    assert in_pytorch() == {"aten.sigmoid.default"}  # so silu was taken apart, and its sigmoid disabled
-    with pytest.raises(SettingsError, match=r"'aten.mm.default', which PyTorch cannot take apart"):
+    assert in_pytorch() == {"aten.sigmoid.default"}  # so silu was decomposed, and its sigmoid disabled
+    with pytest.raises(SettingsError, match=r"'aten.mm.default', which PyTorch cannot decompose"):
         options.parse({"decompositions": [torch.ops.aten.mm.default]})
 
 

@@ -1,1 +1,1 @@
-"""One graph pass a file; ov_backend/lowering/__init__.py lists their order."""
+"""Graph passes, one per file; ov_backend/lowering/__init__.py lists their order."""

@@ -1,4 +1,4 @@
-"""Remove operators that return their input: what tracing leaves behind and conversion would only carry along."""
+"""Remove operators that return their input; tracing leaves many of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 
-_ALWAYS = frozenset({_aten.detach.default, _aten.alias.default, _aten.lift_fresh_copy.default, _aten.lift_fresh.default})
+_IDENTITIES = frozenset({_aten.detach.default, _aten.alias.default, _aten.lift_fresh_copy.default, _aten.lift_fresh.default})
 _IF_SAME_DTYPE = frozenset({_aten._to_copy.default})
 
 
 def remove_identities(gm: GraphModule) -> GraphModule:
     """Replace ``detach``, ``alias``, ``lift_fresh`` and dtype casts to the same dtype by their input.
 
-    Only for graphs without in-place operators, where a copy and its original cannot be told apart.
+    The graph must have no in-place operators, so that a copy and its original cannot differ.
     """
     for node in list(gm.graph.nodes):
         if node.op == "call_function" and _is_identity(node):
@@ -24,7 +24,7 @@ def remove_identities(gm: GraphModule) -> GraphModule:
 
 
 def _is_identity(node: Node) -> bool:
-    if node.target in _ALWAYS:
+    if node.target in _IDENTITIES:
         return True
     source = node.args[0] if node.args else None
     if node.target in _IF_SAME_DTYPE and isinstance(source, Node):

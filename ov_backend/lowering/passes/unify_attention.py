@@ -1,7 +1,7 @@
-"""Write every kernel's attention operator as ``scaled_dot_product_attention``, which OpenVINO has as one operator.
+"""Replace the attention operators of single kernels by ``scaled_dot_product_attention``, which OpenVINO has as one operator.
 
-Under a trace PyTorch has already chosen a kernel; the kernel's operator returns its log-sum-exp beside the result and
-takes its mask by keyword, neither of which the converter follows in all cases (it refuses a causal one).
+A trace holds the operator of the kernel that PyTorch chose. That operator also returns a log-sum-exp and takes its mask by
+keyword; the converter does not support both in all cases (it refuses causal attention).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KERNELS = tuple(
 
 
 def unify_attention(gm: GraphModule) -> GraphModule:
-    """Replace attention kernels whose log-sum-exp nobody reads."""
+    """Replace attention kernels whose log-sum-exp no node reads."""
     for node in list(gm.graph.nodes):
         if node.op == "call_function" and node.target in _KERNELS and only_first_result_is_read(node):
             _replace(gm, node)
@@ -33,9 +33,9 @@ def _replace(gm: GraphModule, node: Node) -> None:
     causal = rest[1] if len(rest) > 1 else node.kwargs.get("is_causal", False)
     mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
     with gm.graph.inserting_before(node):
-        named = {} if scale is None else {"scale": scale}
+        keywords = {} if scale is None else {"scale": scale}
         unified = gm.graph.call_function(
-            _aten.scaled_dot_product_attention.default, (query, key, value, mask, dropout, causal), named
+            _aten.scaled_dot_product_attention.default, (query, key, value, mask, dropout, causal), keywords
         )
     result = node.meta.get("val")
     if result is not None:

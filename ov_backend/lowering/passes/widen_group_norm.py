@@ -1,4 +1,4 @@
-"""Compute group normalisation of bfloat16 in float32: OpenVINO's CPU device has no bfloat16 kernel that takes every shape."""
+"""Compute group normalisation of bfloat16 in float32: the CPU device has no bfloat16 kernel for all shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _aten = torch.ops.aten
 
 
 def widen_group_norm(gm: GraphModule) -> GraphModule:
-    """Cast what goes into a bfloat16 ``native_group_norm`` to float32, and its result back."""
+    """Cast the inputs of every bfloat16 ``native_group_norm`` to float32, and its results back."""
     for node in list(gm.graph.nodes):
         if node.target is _aten.native_group_norm.default and _value(node)[0].dtype is torch.bfloat16:
             _widen(gm, node)
@@ -33,7 +33,7 @@ def _widen(gm: GraphModule, node: Node) -> None:
         user.meta["val"] = node.meta["val"][user.args[1]]
         with gm.graph.inserting_after(user):
             narrow = _cast(gm, user, user.meta["val"], torch.bfloat16)
-        user.replace_all_uses_with(narrow, delete_user_cb=lambda n, keep=narrow: n is not keep)
+        user.replace_all_uses_with(narrow, delete_user_cb=lambda n, cast=narrow: n is not cast)
 
 
 def _cast(gm: GraphModule, source: Node, value: torch.Tensor, dtype: torch.dtype) -> Node:
