@@ -1,18 +1,45 @@
-"""Run a test's measurement in a process of its own, where nothing but what it does moves the process's memory."""
+"""Run a function in a fresh process: for measurements of memory, and for all that the next start of a program finds."""
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
+import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from typing import Any
+
+#: Imported once by the server that the fresh processes are forked from; nothing of it has run in them.
+PRELOADED = ["numpy", "torch", "torch._dynamo", "openvino", "pytest", "ov_backend.dynamo.backend", "ov_backend.pipelines.accelerate"]
+#: The fresh processes hash strings in another order than the tests' own process, whose seed is random.
+HASH_SEED = "12345"
 
 
 def alone(function: Callable[..., Any], *args: Any) -> Any:
     """What ``function(*args)`` returns in a fresh process; what it raises is raised here.
 
     Args:
-        function: of a module's top level; it and its arguments are handed over by pickle.
+        function: of a module's top level; it and its arguments are pickled, as is its result.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=_context()) as pool:
         return pool.submit(function, *args).result()
+
+
+@functools.cache
+def _context() -> BaseContext:
+    """Processes are forked from a server, where there is one (not on Windows): an import of torch takes seconds."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    seed = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = HASH_SEED
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONHASHSEED"]
+        if seed is not None:
+            os.environ["PYTHONHASHSEED"] = seed
+    return context
