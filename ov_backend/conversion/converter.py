@@ -1,11 +1,11 @@
 """A lowered ATen graph becomes an OpenVINO model whose weights are named parameters.
 
-Nothing is looked up by position: every placeholder is given a name of its own and found again by that name.
+Parameters and results are told by name, not by position: every placeholder gets a name of its own and is found by that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import openvino as ov
@@ -13,10 +13,10 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
 from ov_backend import fx_utils
-from ov_backend.conversion.frontend import decoder, frontend, summary
+from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend, summary
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel, parameter_name, parameter_names, same_shape
-from ov_backend.conversion.refusals import refused_alone, refused_together
-from ov_backend.conversion.torchscript import translate_script
+from ov_backend.conversion.refusals import refused_in_graph, refused_one_by_one
+from ov_backend.conversion.torchscript import convert_through_torchscript
 from ov_backend.errors import ConversionError, NothingToCompute
 from ov_backend.fx_utils import graph_module, output_node
 from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec
@@ -37,85 +37,79 @@ def convert(
         gm: lowered ATen graph.
         slots: names of the weights.
         inputs: names of the inputs.
-        extra: kept with the graph.
+        extra: stored with the model.
         through_torchscript: trace the graph to TorchScript and convert that.
 
     Raises:
+        NothingToCompute: the graph only returns its placeholders.
         UnsupportedNodes: some operators have no conversion; it names them.
-        ConversionError: the model that came out is not the one that went in.
+        ConversionError: the graph cannot be converted, or the model's parameters or results are not those of the graph.
     """
     placeholders = fx_utils.placeholders(gm)
     if len(placeholders) != len(slots) + len(inputs):
         named = f"{len(slots)} weights and {len(inputs)} inputs"
         raise ConversionError(f"the graph takes {len(placeholders)} values; {named} have names")
-    work, positions, returns = _prepare(gm, placeholders, len(slots))
+    computed, returns = _results(gm, placeholders, len(slots))
+    names = parameter_names(len(slots), len(inputs))
+    renamed = _with_named_placeholders(gm, names, computed)
     specs = [TensorSpec.of(name, node.meta["val"]) for name, node in zip([*slots, *inputs], placeholders)]
-    outputs = tuple(TensorSpec.of(f"output_{i}", node.meta["val"]) for i, node in enumerate(positions))
+    outputs = tuple(TensorSpec.of(f"output_{i}", node.meta["val"]) for i, node in enumerate(computed))
     if not outputs:
         raise NothingToCompute("the graph computes nothing")
-    model = _in_order(translate_script(work) if through_torchscript else _translate(work), work)
-    _type_parameters(model, parameter_names(len(slots), len(inputs)), specs)
-    if not all(same_shape(found.get_partial_shape(), spec) for found, spec in zip(model.outputs, outputs)):
-        refused = refused_alone(work)
-        if refused:
-            raise UnsupportedNodes({old.name: refused[new.name] for old, new in _copies(gm, work) if new.name in refused})
-        found = [str(o.get_partial_shape()) for o in model.outputs]
-        raise ConversionError(f"the converted model returns {found}, the graph returns {[list(o.shape) for o in outputs]}")
+    model = _order_results(convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed), renamed)
+    _type_parameters(model, names, specs)
+    _check_shapes(model, outputs, gm, renamed)
     _cast_outputs(model, outputs)
     return WeightlessModel(model, tuple(specs[: len(slots)]), tuple(specs[len(slots) :]), outputs, returns, dict(extra or {}))
 
 
-def _copies(gm: GraphModule, work: GraphModule) -> Iterator[tuple[Node, Node]]:
-    """Pairs of a node and its copy made by :func:`_prepare`."""
-    pairs = zip((n for n in gm.graph.nodes if n.op != "output"), (n for n in work.graph.nodes if n.op != "output"))
-    return iter(pairs)
-
-
-def _prepare(
-    gm: GraphModule, placeholders: Sequence[Node], slots: int
-) -> tuple[GraphModule, list[Node], tuple[tuple[str, int], ...]]:
-    """A copy with plain named placeholders and each computed output once; and where every result comes from."""
+def _results(gm: GraphModule, placeholders: Sequence[Node], slots: int) -> tuple[list[Node], tuple[tuple[str, int], ...]]:
+    """The nodes that the model must compute, each once; and for each result of the graph where it comes from."""
     (results,) = output_node(gm).args
-    wanted = results if isinstance(results, (list, tuple)) else [results]
     computed: list[Node] = []
     returns: list[tuple[str, int]] = []
-    for node in wanted:
-        if node in placeholders:  # handed back as it came, not copied: in PyTorch it is the same tensor too
+    for node in results if isinstance(results, (list, tuple)) else [results]:
+        if node in placeholders:  # the call returns the tensor that it was given, as PyTorch does, and no copy
             i = placeholders.index(node)
             returns.append(("slot", i) if i < slots else ("input", i - slots))
             continue
         if node not in computed:
             computed.append(node)
         returns.append(("output", computed.index(node)))
+    return computed, tuple(returns)
+
+
+def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Sequence[Node]) -> GraphModule:
+    """A copy whose placeholders have these names and whose results are the computed nodes."""
     graph = Graph()
     graph.set_codegen(CodeGen())
     copies: dict[Node, Node] = {}
-    names = iter(parameter_names(slots, len(placeholders) - slots))
+    remaining = iter(names)
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            copies[node] = graph.placeholder(next(names))
+            copies[node] = graph.placeholder(next(remaining))
             copies[node].meta = dict(node.meta)
         elif node.op != "output":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(copies[node] for node in computed))
-    return graph_module(gm, graph), computed, tuple(returns)
+    return graph_module(gm, graph)
 
 
-def _translate(gm: GraphModule) -> ov.Model:
-    read = decoder(gm)
+def _convert_directly(gm: GraphModule) -> ov.Model:
+    decoder = fx_decoder(gm)
     try:
-        return frontend().convert(frontend().load(read))
+        return pytorch_frontend().convert(pytorch_frontend().load(decoder))
     except Exception as error:
-        failed = refused_together(gm) or refused_alone(gm)
-        if not failed:
+        refused = refused_in_graph(gm) or refused_one_by_one(gm)
+        if not refused:
             raise ConversionError(f"OpenVINO could not convert the graph: {summary(error)}") from error
-        raise UnsupportedNodes(failed) from error
+        raise UnsupportedNodes(refused) from error
     finally:
-        del read
+        del decoder  # it must live until the conversion returns
 
 
-def _in_order(model: ov.Model, gm: GraphModule) -> ov.Model:
-    """The model with its results in the order of the graph's outputs, told by their names, not by their places."""
+def _order_results(model: ov.Model, gm: GraphModule) -> ov.Model:
+    """The model with its results in the order of the graph's results, which are told by name."""
     output = output_node(gm)
     results = list(model.get_results())
     if len(results) != len(output.args[0]):
@@ -134,6 +128,7 @@ def _in_order(model: ov.Model, gm: GraphModule) -> ov.Model:
 
 
 def _type_parameters(model: ov.Model, names: Sequence[str], specs: Sequence[TensorSpec]) -> None:
+    """Give every parameter the shape and the dtype of the placeholder that has its name."""
     expected = dict(zip(names, specs))
     for parameter in model.get_parameters():
         name = parameter_name(parameter)
@@ -146,16 +141,28 @@ def _type_parameters(model: ov.Model, names: Sequence[str], specs: Sequence[Tens
     model.validate_nodes_and_infer_types()
 
 
-def _cast_outputs(model: ov.Model, outputs: Sequence[TensorSpec]) -> None:
-    """Make every result have the dtype PyTorch gives it (the frontend widens or narrows some index types).
+def _check_shapes(model: ov.Model, outputs: Sequence[TensorSpec], gm: GraphModule, renamed: GraphModule) -> None:
+    """Compare the shapes of the results with those of the graph; where they differ, look for the operators to blame."""
+    if all(same_shape(output.get_partial_shape(), spec) for output, spec in zip(model.outputs, outputs)):
+        return
+    refused = refused_one_by_one(renamed)
+    if refused:
+        names = {copy.name: original.name for original, copy in zip(gm.graph.nodes, renamed.graph.nodes)}
+        raise UnsupportedNodes({names[name]: operator for name, operator in refused.items()})
+    shapes = [str(output.get_partial_shape()) for output in model.outputs]
+    raise ConversionError(f"the converted model returns {shapes}, the graph returns {[list(spec.shape) for spec in outputs]}")
 
-    A result that is a parameter gets a cast too, be it to the same dtype: for such a model the CPU device takes the
-    memory of the result for that of the parameter, and reads its inputs from there.
+
+def _cast_outputs(model: ov.Model, outputs: Sequence[TensorSpec]) -> None:
+    """Give every result the dtype that PyTorch gives it (the frontend widens or narrows some index types).
+
+    A result that is a parameter gets a cast even to the same dtype. For a model without it the CPU device reads the input
+    from the memory of the result.
     """
     for result, spec in zip(model.get_results(), outputs):
-        wanted = TO_OV[FROM_NAME[spec.dtype]]
+        element_type = TO_OV[FROM_NAME[spec.dtype]]
         source = result.input(0).get_source_output()
-        if source.get_element_type() != wanted or source.get_node().get_type_name() == "Parameter":
-            cast = ov.opset13.convert(source, wanted.to_string())
+        if source.get_element_type() != element_type or source.get_node().get_type_name() == "Parameter":
+            cast = ov.opset13.convert(source, element_type.to_string())
             result.input(0).replace_source_output(cast.output(0))
     model.validate_nodes_and_infer_types()

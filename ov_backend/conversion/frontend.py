@@ -1,6 +1,6 @@
-"""OpenVINO's PyTorch frontend, and what it reads FX graphs through.
+"""OpenVINO's PyTorch frontend, and the decoder through which it reads FX graphs.
 
-Its decoder looks every operand's place up in a list, node by node: a fifth of a UNet's conversion.
+OpenVINO's own decoder searches a list for every operand of every node: that took a fifth of a UNet's conversion.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from torch.fx import GraphModule, Node
 
 
 @lru_cache(maxsize=1)
-def frontend() -> Any:
-    """The frontend, loaded once."""
+def pytorch_frontend() -> Any:
+    """The frontend; it is loaded at the first call."""
     return FrontEndManager().load_by_framework("pytorch")
 
 
-def decoder(gm: GraphModule) -> TorchFXPythonDecoder:
-    """What the frontend reads a graph through; it must stay alive until the conversion returns."""
-    made = TorchFXPythonDecoder(gm)
-    made._input_signature = [node.target for node in gm.graph.nodes if node.op == "placeholder"]  # else of the code
-    if isinstance(getattr(made, "_nodes", None), list):
-        made._nodes = _Places(made._nodes)
-    return made
+def fx_decoder(gm: GraphModule) -> TorchFXPythonDecoder:
+    """The frontend's view of a graph; it must stay alive until the conversion returns."""
+    decoder = TorchFXPythonDecoder(gm)
+    # the decoder read the signature of forward, which is not the graph's as long as no Python code is generated
+    decoder._input_signature = [node.target for node in gm.graph.nodes if node.op == "placeholder"]
+    if isinstance(getattr(decoder, "_nodes", None), list):
+        decoder._nodes = _IndexedNodes(decoder._nodes)
+    return decoder
 
 
-class _Places(list[Node]):
-    """A list of different nodes that knows where each is."""
+class _IndexedNodes(list[Node]):
+    """A list of different nodes whose ``index`` does not search."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         super().__init__(nodes)
-        self._places = {node: place for place, node in enumerate(self)}
+        self._positions = {node: position for position, node in enumerate(self)}
 
     def index(self, node: Node, start: SupportsIndex = 0, stop: SupportsIndex | None = None, /) -> int:
-        """As that of a list, for the whole of it."""
-        if node not in self._places:
+        """As ``list.index`` for the whole list; ``start`` and ``stop`` are ignored."""
+        if node not in self._positions:
             raise ValueError(f"{node} is not among the nodes")
-        return self._places[node]
+        return self._positions[node]
 
 
 def summary(error: Exception) -> str:
-    """The part of a conversion error that says what is wrong."""
+    """The part of a conversion error that says what is wrong, in one line of at most 300 characters."""
     text = str(error)
-    found = re.search(r"Summary:\s*(.*)", text, re.DOTALL)
-    return " ".join((found.group(1) if found else text).split())[:300]
+    match = re.search(r"Summary:\s*(.*)", text, re.DOTALL)
+    return " ".join((match.group(1) if match else text).split())[:300]

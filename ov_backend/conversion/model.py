@@ -1,4 +1,4 @@
-"""The converted graph: an OpenVINO model whose weights are named parameters."""
+"""A converted graph: an OpenVINO model whose weights are named parameters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class WeightlessModel:
 
     Attributes:
         model: OpenVINO model; ``slot_<i>`` and ``input_<i>`` name its parameters.
-        slots: the weights, in the order of their numbers.
-        inputs: the inputs, in the order of their numbers.
-        outputs: what the model computes, each once.
-        returns: what the call returns: ``["output", i]``, ``["input", i]`` or ``["slot", i]``, in order.
-        extra: JSON-able things the maker wants to find again (the structure of the result).
+        slots: the weights; the i-th is the parameter ``slot_<i>``.
+        inputs: the inputs; the i-th is the parameter ``input_<i>``.
+        outputs: the results of the model, each once.
+        returns: the results of the call, in order: ``("output", i)``, ``("input", i)`` or ``("slot", i)``.
+        extra: JSON values that are stored with the model (the structure of the call's result).
     """
 
     model: ov.Model
@@ -38,7 +38,7 @@ class UnsupportedNodes(ConversionError):
     """Some operators have no conversion.
 
     Attributes:
-        nodes: names of the FX nodes, each with the reason.
+        nodes: names of the FX nodes, each with its operator.
     """
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
@@ -47,18 +47,18 @@ class UnsupportedNodes(ConversionError):
 
 
 def parameter_names(slots: int, inputs: int) -> list[str]:
-    """The names of the parameters of a model with so many slots and inputs, in order."""
+    """The parameter names of a model with this number of slots and inputs, in order."""
     return [f"slot_{i}" for i in range(slots)] + [f"input_{i}" for i in range(inputs)]
 
 
-def same_shape(found: ov.PartialShape, spec: TensorSpec) -> bool:
-    """Whether a model's shape is the graph's; a size that is left open in the graph must be so in the model."""
-    if found.rank.is_dynamic or len(found) != len(spec.shape):
+def same_shape(shape: ov.PartialShape, spec: TensorSpec) -> bool:
+    """Whether a shape of the model fits the graph's; a dimension that is dynamic in the graph must be so in the model."""
+    if shape.rank.is_dynamic or len(shape) != len(spec.shape):
         return False
-    return all(own.is_dynamic if size == -1 else own.is_dynamic or own == size for own, size in zip(found, spec.shape))
+    return all(own.is_dynamic if size == -1 else own.is_dynamic or own == size for own, size in zip(shape, spec.shape))
 
 
 def parameter_name(parameter: ov.Node) -> str:
-    """Our name of a parameter, ``slot_<i>`` or ``input_<i>``."""
+    """The name of a parameter, ``slot_<i>`` or ``input_<i>``; of any other parameter its friendly name."""
     names = [n for n in parameter.output(0).get_names() if re.fullmatch(r"(slot|input)_\d+", n)]
     return names[0] if len(names) == 1 else str(parameter.get_friendly_name())

@@ -1,4 +1,4 @@
-"""Which operators the converter refuses, asked of the converter itself."""
+"""Which operators the converter refuses; the converter itself is asked."""
 
 from __future__ import annotations
 
@@ -8,48 +8,38 @@ import openvino as ov
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ov_backend.conversion.frontend import decoder, frontend
+from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend
 from ov_backend.fx_utils import graph_module, is_getitem, values_read
 from ov_backend.tensors import TO_OV, TensorSpec
 
+#: Types of the operators that a partial conversion leaves unconverted.
 _UNCONVERTED = ("PtFrameworkNode", "FrameworkNode")
 
 
-def refused_together(gm: GraphModule) -> dict[str, str]:
-    """Ask the converter which nodes it left as they were."""
-    read = decoder(gm)
+def refused_in_graph(gm: GraphModule) -> dict[str, str]:
+    """Convert the whole graph partially: names and operators of the nodes that the converter leaves unconverted."""
+    decoder = fx_decoder(gm)
     try:
-        model = frontend().convert_partially(frontend().load(read))
-    except RuntimeError:  # the converter trips over its own leftovers
+        model = pytorch_frontend().convert_partially(pytorch_frontend().load(decoder))
+    except RuntimeError:  # the converter fails on operators that it has left unconverted
         return {}
-    known = {node.name: _operator(node) for node in gm.graph.nodes}
-    names = [op.get_friendly_name().split("/")[0] for op in model.get_ops() if op.get_type_name() in _UNCONVERTED]
-    del read
-    return {known[name].name: str(known[name].target) for name in names if name in known}
+    refused = {op.get_friendly_name().split("/")[0] for op in model.get_ops() if op.get_type_name() in _UNCONVERTED}
+    del decoder  # the unconverted operators read the graph through it
+    nodes = [_operator(node) for node in gm.graph.nodes if node.name in refused]
+    return {node.name: str(node.target) for node in nodes}
 
 
-def refused_alone(gm: GraphModule) -> dict[str, str]:
-    """Ask for every operator by itself whether it can be converted, and into what it should be."""
+def refused_one_by_one(gm: GraphModule) -> dict[str, str]:
+    """Convert every operator alone: names and operators of the nodes that fail, or whose result has another shape."""
     return {node.name: str(node.target) for node in gm.graph.nodes if node.op == "call_function" and not _converts(node, gm)}
 
 
 def _converts(node: Node, gm: GraphModule) -> bool:
     if is_getitem(node):
         return True
-    graph = Graph()
-    copies = {}
-    for i, source in enumerate(node.all_input_nodes):
-        copies[source] = graph.placeholder(f"input_{i}")
-        copies[source].meta = dict(source.meta)
-    alone = graph.node_copy(node, lambda n: copies[n])
-    alone.meta = dict(node.meta)
-    values = values_read(node)
-    takers = {user.args[1]: user for user in node.users if is_getitem(user) and user.users}
-    results = [graph.call_function(operator.getitem, (alone, i)) for i in takers] or [alone]
-    graph.output(tuple(results))
-    read = decoder(graph_module(gm, graph))
+    decoder = fx_decoder(_alone(node, gm))
     try:
-        model = frontend().convert(frontend().load(read))
+        model = pytorch_frontend().convert(pytorch_frontend().load(decoder))
         for i, source in enumerate(node.all_input_nodes):
             value = source.meta.get("val")
             if isinstance(value, torch.Tensor):
@@ -59,12 +49,27 @@ def _converts(node: Node, gm: GraphModule) -> bool:
     except (RuntimeError, KeyError, IndexError):
         return False
     finally:
-        del read
+        del decoder  # it must live until the conversion returns
+    values = values_read(node)
     shapes = [list(output.get_partial_shape()) for output in model.outputs]
     return not values or sorted(map(str, shapes)) == sorted(str(list(value.shape)) for value in values)
 
 
+def _alone(node: Node, gm: GraphModule) -> GraphModule:
+    """A graph of one operator that returns those of its results that are read."""
+    graph = Graph()
+    inputs: dict[Node, Node] = {}
+    for i, source in enumerate(node.all_input_nodes):
+        inputs[source] = graph.placeholder(f"input_{i}")
+        inputs[source].meta = dict(source.meta)
+    copy = graph.node_copy(node, lambda n: inputs[n])
+    copy.meta = dict(node.meta)
+    indices = {user.args[1]: None for user in node.users if is_getitem(user) and user.users}
+    results = [graph.call_function(operator.getitem, (copy, i)) for i in indices] or [copy]
+    graph.output(tuple(results))
+    return graph_module(gm, graph)
+
+
 def _operator(node: Node) -> Node:
-    """The operator itself where a node only takes one of its results."""
-    taken = is_getitem(node)
-    return node.all_input_nodes[0] if taken and node.all_input_nodes[0].op == "call_function" else node
+    """The operator of a node; of a node that selects one of an operator's results, that operator."""
+    return node.all_input_nodes[0] if is_getitem(node) and node.all_input_nodes[0].op == "call_function" else node

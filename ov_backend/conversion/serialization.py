@@ -1,4 +1,4 @@
-"""A model without weights as named byte strings, and back."""
+"""Serialize a weightless model to named byte strings, and read it back."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec
 
 
 def dump(graph: WeightlessModel) -> dict[str, bytes]:
-    """A graph as named byte strings, for the store."""
+    """The model as named byte strings, for the store."""
     with tempfile.TemporaryDirectory(prefix="ov_backend-") as folder:
         xml, weights = Path(folder, "model.xml"), Path(folder, "model.bin")
         ov.serialize(graph.model, str(xml), str(weights))
         files = {"model.xml": xml.read_bytes(), "model.bin": weights.read_bytes()}
     fields = ("slots", "inputs", "outputs")
-    described: dict[str, Any] = {name: [asdict(spec) for spec in getattr(graph, name)] for name in fields}
-    described.update(returns=graph.returns, extra=dict(graph.extra))
-    return {**files, "graph.json": json.dumps(described, sort_keys=True).encode()}
+    description: dict[str, Any] = {name: [asdict(spec) for spec in getattr(graph, name)] for name in fields}
+    description.update(returns=graph.returns, extra=dict(graph.extra))
+    return {**files, "graph.json": json.dumps(description, sort_keys=True).encode()}
 
 
 def load(files: Mapping[str, bytes]) -> WeightlessModel:
-    """A graph from the byte strings of :func:`dump`.
+    """A model from the byte strings of :func:`dump`.
 
     Raises:
-        ConversionError: they do not describe a graph.
+        ConversionError: they do not describe a model.
     """
     try:
-        described = json.loads(files["graph.json"])
+        description = json.loads(files["graph.json"])
         model = core().read_model(files["model.xml"], files["model.bin"] or b"\0")
         specs = {
-            name: tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in described[name])
+            name: tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in description[name])
             for name in ("slots", "inputs", "outputs")
         }
-        returns = tuple((str(kind), int(i)) for kind, i in described["returns"])
-        graph = WeightlessModel(model, specs["slots"], specs["inputs"], specs["outputs"], returns, described["extra"])
+        returns = tuple((str(kind), int(i)) for kind, i in description["returns"])
+        graph = WeightlessModel(model, specs["slots"], specs["inputs"], specs["outputs"], returns, description["extra"])
         _check(graph)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ConversionError(f"the stored graph cannot be read: {error}") from error
@@ -51,6 +51,7 @@ def load(files: Mapping[str, bytes]) -> WeightlessModel:
 
 
 def _check(graph: WeightlessModel) -> None:
+    """Compare the description with the model that was stored beside it."""
     names = dict(zip(parameter_names(len(graph.slots), len(graph.inputs)), [*graph.slots, *graph.inputs]))
     for parameter in graph.model.get_parameters():
         spec = names[parameter_name(parameter)]

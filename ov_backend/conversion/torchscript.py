@@ -8,21 +8,27 @@ from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch._guards import tracing
 from torch.fx import GraphModule
 
-from ov_backend.conversion.frontend import frontend, summary
+from ov_backend.conversion.frontend import pytorch_frontend, summary
 from ov_backend.conversion.torchscript_ops import compose
 from ov_backend.errors import ConversionError
 from ov_backend.fx_utils import placeholders
 
 
-def translate_script(gm: GraphModule) -> ov.Model:
-    """Trace over tensors of zeros, which are indices that no operator refuses; nothing of them stays in the model."""
+def convert_through_torchscript(gm: GraphModule) -> ov.Model:
+    """Trace a graph to TorchScript and convert that.
+
+    It is traced over tensors of zeros, as zeros are valid indices for every operator; the model holds none of them.
+
+    Raises:
+        ConversionError: the graph cannot be traced, or its trace cannot be converted.
+    """
     gm = compose(gm)
     values = [node.meta["val"] for node in placeholders(gm)]
     zeros = tuple(torch.zeros(tuple(value.shape), dtype=value.dtype) for value in values)
     try:
         with torch.no_grad(), tracing(None):
             script = torch.jit.trace(gm, zeros, check_trace=False, strict=False)
-        read = TorchScriptPythonDecoder(script, skip_freeze=True)  # must stay alive until the conversion returns
-        return frontend().convert(frontend().load(read))
+        decoder = TorchScriptPythonDecoder(script, skip_freeze=True)  # must stay alive until the conversion returns
+        return pytorch_frontend().convert(pytorch_frontend().load(decoder))
     except Exception as error:  # of the trace, or of the converter
         raise ConversionError(f"OpenVINO could not convert the graph by way of TorchScript: {summary(error)}") from error

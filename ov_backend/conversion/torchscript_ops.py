@@ -1,4 +1,4 @@
-"""Write kernels' operators as the functions they come from, which is what the TorchScript converter knows."""
+"""Replace the operators of kernels by the functions that call them, which the TorchScript converter knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rule = Callable[..., tuple[Any, tuple[Any, ...]]]
 
 
 def compose(gm: GraphModule) -> GraphModule:
-    """Replace every operator of :data:`_RULES` whose second and further results nobody reads."""
+    """Replace every operator of :data:`_RULES` of which no node reads more than the first result; ``gm`` is changed."""
     for node in list(gm.graph.nodes):
         rule = _RULES.get(node.target) if node.op == "call_function" else None
         if rule is not None and _only_first(node):
@@ -46,6 +46,7 @@ def _replace(gm: GraphModule, node: Node, target: Any, args: tuple[Any, ...]) ->
     gm.graph.erase_node(node)
 
 
+#: By operator, how its arguments become another operator and that one's arguments.
 _RULES: dict[Any, Rule] = {
     _aten._softmax.default: lambda x, dim, half: (_aten.softmax.int, (x, dim)),
     _aten._log_softmax.default: lambda x, dim, half: (_aten.log_softmax.int, (x, dim)),
