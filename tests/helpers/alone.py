@@ -12,7 +12,8 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 #: Imported once by the server that the fresh processes are forked from; nothing of it has run in them.
-PRELOADED = ["numpy", "torch", "torch._dynamo", "openvino", "pytest", "ov_backend.dynamo.backend", "ov_backend.pipelines.accelerate"]
+PRELOADED = ["numpy", "torch", "torch._dynamo", "openvino", "pytest"]
+PRELOADED += ["ov_backend.dynamo.backend", "ov_backend.pipelines.accelerate"]
 #: The fresh processes hash strings in another order than the tests' own process, whose seed is random.
 HASH_SEED = "12345"
 
