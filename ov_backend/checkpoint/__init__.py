@@ -1,4 +1,4 @@
-"""A Stable Diffusion checkpoint file becomes a diffusers pipeline, without any download."""
+"""Loads a Stable Diffusion checkpoint file as a diffusers pipeline, without any download."""
 
 from __future__ import annotations
 

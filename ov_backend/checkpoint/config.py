@@ -1,7 +1,7 @@
-"""The configuration of a checkpoint's networks, read off the shapes of its weights.
+"""The configuration of a checkpoint's networks, inferred from the shapes of its weights.
 
-What shapes cannot tell comes from the .yaml beside the file, if there is one: the number of attention heads, the
-parameterisation, the noise schedule. Without it they are those of the released models of the same family.
+Shapes do not determine the number of attention heads, the parameterisation, and the noise schedule. These come from the .yaml
+beside the file if there is one, and are otherwise those of the released models of the same family.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZE = {"sd1": 64, "sd2": 64, "sdxl": 128}
 
 @dataclass(frozen=True)
 class TextConfig:
-    """One text encoder: where it is in the file, its layout there, and transformers' CLIPTextConfig of it."""
+    """One text encoder: its prefix and layout in the file, and the arguments of its CLIPTextConfig."""
 
     prefix: str
     open_clip: bool
@@ -36,11 +36,11 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything needed to build a pipeline: arguments of diffusers' and transformers' own configurations.
+    """The arguments for diffusers' and transformers' configurations of all parts of a pipeline.
 
     Attributes:
         family: "sd1", "sd2" or "sdxl".
-        prediction: "epsilon" or "v_prediction", or "" where neither shapes nor .yaml say.
+        prediction: "epsilon" or "v_prediction"; "" if neither shapes nor .yaml determine it.
     """
 
     family: str
@@ -60,7 +60,7 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
         companion: a ``config.json`` of the first text encoder, or None.
 
     Raises:
-        CheckpointError: the shapes are those of no architecture that is known here.
+        CheckpointError: the shapes are not those of a known architecture.
     """
     try:
         size = int(yaml.get("image_size", SIZE[header.family]))
@@ -75,10 +75,10 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """``model.params`` of the .yaml beside a checkpoint, or an empty dict where there is no such file.
+    """``model.params`` of the .yaml beside a checkpoint, or an empty dict if there is no such file.
 
     Raises:
-        CheckpointError: the file is there and is no such configuration.
+        CheckpointError: the file exists and is no such configuration.
     """
     import yaml
 
@@ -89,14 +89,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
         params = yaml.safe_load(file.read_text(encoding="utf-8"))["model"]["params"]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{file.name} is no configuration of a checkpoint (model: params: is expected); correct it or take it away."
+            f"{file.name} is no configuration of a checkpoint (model: params: is expected); correct it or remove it."
         ) from error
     return dict(params)
 
 
-def _unknown(header: Header, why: str) -> CheckpointError:
+def _unknown(header: Header, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{header.path.name} has an unknown architecture ({why}); Stable Diffusion 1, 2 and XL are known."
+        f"{header.path.name} has an unknown architecture ({reason}); Stable Diffusion 1, 2 and XL are known."
     )
 
 
@@ -108,7 +108,7 @@ def _params(yaml: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def _unet(header: Header, params: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """``size`` is that of the latents; the .yaml's number of the same name among the UNet's own is unused by the original."""
+    """The UNet's configuration; ``size`` is that of the latents (the original does not use the one in the UNet's params)."""
     shapes = header.under(UNET)
     channels, inputs = shapes["input_blocks.0.0.weight"][:2]
     if inputs != 4:
@@ -134,7 +134,7 @@ def _unet(header: Header, params: Mapping[str, Any], size: int) -> dict[str, Any
         "transformer_layers_per_block": [depth or 1 for depth in depths],
         "cross_attention_dim": shapes[attention][1],
         "use_linear_projection": len(shapes["middle_block.1.proj_in.weight"]) == 2,
-        # diffusers calls it a dimension, but it is the number of heads of each level
+        # the number of heads of each level, in spite of the name in diffusers
         "attention_head_dim": _heads(header.family, widths, depths, params),
     }
     if _depth(shapes, "middle_block.1") != config["transformer_layers_per_block"][-1]:
@@ -145,7 +145,7 @@ def _unet(header: Header, params: Mapping[str, Any], size: int) -> dict[str, Any
 
 
 def _levels(shapes: Shapes) -> list[list[tuple[int, int]]]:
-    """Channels and number of transformer blocks of every residual block on the way down, level by level."""
+    """Channels and number of transformer blocks of every residual block of the downward half, by level."""
     levels: list[list[tuple[int, int]]] = [[]]
     for i in range(1, len(shapes)):
         if f"input_blocks.{i}.0.op.weight" in shapes:
@@ -175,7 +175,7 @@ def _heads(family: str, widths: Sequence[int], depths: Sequence[int], params: Ma
 
 
 def _added(header: Header, width: int) -> dict[str, Any]:
-    """SDXL's second conditioning: the pooled text and six numbers of the picture's size and place, 256 values each."""
+    """SDXL's second conditioning: pooled text, and six numbers on the picture's size and crop, embedded in 256 values each."""
     pooled = header.shapes.get(f"{XL_OPEN_CLIP}text_projection", (0, 0))[1]
     if header.family != "sdxl" or width != pooled + 6 * 256:
         raise ValueError(f"its UNet takes {width} added values")
@@ -237,7 +237,7 @@ def _clip(header: Header, prefix: str, companion: Mapping[str, Any]) -> TextConf
 
 
 def _open_clip(header: Header, prefix: str, skip: int, projection: bool) -> TextConfig:
-    """``skip``: SD2 never computes the last layer, and its diffusers pipeline has no other way to say so."""
+    """``skip``: number of last layers to leave out. SD2 does not use its last one, and the diffusers pipeline cannot skip it."""
     shapes = header.under(prefix)
     vocabulary, width = shapes["token_embedding.weight"]
     config = {

@@ -1,7 +1,7 @@
-"""What a checkpoint file says about itself: its header is read and judged before any weight of it is.
+"""The header of a checkpoint file, which is read and checked before any weight.
 
-A safetensors file is eight bytes of length, that much JSON (name, dtype, shape and place of every tensor), and the
-data (https://github.com/huggingface/safetensors#format). Nothing in it is ever executed; a pickle is refused unread.
+A safetensors file is a length of eight bytes, JSON of that length (name, dtype, shape and offsets of every tensor), and the data
+(https://github.com/huggingface/safetensors#format). Nothing in it is ever executed; a pickle is refused without being read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ov_backend.errors import CheckpointError
 
-MAX_HEADER_BYTES = 100 << 20  # the bound that safetensors itself sets
+MAX_HEADER_BYTES = 100 << 20  # the same bound as in safetensors
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
@@ -26,11 +26,11 @@ XL_CLIP = "conditioner.embedders.0.transformer."
 XL_OPEN_CLIP = "conditioner.embedders.1.model."
 XL_REFINER = "conditioner.embedders.0.model."
 
-WANTED = (
+EXPECTED = (
     "a Stable Diffusion checkpoint in the original layout (.safetensors with model.diffusion_model.*, first_stage_model.*"
     " and cond_stage_model.* or conditioner.*)"
 )
-#: What other files are known by: a piece of a key, and what to say.
+#: How other files are recognised: parts of their keys, and the words for the message.
 _OTHERS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("lora_unet_", "lora_te", ".lora_down.", ".lora_A.", ".lora_up."), "is a LoRA, an addition to a checkpoint"),
     (("control_model.", "controlnet_"), "is a ControlNet, an addition to a checkpoint"),
@@ -55,12 +55,12 @@ class Header:
     family: str
 
     def under(self, prefix: str) -> dict[str, tuple[int, ...]]:
-        """The tensors whose names begin with ``prefix``, by the rest of the name."""
+        """The shapes of the tensors whose names begin with ``prefix``, by the rest of the name."""
         return {name.removeprefix(prefix): shape for name, shape in self.shapes.items() if name.startswith(prefix)}
 
 
 def read_header(path: Path) -> Header:
-    """Read and judge the header of a checkpoint file.
+    """Read and check the header of a checkpoint file.
 
     Raises:
         CheckpointError: the file is missing, a pickle, truncated, or no checkpoint of a known family.
@@ -71,7 +71,7 @@ def read_header(path: Path) -> Header:
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     if not path.is_file():
-        raise CheckpointError(f"{path} is no file; give the path of {WANTED}.")
+        raise CheckpointError(f"{path} is no file; give the path of {EXPECTED}.")
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
@@ -81,14 +81,14 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
             if size < 8 or (length <= MAX_HEADER_BYTES and 8 + length > size):
                 raise CheckpointError(_truncated(path, size, 8 + length))
             if length > MAX_HEADER_BYTES:
-                raise CheckpointError(f"{path.name} is not a safetensors file; give {WANTED}.")
+                raise CheckpointError(f"{path.name} is not a safetensors file; give {EXPECTED}.")
             text = file.read(length)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
     try:
         entries = dict(_entries(json.loads(text)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged; give {WANTED}.") from error
+        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged; give {EXPECTED}.") from error
     end = 8 + length + max((stop for _, stop in entries.values()), default=0)
     if size != end:
         raise CheckpointError(_truncated(path, size, end))
@@ -112,7 +112,7 @@ def _entries(header: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], int]]]:
         if name != "__metadata__":
             shape, (begin, stop) = tuple(entry["shape"]), entry["data_offsets"]
             if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, stop)) or begin > stop:
-                raise ValueError(f"{name} has no proper shape and place")
+                raise ValueError(f"{name} has an invalid shape or invalid offsets")
             yield name, (shape, stop)
 
 
@@ -121,18 +121,18 @@ def _family(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> str:
         return any(name.startswith(prefix) for name in shapes)
 
     if not has(UNET):
-        raise CheckpointError(f"{path.name} {_what_instead(shapes)}; give {WANTED}.")
+        raise CheckpointError(f"{path.name} {_what_instead(shapes)}; give {EXPECTED}.")
     if has(XL_REFINER):
         raise CheckpointError(f"{path.name} is an SDXL refiner, which finishes other models' pictures; give a base checkpoint.")
     if not has(VAE):
-        raise CheckpointError(f"{path.name} holds no VAE (no key begins with {VAE}); give {WANTED}.")
+        raise CheckpointError(f"{path.name} holds no VAE (no key begins with {VAE}); give {EXPECTED}.")
     if has(XL_CLIP) and has(XL_OPEN_CLIP):
         return "sdxl"
     if has(OPEN_CLIP):
         return "sd2"
     if has(CLIP):
         return "sd1"
-    raise CheckpointError(f"{path.name} holds no known text encoder (no key begins with {CLIP}); give {WANTED}.")
+    raise CheckpointError(f"{path.name} holds no known text encoder (no key begins with {CLIP}); give {EXPECTED}.")
 
 
 def _what_instead(shapes: Mapping[str, tuple[int, ...]]) -> str:

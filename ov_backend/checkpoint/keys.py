@@ -1,7 +1,7 @@
-"""The names of one weight in a diffusers network and in a checkpoint of the original layout.
+"""Maps names of weights in diffusers networks to their names in a checkpoint of the original layout.
 
-Each function takes the name of a parameter of a diffusers or transformers network and answers its name in the file,
-so that every weight a network needs is looked for, and none is missed unseen.
+Each function takes the name of a parameter of a diffusers or transformers network and returns its name in the file. So every
+weight that a network needs is looked up, and a missing one is an error.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ Names = Callable[[str], str]
 
 
 def _replaced(name: str, table: Mapping[str, str]) -> str:
-    """``name`` with every dotted piece that the table knows exchanged."""
-    for ours, theirs in table.items():
-        name = re.sub(rf"(^|\.){re.escape(ours)}(?=\.|$)", rf"\g<1>{theirs}", name)
+    """``name`` with every dotted part replaced that is in the table."""
+    for part, original in table.items():
+        name = re.sub(rf"(^|\.){re.escape(part)}(?=\.|$)", rf"\g<1>{original}", name)
     return name
 
 
@@ -68,16 +68,16 @@ def unet_names(layers: int, attention_up: tuple[bool, ...]) -> Names:
     """Names of the UNet's weights (without ``model.diffusion_model.``).
 
     Args:
-        layers: residual blocks of a level on the way down; there is one more on the way up.
-        attention_up: whether a level has attention, in the order of the way up.
+        layers: residual blocks per level in the downward half; the upward half has one more.
+        attention_up: whether a level has attention, in the order of the upward half.
     """
     stride = layers + 1
 
     def name(key: str) -> str:
         if match := _MIDDLE.match(key):
             kind, i, rest = match.groups()
-            place = 1 if kind == "attentions" else 2 * int(i)
-            return f"middle_block.{place}.{_inside(kind, rest)}"
+            index = 1 if kind == "attentions" else 2 * int(i)
+            return f"middle_block.{index}.{_inside(kind, rest)}"
         if not (match := _BLOCK.match(key)):
             return _replaced(key, _UNET_ENDS)
         way, block, kind, i, rest = match.groups()
@@ -97,7 +97,7 @@ def _inside(kind: str, rest: str) -> str:
 
 
 def vae_names(levels: int) -> Names:
-    """Names of the VAE's weights (without ``first_stage_model.``); the original counts levels from the outside on both ways."""
+    """Names of the VAE's weights (without ``first_stage_model.``); the original counts levels from the outside in both halves."""
 
     def name(key: str) -> str:
         half, _, rest = key.partition(".")

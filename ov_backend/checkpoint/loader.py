@@ -1,7 +1,7 @@
-"""A Stable Diffusion checkpoint file in the original key layout becomes a diffusers pipeline, without any network.
+"""Loads a Stable Diffusion checkpoint file in the original key layout as a diffusers pipeline, without internet access.
 
-The header is read and judged first, the configuration is inferred from shapes (and a .yaml beside the file), the
-networks are built empty, and every weight they need is looked up in the file by its original name.
+The header is read and checked first, the configuration is inferred from shapes (and from a .yaml beside the file), the networks
+are built without weights, and every weight is looked up in the file by its original name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TOKENIZER", "CheckpointError", "configuration", "load_pipeline", "re
 
 log = logging.getLogger(__name__)
 
-#: The standard CLIP vocabulary, shipped with the project's own checkpoint.
+#: The standard CLIP vocabulary, which is part of the demo checkpoint.
 TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "tokenizer"
 _VOCABULARY = 49408
 
@@ -35,10 +35,10 @@ def load_pipeline(path: Path) -> Any:
 
     Returns:
         A ``StableDiffusionPipeline`` or ``StableDiffusionXLPipeline``; its ``unet.config.sample_size`` is the size, in
-        latents, that it was made for.
+        latents, that it was trained for.
 
     Raises:
-        CheckpointError: the file is not such a checkpoint; one sentence says what it is instead.
+        CheckpointError: the file is not such a checkpoint; the message says what it is instead.
     """
     path = Path(path)
     header = read_header(path)
@@ -103,14 +103,14 @@ def _text_names(header: Header, text: TextConfig) -> keys.Names:
         return keys.open_clip_name
     if any(name.startswith(f"{text.prefix}text_model.") for name in header.shapes):
         return keys.clip_name
-    return lambda key: keys.clip_name(key).removeprefix("text_model.")  # files of 2022 lack this part
+    return lambda key: keys.clip_name(key).removeprefix("text_model.")  # files of 2022 lack this prefix
 
 
 # ---------------------------------------------------------------- weights
 
 
 class _File:
-    """An open checkpoint; hands out its weights in float32."""
+    """An open checkpoint, from which weights are read in float32."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
@@ -129,26 +129,26 @@ class _File:
         self._open.__exit__(*exc)
 
     def fill(self, network: torch.nn.Module, prefix: str, names: keys.Names, whole: bool = False) -> torch.nn.Module:
-        """Give an empty network its weights.
+        """Load the weights of a network whose parameters are on the meta device.
 
         Args:
-            network: its parameters have shapes only.
+            network: it is changed in place.
             prefix: of its weights in the file.
-            names: from a parameter's name to the name in the file.
-            whole: refuse a file that has more weights under the prefix than the network.
+            names: maps a parameter's name to the name in the file.
+            whole: raise if the file has more weights under the prefix than the network.
         """
         state, used = {}, set()
         for name, parameter in network.named_parameters():
             key = prefix + names(name)
             used.add(key.partition("#")[0])
             state[name] = self._weight(key, tuple(parameter.shape))
-        left = {key for key in self._header.shapes if key.startswith(prefix)} - used if whole else set()
-        if left:
+        unused = {key for key in self._header.shapes if key.startswith(prefix)} - used if whole else set()
+        if unused:
             raise CheckpointError(
-                f"{self._header.path.name} has an unknown architecture: {len(left)} of its weights fit nowhere,"
-                f" {min(left)} for one; Stable Diffusion 1, 2 and XL are known."
+                f"{self._header.path.name} has an unknown architecture: {len(unused)} of its weights fit nowhere,"
+                f" {min(unused)} for one; Stable Diffusion 1, 2 and XL are known."
             )
-        network.load_state_dict(state, strict=False, assign=True)  # what is not in the file are constant buffers
+        network.load_state_dict(state, strict=False, assign=True)  # the file lacks constant buffers only
         return network.eval().requires_grad_(False)
 
     def _weight(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -180,17 +180,17 @@ def _scheduler(config: Configuration, prediction: str) -> Any:
 
 @torch.no_grad()
 def _probe_prediction(unet: Any) -> str:
-    """Whether a UNet predicts noise or velocity: from pure noise, the former answers that noise itself.
+    """Whether a UNet predicts noise or velocity, determined from its prediction for pure noise.
 
-    At the last step x = noise, so that a noise prediction correlates with it near 1 and a velocity, minus the picture,
-    near 0.
+    At the last step the latents are noise only. A prediction of noise then has a correlation with them near 1, and a prediction
+    of velocity, which is minus the picture there, near 0.
     """
     noise = torch.randn(1, 4, 32, 32, generator=torch.Generator().manual_seed(0))
     context = torch.zeros(1, 77, unet.config.cross_attention_dim)
-    answer = unet(noise, torch.tensor(999), encoder_hidden_states=context).sample
-    likeness = float(torch.nn.functional.cosine_similarity(noise.flatten(), answer.flatten(), dim=0))
-    log.info("The checkpoint's answer to noise correlates with it by %.2f.", likeness)
-    return "epsilon" if likeness > 0.5 else "v_prediction"
+    predicted = unet(noise, torch.tensor(999), encoder_hidden_states=context).sample
+    similarity = float(torch.nn.functional.cosine_similarity(noise.flatten(), predicted.flatten(), dim=0))
+    log.info("The checkpoint's prediction for pure noise correlates with the noise by %.2f.", similarity)
+    return "epsilon" if similarity > 0.5 else "v_prediction"
 
 
 def _tokenizer(path: Path, text: TextConfig) -> Any:
@@ -215,7 +215,7 @@ def _tokenizer_folder(path: Path) -> Path:
 
 
 def _companion(path: Path, name: str) -> Path | None:
-    """A file of the text encoder that was put beside the checkpoint."""
+    """The path of a text encoder's file beside the checkpoint, or None."""
     return next((file for file in _companions(path, name) if file.is_file()), None)
 
 

@@ -1,7 +1,7 @@
-"""A seeded small checkpoint of random weights, as a file in the original key layout: to try things without a trained one.
+"""Writes a small checkpoint of seeded random weights in the original key layout, for trials without a trained one.
 
-It predicts velocity (v, https://arxiv.org/abs/2202.00512): a sampling step then turns latents and prediction into each
-other like the coordinates of a rotated vector, so that no network, however meaningless, makes them grow without bound.
+The network predicts velocity (v, https://arxiv.org/abs/2202.00512). A sampling step then rotates latents and prediction into
+each other, so that the latents stay bounded although the network is not trained.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEXT: dict[str, Any] = {
     "num_attention_heads": 1,
     "max_position_embeddings": 77,
 }
-#: The .yaml beside the file (JSON is YAML), in the words of the original configuration.
+#: The .yaml beside the file (JSON is YAML), with the keys of the original configuration.
 _YAML: dict[str, Any] = {
     "model": {
         "target": "ldm.models.diffusion.ddpm.LatentDiffusion",
@@ -73,12 +73,12 @@ def write_random_checkpoint(
     """Write a checkpoint of seeded random weights, float16, and its .yaml.
 
     Args:
-        path: the .safetensors file; it appears whole or not at all.
-        seed: another seed, other weights.
-        unet: changes to the configuration (as diffusers spells it) of the UNet; heads and channels beside those of the
-            .yaml are read off its shapes again.
-        vae: changes to that of the VAE.
-        text: changes to that of the text encoder.
+        path: the .safetensors file; it appears completely or not at all.
+        seed: of the weights.
+        unet: changes to the UNet's configuration, with diffusers' keys; when the file is loaded, channels are inferred from
+            the shapes, and heads come from the .yaml.
+        vae: changes to the VAE's configuration.
+        text: changes to the text encoder's configuration.
 
     Returns:
         ``path``.
@@ -120,7 +120,7 @@ def _tensors(
 
 
 def _randomise(network: Any, generator: torch.Generator) -> Any:
-    """Weights by their shape alone, so that one seed gives the same file whatever a library's own initialisation is."""
+    """Set weights that depend on seed and shapes only, and not on a library's initialisation."""
     for name, parameter in network.named_parameters():
         values = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
@@ -132,12 +132,12 @@ def _randomise(network: Any, generator: torch.Generator) -> Any:
 
 
 def _scale_to(layer: Any, deviation: float, run: Any) -> None:
-    """Scale a last layer so that what comes out has the given standard deviation."""
+    """Scale a last layer so that its output, the result of ``run``, has the given standard deviation."""
     factor = deviation / float(run().std())
     layer.weight.mul_(factor)
     layer.bias.mul_(factor)
 
 
 def _as_convolution(name: str, value: torch.Tensor) -> torch.Tensor:
-    """The original VAE's attention is made of 1x1 convolutions."""
+    """A weight in the shape of the original VAE, whose attention consists of 1x1 convolutions."""
     return value[:, :, None, None] if "attentions" in name and value.dim() == 2 else value

@@ -1,4 +1,4 @@
-"""The blob cache, switched on for the CPU: another process need not compile, and never gets other weights' results."""
+"""The blob cache, switched on for the CPU: another process does not compile, and never gets results of other weights."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.helpers.small import Small, assert_right, engine_for, inputs
 Strict = Callable[..., Settings]
 
 
-def used(settings: Settings, seed: int = 0, height: int = 8) -> Network:
-    """A new engine, as in a new process, that has answered one call rightly."""
+def answered(settings: Settings, seed: int = 0, height: int = 8) -> Network:
+    """A network of a new engine, as in a new process, after one call whose result was checked."""
     module = Small(seed)
     network = engine_for(settings, module)
     assert_right(network, module, *inputs(height, 8))
@@ -38,25 +38,25 @@ def blobs(settings: Settings) -> list[Path]:
 
 def test_a_second_process_compiles_nothing(strict: Strict) -> None:
     settings = strict(blob_cache="on")
-    assert counts(used(settings)) == (1, 1, 0)
-    network = used(settings)
+    assert counts(answered(settings)) == (1, 1, 0)
+    network = answered(settings)
     assert counts(network) == (0, 0, 1)
     assert network.stats()["seconds"]["import"] > 0
     assert network.stats()["seconds"]["compile"] == 0
     assert len(blobs(settings)) == 1
 
 
-def test_trap_01_other_weights_are_another_blob(strict: Strict) -> None:
+def test_other_weights_are_another_blob(strict: Strict) -> None:
     settings = strict(blob_cache="on")
-    used(settings, seed=0)
-    assert counts(used(settings, seed=1)) == (0, 1, 0)
-    assert counts(used(settings, seed=0)) == (0, 0, 1)
+    answered(settings, seed=0)
+    assert counts(answered(settings, seed=1)) == (0, 1, 0)
+    assert counts(answered(settings, seed=0)) == (0, 0, 1)
     assert len(blobs(settings)) == 2
 
 
-def test_weights_that_change_after_an_import_are_followed(strict: Strict) -> None:
+def test_weights_that_change_after_an_import_are_noticed(strict: Strict) -> None:
     settings = strict(blob_cache="on")
-    used(settings)
+    answered(settings)
     module = Small()
     network = engine_for(settings, module)
     assert_right(network, module, *inputs())
@@ -71,24 +71,24 @@ def test_weights_that_change_after_an_import_are_followed(strict: Strict) -> Non
     "changes", [{"config": {"INFERENCE_NUM_THREADS": 1}}, {"disabled_ops": ["aten.tanh.default"]}], ids=["compile", "graph"]
 )
 def test_other_settings_are_another_blob(strict: Strict, changes: dict[str, object]) -> None:
-    used(strict(blob_cache="on"))
-    network = used(strict(blob_cache="on", **changes))
+    answered(strict(blob_cache="on"))
+    network = answered(strict(blob_cache="on", **changes))
     assert network.statistics.blob_hits == 0
 
 
 def test_a_split_network_is_compiled_every_time(strict: Strict) -> None:
-    """Which part gets which name may differ from process to process: a part must not be given another's blob."""
+    """The names of the parts may differ between processes, and a part must not get the blob of another one."""
     settings = strict(blob_cache="on", disabled_ops=["aten.tanh.default"])
     for _ in range(3):
-        network = used(settings)
+        network = answered(settings)
         assert (network.statistics.compiles, network.statistics.blob_hits) == (1, 0)
     assert blobs(settings) == []
 
 
-def test_it_is_off_for_the_cpu_unless_asked_for(strict: Strict) -> None:
+def test_the_blob_cache_is_off_for_the_cpu_by_default(strict: Strict) -> None:
     for choice in ("auto", "off"):
         settings = strict(blob_cache=choice)
-        used(settings)
+        answered(settings)
         assert blobs(settings) == []
     assert not blob_cache.enabled(strict(blob_cache="on", model_caching=False))
     assert not blob_cache.enabled(strict(blob_cache="on", device="AUTO"))
@@ -106,35 +106,35 @@ def _flip(data: bytearray) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip], ids=lambda f: f.__name__.strip("_"))
-def test_a_damaged_blob_is_made_anew(
+def test_a_damaged_blob_is_replaced(
     strict: Strict, damage: Callable[[bytearray], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = strict(blob_cache="on")
-    used(settings)
+    answered(settings)
     (path,) = blobs(settings)
     path.write_bytes(damage(bytearray(path.read_bytes())))
     with caplog.at_level(logging.WARNING):
-        assert counts(used(settings)) == (0, 1, 0)
+        assert counts(answered(settings)) == (0, 1, 0)
     assert len([r for r in caplog.records if "stored blob" in r.getMessage()]) == 1
-    assert counts(used(settings)) == (0, 0, 1)
+    assert counts(answered(settings)) == (0, 0, 1)
 
 
-def test_what_the_device_refuses_is_made_anew(strict: Strict, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_blob_that_the_device_refuses_is_replaced(strict: Strict, caplog: pytest.LogCaptureFixture) -> None:
     settings = strict(blob_cache="on")
-    used(settings)
+    answered(settings)
     (path,) = blobs(settings)
     store = blob_cache.open_blobs(settings, Path(str(settings.cache_dir)))
     store.put(path.stem, {"blob": b"of another driver" * 100})
     with caplog.at_level(logging.WARNING):
-        assert counts(used(settings)) == (0, 1, 0)
+        assert counts(answered(settings)) == (0, 1, 0)
     assert "Ignoring a stored blob" in caplog.text
-    assert counts(used(settings)) == (0, 0, 1)
+    assert counts(answered(settings)) == (0, 0, 1)
 
 
-def test_trap_18_it_has_a_bound_of_its_own(strict: Strict) -> None:
+def test_blobs_have_their_own_bound(strict: Strict) -> None:
     settings = strict(blob_cache="on", blob_mb=9)
     for height in range(4, 10):
-        used(settings, height=height)
+        answered(settings, height=height)
     sizes = [path.stat().st_size for path in blobs(settings)]
     assert 3_000_000 < sizes[0] < 6_000_000
     assert sum(sizes) <= 9 << 20

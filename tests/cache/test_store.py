@@ -1,4 +1,4 @@
-"""The store of graphs: what goes in comes out, bounded, whole, and without being believed."""
+"""The store of graphs: entries are returned complete, their total size is bounded, and nothing in a file is trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> GraphStore:
     return GraphStore(tmp_path / "graphs")
 
 
-def test_what_goes_in_comes_out(store: GraphStore) -> None:
+def test_entries_are_returned_as_they_were_put(store: GraphStore) -> None:
     assert store.get(KEY) is None
     assert store.put(KEY, FILES)
     assert store.get(KEY) == FILES
@@ -38,27 +38,27 @@ def test_what_goes_in_comes_out(store: GraphStore) -> None:
     assert store.get(KEY) is None
 
 
-def test_looking_makes_no_folder(store: GraphStore) -> None:
+def test_reading_creates_no_folder(store: GraphStore) -> None:
     assert store.get(KEY) is None
     assert (store.entries(), store.verify(), store.clear(), store.bytes) == ([], {}, 0, 0)
     assert not store.folder.exists()
 
 
 @pytest.mark.parametrize("key", ["", "../x", "a/b", "a.b", "G", "ab ", "AB"])
-def test_only_hexadecimal_keys(store: GraphStore, key: str) -> None:
+def test_only_hexadecimal_keys_are_accepted(store: GraphStore, key: str) -> None:
     with pytest.raises(ValueError, match="no key of this store"):
         store.put(key, FILES)
     with pytest.raises(ValueError, match="no key of this store"):
         store.get(key)
 
 
-def test_trap_18_the_store_is_bounded_and_the_least_recently_used_goes(tmp_path: Path) -> None:
+def test_the_store_is_bounded_and_the_least_recently_used_entry_is_removed(tmp_path: Path) -> None:
     store = GraphStore(tmp_path, max_bytes=35_000)
     keys = [f"{i:032x}" for i in range(8)]
     for i, key in enumerate(keys[:3]):
         store.put(key, {"x": os.urandom(10_000)})
         os.utime(tmp_path / f"{key}{GRAPHS.suffix}", (i, i))
-    assert store.get(keys[0]) is not None  # used: it is the newest now
+    assert store.get(keys[0]) is not None  # this use makes it the newest
     store.put(keys[3], {"x": os.urandom(10_000)})
     assert {entry.key for entry in store.entries()} == {keys[0], keys[2], keys[3]}
     for key in keys[4:]:
@@ -67,7 +67,7 @@ def test_trap_18_the_store_is_bounded_and_the_least_recently_used_goes(tmp_path:
         assert store.get(key) is not None
 
 
-def test_one_entry_over_the_bound_stays(tmp_path: Path) -> None:
+def test_one_entry_that_exceeds_the_bound_stays(tmp_path: Path) -> None:
     store = GraphStore(tmp_path, max_bytes=1000)
     for key in (KEY, OTHER):
         assert store.put(key, {"x": os.urandom(5000)})
@@ -90,7 +90,7 @@ def _sizes(**sizes: object) -> dict[str, object]:
 
 
 def _bomb() -> bytes:
-    """A little file whose member unpacks to more than any graph may take, under a header that says it is short."""
+    """A small file whose member unpacks to a large size although its header states a small one."""
     honest = _zip({"x": b"\0" * 100}, method=zipfile.ZIP_DEFLATED)
     packed = zlib.compressobj(9, wbits=-15)
     body = packed.compress(b"\0" * (8 << 20)) + packed.flush()
@@ -100,8 +100,8 @@ def _bomb() -> bytes:
 
 def _honest_bomb() -> bytes:
     data = bytearray(_zip({"x": b"\0" * 100}, method=zipfile.ZIP_DEFLATED))
-    for place in _find(data, (100).to_bytes(4, "little")):
-        data[place : place + 4] = (GRAPHS.max_bytes + 1).to_bytes(4, "little")
+    for start in _find(data, (100).to_bytes(4, "little")):
+        data[start : start + 4] = (GRAPHS.max_bytes + 1).to_bytes(4, "little")
     return bytes(data)
 
 
@@ -128,14 +128,14 @@ FOREIGN: dict[str, Callable[[], bytes]] = {
     "sizes as a list": lambda: _zip({"x": b"1"}, {"format": GRAPHS.format, "key": KEY, "sizes": ["x"]}),
     "a size too large": lambda: _zip({"x": b"1"}, _sizes(x=2)),
     "a size too small": lambda: _zip({"x": b"1"}, _sizes(x=0)),
-    "a size that is none": lambda: _zip({"x": b"1"}, _sizes(x="1")),
+    "a size that is no number": lambda: _zip({"x": b"1"}, _sizes(x="1")),
     "a negative size": lambda: _zip({"x": b""}, _sizes(x=-1)),
-    "a member unspoken of": lambda: _zip({"x": b"1", "y": b"2"}, _sizes(x=1)),
-    "a member that is not there": lambda: _zip({"x": b"1"}, _sizes(x=1, y=1)),
+    "an unlisted member": lambda: _zip({"x": b"1", "y": b"2"}, _sizes(x=1)),
+    "a missing member": lambda: _zip({"x": b"1"}, _sizes(x=1, y=1)),
     "many members": lambda: _zip({f"{i}": b"" for i in range(99)}),
-    "packed otherwise": lambda: _zip({"x": b"1" * 100}, method=zipfile.ZIP_LZMA),
-    "a bomb": _bomb,
-    "an honest bomb": _honest_bomb,
+    "another compression": lambda: _zip({"x": b"1" * 100}, method=zipfile.ZIP_LZMA),
+    "a zip bomb with a false size": _bomb,
+    "a zip bomb with its true size": _honest_bomb,
     "nested a thousand deep": lambda: _zip({"x": b"1"}, b"[" * 100_000),
 }
 
@@ -165,7 +165,7 @@ def test_a_file_larger_than_any_graph_is_not_read(store: GraphStore, caplog: pyt
     assert "larger than any graph" in caplog.text
 
 
-def test_what_a_living_process_writes_is_not_swept(store: GraphStore) -> None:
+def test_temporary_files_of_running_processes_are_kept(store: GraphStore) -> None:
     store.folder.mkdir()
     path = store.folder / f"abcdef00.x{GRAPHS.temporary}"
     with path.open("wb") as file:
@@ -175,4 +175,4 @@ def test_what_a_living_process_writes_is_not_swept(store: GraphStore) -> None:
         store.clear()
         assert path.exists()
     store.put(KEY, FILES)
-    assert not path.exists(), "nobody writes it any more"
+    assert not path.exists(), "no process is writing it any more"

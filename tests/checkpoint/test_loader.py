@@ -1,4 +1,4 @@
-"""Checkpoint files: the original networks' weights arrive where they belong, and what is no checkpoint is told so."""
+"""Checkpoint files: loaded networks compute what the original ones do, and other files are refused with a reason."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_loaded_networks_compute_what_the_originals_do(write: Callable[..., Path
     assert all(p.dtype is torch.float32 and not p.is_meta for p in pipe.unet.parameters())
 
 
-def test_half_precision_file_loads_in_f32(write: Callable[..., Path], originals: dict[str, Any]) -> None:
+def test_a_half_precision_file_loads_in_f32(write: Callable[..., Path], originals: dict[str, Any]) -> None:
     halves = {name: tensor.half() for name, tensor in tensors_of(originals).items() if tensor.is_floating_point()}
     unet = load_pipeline(write(halves)).unet
     assert unet.dtype is torch.float32
@@ -107,9 +107,9 @@ def test_half_precision_file_loads_in_f32(write: Callable[..., Path], originals:
     assert torch.equal(unet.conv_in.weight, weight.half().float())
 
 
-def test_no_network_is_asked(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_makes_no_connection(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
-        raise AssertionError(f"a network was asked: {args[1:]}")
+        raise AssertionError(f"a connection was attempted: {args[1:]}")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
@@ -122,8 +122,8 @@ def test_without_a_yaml_the_heads_are_stable_diffusions(write: Callable[..., Pat
     assert pipe.vae.config.scaling_factor == 0.18215
 
 
-def test_names_are_those_that_diffusers_converts(tmp_path: Path) -> None:
-    """The random checkpoint's names, made by our tables, go through diffusers' own conversion to the same weights."""
+def test_diffusers_converts_the_same_names(tmp_path: Path) -> None:
+    """diffusers' own conversion of the random checkpoint, whose names come from our tables, gives the same weights."""
     from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
     from safetensors.torch import load_file
 
@@ -139,8 +139,8 @@ def test_names_are_those_that_diffusers_converts(tmp_path: Path) -> None:
 
 
 def test_random_checkpoint_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    first, again, other = (write_random_checkpoint(tmp_path / f"{i}.safetensors", seed) for i, seed in enumerate((1, 1, 2)))
-    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
+    first, repeated, other = (write_random_checkpoint(tmp_path / f"{i}.safetensors", seed) for i, seed in enumerate((1, 1, 2)))
+    assert first.read_bytes() == repeated.read_bytes() != other.read_bytes()
 
 
 def test_open_clip_text_model_is_converted(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def a_lora() -> dict[str, torch.Tensor]:
     return {"lora_unet_down_blocks_0_attentions_0_proj_in.lora_down.weight": torch.zeros(4, 4)}
 
 
-ALONE: list[tuple[Callable[[], dict[str, torch.Tensor]], str]] = [
+OTHER_FILES: list[tuple[Callable[[], dict[str, torch.Tensor]], str]] = [
     (a_lora, "is a LoRA"),
     (lambda: {"decoder.conv_in.weight": torch.zeros(1), "encoder.conv_in.weight": torch.zeros(1)}, "is a VAE"),
     (lambda: {"first_stage_model.decoder.conv_in.weight": torch.zeros(1)}, "is a VAE"),
@@ -178,7 +178,7 @@ ALONE: list[tuple[Callable[[], dict[str, torch.Tensor]], str]] = [
 ]
 
 
-def refused(path: Path, words: str) -> None:
+def assert_refused(path: Path, words: str) -> None:
     with pytest.raises(CheckpointError, match=words) as caught:
         load_pipeline(path)
     message = str(caught.value)
@@ -187,10 +187,10 @@ def refused(path: Path, words: str) -> None:
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("make,words", ALONE, ids=lambda value: value if isinstance(value, str) else "")
-def test_other_files_are_told_what_they_are(make: Callable[[], dict[str, Any]], words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make,words", OTHER_FILES, ids=lambda value: value if isinstance(value, str) else "")
+def test_other_files_are_refused_with_what_they_are(make: Callable[[], dict[str, Any]], words: str, tmp_path: Path) -> None:
     save_file(make(), str(tmp_path / "file.safetensors"))
-    refused(tmp_path / "file.safetensors", words)
+    assert_refused(tmp_path / "file.safetensors", words)
 
 
 class _Bomb:
@@ -211,52 +211,52 @@ def test_a_pickle_is_never_opened(name: str, zipped: bool, tmp_path: Path) -> No
         torch.save(_Bomb(trace), path)
     else:
         path.write_bytes(pickle.dumps(_Bomb(trace)))
-    refused(path, "is a pickle")
+    assert_refused(path, "is a pickle")
     assert not trace.exists()
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    refused(tmp_path / "none.safetensors", "is no file")
-    refused(tmp_path, "is no file")
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "none.safetensors", "is no file")
+    assert_refused(tmp_path, "is no file")
 
 
-def test_cut_at_any_length_is_damaged(write: Callable[..., Path]) -> None:
+def test_a_file_cut_at_any_length_is_damaged(write: Callable[..., Path]) -> None:
     whole = write().read_bytes()
     path = write()
     header = 8 + int.from_bytes(whole[:8], "little")
     for length in (0, 5, 8, 100, header - 1, header, header + 1000, len(whole) - 1):
         path.write_bytes(whole[:length])
-        refused(path, "is damaged")
+        assert_refused(path, "is damaged")
     path.write_bytes(whole + b"\0")
-    refused(path, "is damaged")
+    assert_refused(path, "is damaged")
 
 
 @pytest.mark.parametrize("header", [b"[]", b"{", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}'])
-def test_header_that_is_none(header: bytes, tmp_path: Path) -> None:
+def test_an_invalid_header_is_refused(header: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
-    refused(path, "is not a safetensors file")
+    assert_refused(path, "is not a safetensors file")
     path.write_bytes(b"<!DOCTYPE html><html>Not found</html>")
-    refused(path, "is not a safetensors file")
+    assert_refused(path, "is not a safetensors file")
 
 
-def test_shapes_and_names_of_another_architecture(write: Callable[..., Path]) -> None:
-    refused(write({f"{UNET}input_blocks.0.0.weight": torch.zeros(32, 9, 3, 3)}), "inpainting")
-    refused(write({f"{UNET}out.2.bias": None}), r"out\.2\.bias \[4\] is missing")
-    refused(write({f"{UNET}extra.weight": torch.zeros(1)}), "fit nowhere")
-    refused(write({f"{UNET}out.2.bias": torch.zeros(5)}), r"is \[5\], \[4\] is expected")
-    refused(write({f"{CLIP}text_model.embeddings.token_embedding.weight": torch.zeros(100, WIDTH)}), "100 words")
-    refused(write({f"{VAE}encoder.down.0.attn.0.q.weight": torch.zeros(1)}), "VAE is of another kind")
+def test_other_architectures_are_refused(write: Callable[..., Path]) -> None:
+    assert_refused(write({f"{UNET}input_blocks.0.0.weight": torch.zeros(32, 9, 3, 3)}), "inpainting")
+    assert_refused(write({f"{UNET}out.2.bias": None}), r"out\.2\.bias \[4\] is missing")
+    assert_refused(write({f"{UNET}extra.weight": torch.zeros(1)}), "fit nowhere")
+    assert_refused(write({f"{UNET}out.2.bias": torch.zeros(5)}), r"is \[5\], \[4\] is expected")
+    assert_refused(write({f"{CLIP}text_model.embeddings.token_embedding.weight": torch.zeros(100, WIDTH)}), "100 words")
+    assert_refused(write({f"{VAE}encoder.down.0.attn.0.q.weight": torch.zeros(1)}), "VAE is of another kind")
 
 
-def test_yaml_that_is_none(write: Callable[..., Path]) -> None:
+def test_an_invalid_yaml_is_refused(write: Callable[..., Path]) -> None:
     path = write()
     path.with_suffix(".yaml").write_text("just words")
     with pytest.raises(CheckpointError, match=r"model\.yaml is no configuration"):
         load_pipeline(path)
 
 
-def test_families_are_told_apart(tmp_path: Path) -> None:
+def test_families_are_distinguished(tmp_path: Path) -> None:
     one = torch.zeros(1)
     texts = {
         "sd1": (CLIP,),

@@ -1,4 +1,4 @@
-"""Sizes made ready ahead: nothing is computed meanwhile, nothing is left to make afterwards, and it can be called off."""
+"""Precompile: nothing is computed, later calls need no compile, and it can be cancelled."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Strict = Callable[..., Settings]
 SIZES: list[Size] = [(8, 8, 1), (16, 8, 1), (8, 8, 2)]
 
 
-def test_every_size_is_ready_and_nothing_was_computed(strict: Strict) -> None:
+def test_every_size_is_compiled_and_nothing_is_computed(strict: Strict) -> None:
     module = Small()
-    told: list[Size] = []
+    finished: list[Size] = []
     with accelerate({"net": module}, strict()) as accelerated:
 
         def generate(size: Size) -> None:
@@ -24,8 +24,8 @@ def test_every_size_is_ready_and_nothing_was_computed(strict: Strict) -> None:
             assert output.shape == (batch, 8, height, width)
             assert not output.any(), "it was computed"
 
-        assert precompile(SIZES, generate, done=told.append) == SIZES
-        assert told == SIZES
+        assert precompile(SIZES, generate, done=finished.append) == SIZES
+        assert finished == SIZES
         assert accelerated.stats()["net"]["compiles"] == 3
         reference = Small()
         for width, height, batch in SIZES:
@@ -33,7 +33,7 @@ def test_every_size_is_ready_and_nothing_was_computed(strict: Strict) -> None:
         assert accelerated.stats()["net"]["compiles"] == 3
 
 
-def test_it_can_be_called_off_within_a_second(strict: Strict) -> None:
+def test_precompile_is_cancelled_within_a_second(strict: Strict) -> None:
     module = Slow(seconds=1.2)
     network = engine_for(strict(), module)
     start = time.monotonic()
@@ -43,11 +43,11 @@ def test_it_can_be_called_off_within_a_second(strict: Strict) -> None:
     assert ready == []
     assert time.monotonic() - start < 1.3
     network.resources.worker.wait()
-    assert network.stats()["held"] == 1, "what was begun is there"
+    assert network.stats()["held"] == 1, "the running compile went on"
     assert not network.statistics.fallbacks
 
 
-def test_others_go_on_computing_afterwards(strict: Strict) -> None:
+def test_networks_compute_after_a_warm_up(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
     assert precompile([(8, 8, 1)], lambda size: network(*inputs())) == [(8, 8, 1)]

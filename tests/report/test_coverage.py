@@ -1,4 +1,4 @@
-"""``ov_backend.explain`` and ``python -m ov_backend report``."""
+"""Reports: ``ov_backend.explain``, coverage of modules, and ``python -m ov_backend report``."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ def example() -> tuple[object, tuple[torch.Tensor, torch.Tensor]]:
 
 def test_explain_names_operators_lines_and_breaks() -> None:
     model, inputs = example()
-    told = ov_backend.explain(model, *inputs)
-    assert len(told.graphs) == 2
-    first, second = told.graphs
+    explained = ov_backend.explain(model, *inputs)
+    assert len(explained.graphs) == 2
+    first, second = explained.graphs
     assert (first.percent, first.unsupported) == (100.0, ())
     (inverse,) = second.unsupported
     assert "linalg_inv" in inverse.operator
     assert (inverse.count, inverse.reason) == (1, "OpenVINO has no conversion for it")
-    assert "test_report.py" in inverse.lines[0]
+    assert "test_coverage.py" in inverse.lines[0]
     assert "torch.linalg.inv(x @ x.t())" in inverse.lines[0]
     assert [part.where for part in second.parts] == ["OpenVINO", "PyTorch", "OpenVINO"]
     assert second.flops == 2 * 4 * 4 * 4, "one product of 4 x 4 matrices"
-    (stop,) = told.breaks
-    assert "if b.sum() < 0" in stop
+    (graph_break,) = explained.breaks
+    assert "if b.sum() < 0" in graph_break
 
 
 def test_coverage_of_a_whole_module() -> None:
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
     with torch.no_grad():
-        told = report.of_module("net", net, torch.zeros(1, 3, 10, 10))
-    assert (told.operators, told.percent, len(told.parts)) == (3, 100.0, 1)
-    assert told.flops == 2 * (8 * 8 * 8 * 27 + 4 * 6 * 6 * 72)
-    assert told.weight_bytes == 4 * sum(p.numel() for p in net.parameters())
+        explained = report.of_module("net", net, torch.zeros(1, 3, 10, 10))
+    assert (explained.operators, explained.percent, len(explained.parts)) == (3, 100.0, 1)
+    assert explained.flops == 2 * (8 * 8 * 8 * 27 + 4 * 6 * 6 * 72)
+    assert explained.weight_bytes == 4 * sum(p.numel() for p in net.parameters())
 
 
 def test_json_and_svg() -> None:
     model, inputs = example()
-    told = ov_backend.explain(model, *inputs)
-    assert json.loads(told.json())["graphs"][1]["unsupported"][0]["count"] == 1
-    boxes = ElementTree.fromstring(told.svg()).findall(".//{http://www.w3.org/2000/svg}rect")
-    assert len(boxes) == 1 + 2 + sum(len(graph.parts) for graph in told.graphs)  # background, legend, partitions
+    explained = ov_backend.explain(model, *inputs)
+    assert json.loads(explained.json())["graphs"][1]["unsupported"][0]["count"] == 1
+    boxes = ElementTree.fromstring(explained.svg()).findall(".//{http://www.w3.org/2000/svg}rect")
+    assert len(boxes) == 1 + 2 + sum(len(graph.parts) for graph in explained.graphs)  # background, legend, partitions
 
 
 def test_the_picture_names_what_stays_in_pytorch_and_where_it_breaks() -> None:
@@ -69,12 +69,12 @@ def test_the_picture_names_what_stays_in_pytorch_and_where_it_breaks() -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_command(as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["report", "tests.report.test_coverage:example", "--svg", str(tmp_path / "p.svg"), *(["--json"] if as_json else [])]
-    assert cli.main(given) == 0
+    arguments = ["report", "tests.report.test_coverage:example", "--svg", str(tmp_path / "p.svg")]
+    assert cli.main([*arguments, *(["--json"] if as_json else [])]) == 0
     printed = capsys.readouterr().out
     if as_json:
-        told = json.loads(printed)
-        assert (len(told["graphs"]), len(told["breaks"])) == (2, 1)
+        explained = json.loads(printed)
+        assert (len(explained["graphs"]), len(explained["breaks"])) == (2, 1)
     else:
         assert printed.startswith("2 graphs, 1 graph break, ")
         assert "in PyTorch: 1 x aten.linalg_inv_ex.default: OpenVINO has no conversion for it" in printed
@@ -95,9 +95,9 @@ def test_command_takes_keyword_inputs(capsys: pytest.CaptureFixture[str]) -> Non
 )
 def test_command_refuses_other_targets(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", target]) == 2
-    said = capsys.readouterr().err
-    assert "module:callable" in said
-    assert len(said.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert "module:callable" in message
+    assert len(message.splitlines()) == 1
 
 
 FIVE = 5
@@ -114,7 +114,7 @@ def test_command_on_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: P
 
     path = write_random_checkpoint(tmp_path / "x.safetensors", unet=SMALL_UNET, vae=SMALL_VAE, text={"num_hidden_layers": 2})
     assert cli.main(["report", str(path), "--size", "64", "--json", "--svg", str(tmp_path / "p.svg")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["percent"] == 100.0
-    assert {graph["name"] for graph in told["graphs"]} == {"unet", "vae_encode", "vae_decode", "text_encoder"}
-    assert all(graph["flops"] and graph["weight_bytes"] for graph in told["graphs"])
+    explained = json.loads(capsys.readouterr().out)
+    assert explained["percent"] == 100.0
+    assert {graph["name"] for graph in explained["graphs"]} == {"unet", "vae_encode", "vae_decode", "text_encoder"}
+    assert all(graph["flops"] and graph["weight_bytes"] for graph in explained["graphs"])

@@ -1,4 +1,4 @@
-"""What the training code promises about captions, held-out combinations, tokens and states."""
+"""The training code: captions, held-out combinations, tokens and saved states."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def sampler(seed: int) -> Sampler:
 
 
 def test_there_are_24_prompts_and_no_training_picture_holds_one_of_their_combinations() -> None:
-    held = [spec.combinations() for spec in heldout.specs(NAMES)]
-    drawn = sampler(3)
-    assert len(held) == 24
+    held_out = [spec.combinations() for spec in heldout.specs(NAMES)]
+    training = sampler(3)
+    assert len(held_out) == 24
     for _ in range(3000):
-        pairs = drawn.draw().combinations()
-        assert all(pairs.isdisjoint(combination) for combination in held)
+        pairs = training.draw().combinations()
+        assert all(pairs.isdisjoint(combination) for combination in held_out)
 
 
 def test_the_same_seed_draws_the_same_captions() -> None:
@@ -44,11 +44,11 @@ def test_the_same_seed_draws_the_same_captions() -> None:
     ],
 )
 def test_captions(spec: Spec, words: str) -> None:
-    said = caption(spec, ["alpha", "bus"])
-    assert said.replace("an alpha", "a alpha").replace("three bus", "three buses") == words
+    text = caption(spec, ["alpha", "bus"])
+    assert text.replace("an alpha", "a alpha").replace("three bus", "three buses") == words
 
 
-def test_tokens_are_clips() -> None:
+def test_tokens_are_those_of_clip() -> None:
     tokens = Tokenizer(TOKENIZER_DIR).encode("a cat, flat on a blue background")
     assert tokens[:10] == [START, 320, 2368, 267, 6313, 525, 320, 1746, 5994, END]
     assert len(tokens) == 77
@@ -61,7 +61,7 @@ def test_long_text_is_cut() -> None:
     assert tokens[-1] == END
 
 
-def test_shards_are_small_and_come_back(tmp_path: Path) -> None:
+def test_shards_are_small_and_can_be_loaded(tmp_path: Path) -> None:
     tensors = {f"w{n}": torch.randn(100) for n in range(10)}
     paths = shards.save(tensors, tmp_path, "state", {"step": 7}, limit=1000)
     assert len(paths) == 5

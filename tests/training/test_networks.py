@@ -1,4 +1,4 @@
-"""The shipped checkpoint fits the ldm classes of its yaml, and the training's own pieces compute what they should."""
+"""The demo checkpoint fits the ldm classes of its yaml, and the training's networks equal the originals."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def test_text_encoder_is_transformers_clip(weights: dict[str, torch.Tensor]) -> 
     transformers = pytest.importorskip("transformers")
     reference = transformers.CLIPTextModel(transformers.CLIPTextConfig.from_pretrained(str(TOKENIZER_DIR))).eval()
     ours = clip_text.build(0)
-    found = {k: v for k, v in part(weights, "cond_stage_model.transformer.").items() if "position_ids" not in k}
-    ours.load_state_dict(found)
+    state = {k: v for k, v in part(weights, "cond_stage_model.transformer.").items() if "position_ids" not in k}
+    ours.load_state_dict(state)
     inner = getattr(reference, "text_model", reference)
-    inner.load_state_dict({k.removeprefix("text_model."): v for k, v in found.items()}, strict=False)
+    inner.load_state_dict({k.removeprefix("text_model."): v for k, v in state.items()}, strict=False)
     ids = torch.tensor([[49406, 320, 2368, *[49407] * 74]])
     with torch.no_grad():
         assert torch.allclose(ours(ids), reference(ids).last_hidden_state, atol=1e-4)
 
 
-def test_fused_attention_is_ldms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_attention_equals_that_of_ldm(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = networks.CrossAttention(query_dim=32, context_dim=16, heads=4, dim_head=8)
     x, context = torch.randn(2, 10, 32), torch.randn(2, 5, 16)
-    wanted = layer(x, context)
+    expected = layer(x, context)
     monkeypatch.setattr(networks.CrossAttention, "forward", networks.fused_attention)
-    assert torch.allclose(layer(x, context), wanted, atol=1e-5)
+    assert torch.allclose(layer(x, context), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
