@@ -1,1 +1,1 @@
-"""Benchmarks. Each asserts that its result is right before it prints a time."""
+"""Benchmarks. Each checks its results before it prints a time."""

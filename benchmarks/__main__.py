@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: every benchmark, one after the other, each in a process of its own."""
+"""``python -m benchmarks``: run every benchmark in turn, each in a separate process."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
-"""What is made again and what it costs: sizes in turn, changed weights, the wrapper's own time, memory over many sizes.
+"""What is compiled again, and what it costs: changing sizes, changed weights, the wrapper's overhead, memory over many sizes.
 
     python -m benchmarks.bench_lifetimes [--size 512] [--parts PART ...] [--json] [--tiny] [--plot SVG]
 
-One network, SD1.5's UNet (batch 2) with random weights. Every part runs in a process of its own and asserts what it
-counted and computed before its times are printed. Ratios are taken within one process, so that other work on the machine
-meets both sides.
+The network is SD1.5's UNet (batch 2) with random weights. Every part runs in a separate process and checks counts and results
+before its times are printed. Ratios are taken within one process, so that other work on the machine affects both sides.
 
-- returning: A, B, A, B (A square, B half as wide again), a change of weights as a LoRA makes it, and its removal.
-- overhead: what a call spends outside of OpenVINO's own inference, the look for changed weights and code among it.
-- peak: resident memory while the network is made ready, sampled, over what it was before; cold, then from the store.
-- bounded: a hundred calls over 12 sizes, with room for three; every answer is held against PyTorch's.
+- returning: sizes A, B, A, B (A is square, B is 1.5 times as wide), a change of weights like that of a LoRA, and its removal.
+- overhead: the time of a call outside of OpenVINO's inference, which includes the checks for changed weights and code.
+- peak: the increase of resident memory while the network is compiled; with an empty store, then with a stored graph.
+- bounded: a hundred calls over 12 sizes, with a memory budget for three; every result is compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ import torch
 
 import ov_backend
 from benchmarks.memory import Peak, resident
-from benchmarks.networks import unet
+from benchmarks.networks import STAGES, TOLERANCE, unet
 from ov_backend import Settings
 
-TOLERANCE = {"f32": 1e-3, "auto": 6e-2, "bf16": 6e-2, "f16": 1e-2}
-STAGES = ("check", "load", "capture", "convert", "bind", "compile")
-#: Latent sizes of the part "bounded": what is compiled weighs the same, as its weights do, and a call is quick.
+#: Latent sizes of the part "bounded"; calls are quick, and compiled graphs take as much memory as for large sizes.
 SIZES = [(height, width) for height in (16, 24, 32) for width in (16, 24, 32, 40)]
-ROOM = 3
+#: Number of compiled graphs that the memory budget of the part "bounded" allows.
+CAPACITY = 3
 
 
 class Bench:
@@ -54,40 +52,40 @@ class Bench:
         self.network = self.accelerated.engine.networks["unet"]
 
     def inputs(self, height: int, width: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """One call's arguments for latents of this size."""
+        """The arguments of a call for latents of this size."""
         generator = torch.Generator().manual_seed(height * 1000 + width)
         return (torch.randn(2, 4, height, width, generator=generator), *self.case.args[1:]), self.case.kwargs
 
     def call(self, height: int, width: int) -> torch.Tensor:
-        """By way of OpenVINO."""
+        """The result of OpenVINO."""
         args, kwargs = self.inputs(height, width)
         return self.module(*args, **kwargs)
 
     def eager(self, height: int, width: int) -> torch.Tensor:
-        """By PyTorch."""
+        """The result of PyTorch."""
         args, kwargs = self.inputs(height, width)
         return self.network.forward(*args, **kwargs)
 
-    def error(self, got: torch.Tensor, expected: torch.Tensor, slack: float = 1.0) -> float:
-        """Relative, and small enough; small pictures average fewer roundings."""
-        error = float((got - expected).norm() / expected.norm())
+    def error(self, actual: torch.Tensor, expected: torch.Tensor, slack: float = 1.0) -> float:
+        """The relative error, which is checked; ``slack`` raises the tolerance for small pictures, which average less."""
+        error = float((actual - expected).norm() / expected.norm())
         assert error < slack * self.tolerance, f"relative error {error}"
         return error
 
     def timed(self, height: int, width: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """A call's answer, what it took, and what was made for it."""
+        """A call's result, its seconds by stage, and its captures and compiles."""
         before, start = self.network.stats(), time.perf_counter()
         output = self.call(height, width)
         seconds = time.perf_counter() - start
         after = self.network.stats()
         spent = {s: round(after["seconds"].get(s, 0.0) - before["seconds"].get(s, 0.0), 4) for s in (*STAGES, "infer")}
-        made = {name: after[name] - before[name] for name in ("captures", "graph_hits", "compiles")}
-        return output, {"seconds": seconds, "extra": seconds - spent["infer"], **made, "stages": spent}
+        counts = {name: after[name] - before[name] for name in ("captures", "graph_hits", "compiles")}
+        return output, {"seconds": seconds, "extra": seconds - spent["infer"], **counts, "stages": spent}
 
 
 @torch.no_grad()
 def returning(options: argparse.Namespace) -> dict[str, Any]:
-    """A, B, A, B; other weights; the first weights again. Nothing is made twice, and nothing stale is served."""
+    """Sizes A, B, A, B; other weights; the first weights again. Nothing is compiled twice, and no result is stale."""
     bench = Bench(options)
     side = options.size // 8
     a, b = (side, side), (side, side * 3 // 2)
@@ -97,8 +95,8 @@ def returning(options: argparse.Namespace) -> dict[str, Any]:
     errors = {"A": bench.error(outputs["A first"], bench.eager(*a))}
     assert torch.equal(outputs["A first"], outputs["A again"])
     assert torch.equal(outputs["B first"], outputs["B again"])
-    made = [(call["captures"], call["compiles"]) for call in calls.values()]
-    assert made == [(1, 1), (1, 1), (0, 0), (0, 0)], made
+    counts = [(call["captures"], call["compiles"]) for call in calls.values()]
+    assert counts == [(1, 1), (1, 1), (0, 0), (0, 0)], counts
 
     changed = [parameter for name, parameter in bench.module.named_parameters() if ".to_" in name and name.endswith("weight")]
     backup = [parameter.clone() for parameter in changed]
@@ -109,18 +107,18 @@ def returning(options: argparse.Namespace) -> dict[str, Any]:
     outputs["LoRA"], calls["LoRA put in"] = bench.timed(*a)
     errors["LoRA"] = bench.error(outputs["LoRA"], bench.eager(*a))
     difference = float((outputs["LoRA"] - outputs["A first"]).norm() / outputs["A first"].norm())
-    assert difference > 2 * bench.tolerance, f"the LoRA changes too little ({difference}) to prove anything"
+    assert difference > 2 * bench.tolerance, f"the LoRA changes the result too little ({difference}) to be meaningful"
     for parameter, before in zip(changed, backup):
         parameter.copy_(before)
     outputs["back"], calls["LoRA taken out"] = bench.timed(*a)
-    assert torch.equal(outputs["back"], outputs["A first"]), "stale"
+    assert torch.equal(outputs["back"], outputs["A first"]), "a stale result"
     for name, expected in (("LoRA put in", (0, 1)), ("LoRA taken out", (0, 0))):
         assert (calls[name]["captures"], calls[name]["compiles"]) == expected, (name, calls[name])
     return {"calls": calls, "errors": errors, "changed_bytes": sum(tensor.nbytes for tensor in changed)}
 
 
-class Watch:
-    """An inference request that notes the seconds spent in it."""
+class TimedRequest:
+    """An inference request that adds up the seconds spent in it."""
 
     def __init__(self, request: Any) -> None:
         self._request, self.seconds = request, 0.0
@@ -129,39 +127,39 @@ class Watch:
         return getattr(self._request, name)
 
     def start_async(self) -> None:
-        """From here."""
+        """Start the inference and the clock."""
         self._start = time.perf_counter()
         self._request.start_async()
 
     def wait(self) -> None:
-        """To here."""
+        """Wait for the end of the inference, and add its seconds."""
         self._request.wait()
         self.seconds += time.perf_counter() - self._start
 
 
 @torch.no_grad()
 def overhead(options: argparse.Namespace) -> dict[str, Any]:
-    """The share of a call outside of the inference itself; and, for comparison, the wall clock of bare inferences in turn."""
+    """The share of a call outside of the inference, and the ratio of its wall-clock time to that of a bare inference."""
     bench = Bench(options)
     size = (options.size // 8, options.size // 8)
     args, kwargs = bench.inputs(*size)
     error = bench.error(bench.module(*args, **kwargs), bench.eager(*size))
-    ready = next(iter(bench.accelerated.engine.compiled))
-    held = bench.accelerated.engine.compiled.peek(ready)
-    assert held is not None
-    graph = held.value.program.parts[""]
+    compiled = bench.accelerated.engine.compiled
+    entry = compiled.peek(next(iter(compiled)))
+    assert entry is not None
+    graph = entry.value.program.parts[""]
     request = graph._request
-    graph._request = watch = Watch(request)
+    graph._request = timed = TimedRequest(request)
     shares, checks, pairs = [], [], []
     for _ in range(options.repeats):
-        watch.seconds, before = 0.0, bench.network.stats()["seconds"]["check"]
+        timed.seconds, before = 0.0, bench.network.stats()["seconds"]["check"]
         start = time.perf_counter()
         expected = bench.module(*args, **kwargs)
         whole = time.perf_counter() - start
-        shares.append((whole - watch.seconds) / whole)
+        shares.append((whole - timed.seconds) / whole)
         checks.append((bench.network.stats()["seconds"]["check"] - before) / whole)
         start = time.perf_counter()
-        request.infer()  # its tensors are those of the call before
+        request.infer()  # with the tensors of the previous call
         pairs.append(whole / (time.perf_counter() - start))
         assert torch.equal(expected, bench.module(*args, **kwargs) if options.tiny else expected)
     return {
@@ -176,13 +174,13 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
 
 @torch.no_grad()
 def peak(options: argparse.Namespace) -> dict[str, Any]:
-    """Memory while the network is made ready: without a graph in the store, or (after that) with one."""
+    """Memory while the network is compiled, with an empty store or (in the second run) with a stored graph."""
     bench = Bench(options)
     size = (options.size // 8, options.size // 8)
     args, kwargs = bench.inputs(*size)
     weights = bench.weights >> 20
-    bench.eager(8, 8)  # what PyTorch's own libraries take is not the compile's
-    with Peak() as watched:
+    bench.eager(8, 8)  # memory of PyTorch's libraries must not count as that of the compile
+    with Peak() as memory:
         bench.network.prepare(*args, **kwargs)
     compiled = resident()
     error = bench.error(bench.module(*args, **kwargs), bench.eager(*size)) if options.store_was_empty else None
@@ -190,10 +188,10 @@ def peak(options: argparse.Namespace) -> dict[str, Any]:
     assert stats["compiles"] == 1
     return {
         "weights_mib": weights,
-        "before_mib": watched.before,
-        "peak_extra_mib": watched.most - watched.before,
-        "kept_extra_mib": compiled - watched.before,
-        "peak_extra_of_weights": (watched.most - watched.before) / weights,
+        "before_mib": memory.before,
+        "peak_extra_mib": memory.peak - memory.before,
+        "kept_extra_mib": compiled - memory.before,
+        "peak_extra_of_weights": (memory.peak - memory.before) / weights,
         "measured_entry_mib": stats["bytes"] >> 20,
         "captures": stats["captures"],
         "relative_error": error,
@@ -202,7 +200,7 @@ def peak(options: argparse.Namespace) -> dict[str, Any]:
 
 @torch.no_grad()
 def bounded(options: argparse.Namespace) -> dict[str, Any]:
-    """Resident memory after every call, over twelve sizes in turn, with room for three."""
+    """Resident memory after every call, over twelve sizes in turn, with a memory budget for three."""
     bench = Bench(options)
     engine = bench.accelerated.engine
     expected = {size: bench.eager(*size) for size in SIZES}
@@ -211,14 +209,14 @@ def bounded(options: argparse.Namespace) -> dict[str, Any]:
         size = SIZES[number % len(SIZES)]
         errors.append(bench.error(bench.call(*size), expected[size], 2.0))
         if number == 0:
-            room = int(engine.compiled.bytes * (ROOM + 0.4)) >> 20
-            engine.configure(bench.settings.replace(memory_mb=max(1, room)))
+            budget_mb = int(engine.compiled.bytes * (CAPACITY + 0.4)) >> 20
+            engine.configure(bench.settings.replace(memory_mb=max(1, budget_mb)))
         held.append(len(engine.compiled))
         series.append(resident())
     stats = bench.network.stats()
     assert stats["captures"] == min(len(SIZES), options.generations), stats["captures"]
-    assert max(held) <= ROOM + 1, held
-    rest = series[ROOM + 1 :]
+    assert max(held) <= CAPACITY + 1, held
+    rest = series[CAPACITY + 1 :]
     steps = torch.arange(len(rest), dtype=torch.float64)
     line = torch.linalg.lstsq(torch.stack([steps, torch.ones_like(steps)], 1), torch.tensor(rest, dtype=torch.float64)[:, None])
     return {
@@ -243,7 +241,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Run the parts and print."""
+    """Run the parts and print their figures."""
     options = parse()
     if options.child:
         logging.basicConfig(level=logging.WARNING)
@@ -265,14 +263,14 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
     parser.add_argument("--precision", default="auto", choices=list(TOLERANCE))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5, help="calls of the part overhead")
     parser.add_argument("--generations", type=int, default=100, help="calls of the part bounded")
-    parser.add_argument("--tiny", action="store_true", help="a small network, to try the benchmark itself")
+    parser.add_argument("--tiny", action="store_true", help="a small network, to test the benchmark")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--plot", type=Path, metavar="SVG", help="draw memory against sizes (needs matplotlib)")
     parser.add_argument("--child", choices=list(PARTS), help=argparse.SUPPRESS)
@@ -281,44 +279,45 @@ def parse() -> argparse.Namespace:
 
 
 def in_child(part: str, options: argparse.Namespace, store: str) -> Any:
-    """One part's figures, from a fresh process."""
+    """The figures of one part, from a new process."""
     command = [sys.executable, "-m", "benchmarks.bench_lifetimes", "--child", part, "--store", store]
     command += ["--size", str(options.size), "--precision", options.precision, "--repeats", str(options.repeats)]
     command += ["--generations", str(options.generations)]
-    done = subprocess.run([*command, *(["--tiny"] if options.tiny else [])], stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    child = subprocess.run([*command, *(["--tiny"] if options.tiny else [])], stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
     lines = [", ".join(f"{name} {value}" for name, value in results["conditions"].items())]
-    for part, found in results.items():
+    for part, figures in results.items():
         if part == "conditions":
             continue
         lines += ["", part]
-        for name, call in found.get("calls", {}).items():
+        for name, call in figures.get("calls", {}).items():
             stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in call["stages"].items() if seconds >= 5e-4)
-            made = f"captures {call['captures']}, compiles {call['compiles']}"
-            lines.append(f"  {name:15}{call['seconds']:8.3f} s, {call['extra']:7.3f} s of it beside inference; {made} ({stages})")
-        for name, value in found.items():
+            counts = f"captures {call['captures']}, compiles {call['compiles']}"
+            seconds = f"{call['seconds']:8.3f} s, {call['extra']:7.3f} s of it outside of inference"
+            lines.append(f"  {name:15}{seconds}; {counts} ({stages})")
+        for name, value in figures.items():
             if name != "calls":
                 lines.append(f"  {name:26}{value:.4g}" if isinstance(value, float) else f"  {name:26}{value}")
     return "\n".join(lines) + "\n"
 
 
-def plot(found: dict[str, Any], path: Path) -> None:
-    """Resident memory after each call, as SVG."""
+def plot(figures: dict[str, Any], path: Path) -> None:
+    """Plot resident memory after each call, as SVG."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
-    calls = range(1, len(found["series_mib"]) + 1)
-    axes.plot(calls, [mib / 1024 for mib in found["series_mib"]], marker=".", label="resident")
-    axes.axhline(found["before_mib"] / 1024, linestyle="--", color="grey", label="PyTorch alone")
-    axes.axvline(ROOM + 0.5, linewidth=0.8, color="grey")
-    label = f"call, each of another size than the one before ({len(SIZES)} sizes, room for {ROOM})"
+    calls = range(1, len(figures["series_mib"]) + 1)
+    axes.plot(calls, [mib / 1024 for mib in figures["series_mib"]], marker=".", label="resident")
+    axes.axhline(figures["before_mib"] / 1024, linestyle="--", color="grey", label="PyTorch alone")
+    axes.axvline(CAPACITY + 0.5, linewidth=0.8, color="grey")
+    label = f"call, each of another size than the previous one ({len(SIZES)} sizes, memory for {CAPACITY})"
     axes.set(xlabel=label, ylabel="GiB", ylim=(0, None))
     axes.legend(loc="lower right")
     figure.savefig(path, metadata={"Date": None})

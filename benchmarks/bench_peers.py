@@ -1,13 +1,13 @@
-"""Stable Diffusion 1.5 by everything that can run it on this CPU, pictures counted from the start of a process.
+"""Stable Diffusion 1.5 in every implementation that runs on this CPU; times are counted from the start of a process.
 
     python -m benchmarks.bench_peers [--size 512] [--steps 2] [--peers NAME ...] [--limit 420] [--json] [--tiny]
-    python -m benchmarks.bench_peers --json-in out/peers.json      (the table and the plots once more)
+    python -m benchmarks.bench_peers --json-in out/peers.json      (prints the table and draws the plots again)
 
-The same random weights for all, as files in diffusers' layout. Each peer has two processes of its own. The first finds
-nothing on disk and draws six pictures: 512x512 twice, 512x768, 512x512, then with a second checkpoint's weights, then with a
-LoRA. The second finds what the first kept and draws pictures of five sizes. All start from the same noise and are held
-against PyTorch's in float32. What a peer has not done in time is missing; what it had done by then stays.
-Peers whose packages do not go with this project's have environments of their own; ``make bench`` makes them.
+All peers load the same random weights, from files in diffusers' layout. Each peer runs in two processes. The first one starts
+with an empty disk cache and draws six pictures: 512x512 twice, 512x768, 512x512, then with the weights of a second checkpoint,
+then with a LoRA. The second one uses what the first stored and draws pictures of five sizes. All start from the same noise and
+are compared with PyTorch's in float32. Figures that a peer does not reach within its time limit are missing.
+Peers whose packages conflict with this project's have separate environments; ``make bench`` creates them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from benchmarks.peers.process import run_phase
 from benchmarks.peers.table import LABELS, check, table
 
 ROOT = Path(__file__).parents[1]
-#: The folder of a peer's environment; "" is the one this runs in.
+#: The environments of peers that do not run in this one.
 ENVIRONMENTS = {"openvino": ".venv-peers-openvino", "optimum": ".venv-peers", "genai": ".venv-peers"}
-#: Both use what optimum-intel exported.
-KEEPS = {"genai": "optimum"}
+#: Peers that use the folder of another one: openvino-genai runs what optimum-intel exported.
+FOLDER_OF = {"genai": "optimum"}
 #: The share of a peer's time that its first process may take.
 COLD = 0.8
-#: The reference is slow, and nothing can be said without it.
+#: Factor of the time limit for the reference, which is slow and is needed for every comparison.
 REFERENCE = 1.5
 
 
 def main() -> None:
-    """Run every peer, check, print, draw."""
+    """Run every peer, print and draw the figures, and check them."""
     options = parse()
     if options.json_in:
         results = json.loads(options.json_in.read_text(encoding="utf-8"))
@@ -55,41 +55,41 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of all peers asked for; PyTorch in float32 comes first, for the others are held against it."""
+    """The figures of the selected peers; PyTorch in float32 is the first, because the others are compared with it."""
     results: dict[str, Any] = {"conditions": conditions(options), "peers": {}}
     names = [name for name in LABELS if name in options.peers or name == "eager"]
     with tempfile.TemporaryDirectory(prefix="bench-peers-", dir=options.work) as folder:
         work = Path(folder)
         write_weights(work, options.tiny)
         for name in names:
-            keep = work / "keep" / KEEPS.get(name, name)
+            keep = work / "keep" / FOLDER_OF.get(name, name)
             keep.mkdir(parents=True, exist_ok=True)
             results["peers"][name] = one_peer(name, work, keep, options)
-            write_results(results, options.out)  # what is measured is not lost with what comes after
-            if not any(KEEPS.get(later) == name for later in names[names.index(name) :]):
+            write_results(results, options.out)  # so that the figures are not lost if a later peer fails
+            if not any(FOLDER_OF.get(later) == name for later in names[names.index(name) :]):
                 shutil.rmtree(keep)
     return results
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
-    """What is known so far."""
+    """Write the figures so far."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "peers.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def write_weights(work: Path, tiny: bool) -> None:
-    """Two checkpoints and a LoRA; in another process, for they take memory that this one would not give back."""
+    """Write two checkpoints and a LoRA, in another process, which returns the memory that they take."""
     command = [sys.executable, "-m", "benchmarks.peers.weights", str(work), *(["--tiny"] if tiny else [])]
     subprocess.run(command, cwd=ROOT, check=True)
 
 
 def one_peer(name: str, work: Path, keep: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What its two processes told, and how they ended."""
+    """The lines from a peer's two processes, and how these ended."""
     python = Path(sys.executable)
     if name in ENVIRONMENTS:
         python = ROOT / ENVIRONMENTS[name] / "bin" / "python"
         if not python.is_file():
-            return {"lines": [], "ends": {"cold": f"no environment {ENVIRONMENTS[name]}: make bench makes it"}}
+            return {"lines": [], "ends": {"cold": f"no environment {ENVIRONMENTS[name]}: make bench creates it"}}
     command = [str(python), "-m", "benchmarks.peers.child", "--peer", name, "--work", str(work), "--keep", str(keep)]
     command += ["--size", str(options.size), "--steps", str(options.steps)]
     environment = {
@@ -99,19 +99,19 @@ def one_peer(name: str, work: Path, keep: Path, options: argparse.Namespace) -> 
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(ROOT),
     }
-    found: dict[str, Any] = {"lines": [], "ends": {}}
+    figures: dict[str, Any] = {"lines": [], "ends": {}}
     spent, limit = 0.0, options.limit * (REFERENCE if name == "eager" else 1.0)
     for phase, share in (("cold", COLD), ("new", 1.0)):
         sys.stderr.write(f"{name}, {phase}\n")
         run = run_phase([*command, "--phase", phase], environment, limit * share - spent, options.memory)
         spent += run.seconds
-        found["lines"] += run.lines
-        found["ends"][phase] = run.end
-    return found
+        figures["lines"] += run.lines
+        figures["ends"][phase] = run.end
+    return figures
 
 
 def conditions(options: argparse.Namespace) -> dict[str, Any]:
-    """What was measured, and on what."""
+    """The settings of the run, and the machine."""
     model = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return {
         "size": options.size,
@@ -125,21 +125,21 @@ def conditions(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, help="pixels of the square picture, a multiple of 128; default 512, tiny 256")
-    parser.add_argument("--steps", type=int, default=2, help="steps a picture, at least 2: the first may compile")
+    parser.add_argument("--steps", type=int, default=2, help="steps per picture, at least 2 because the first may compile")
     parser.add_argument("--peers", nargs="+", default=list(LABELS), choices=list(LABELS))
     parser.add_argument("--limit", type=float, help="seconds for each peer; default 420, tiny 100")
     parser.add_argument("--memory", type=float, default=0.85, help="share of the machine's memory at which a peer is stopped")
-    parser.add_argument("--tiny", action="store_true", help="small networks, to try the benchmark itself")
-    parser.add_argument("--json", action="store_true", help="everything that was told, instead of the table")
-    parser.add_argument("--json-in", type=Path, metavar="FILE", help="measure nothing: table and plots of an earlier run")
+    parser.add_argument("--tiny", action="store_true", help="small networks, to test the benchmark")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON, instead of the table")
+    parser.add_argument("--json-in", type=Path, metavar="FILE", help="measure nothing, use the figures of an earlier run")
     parser.add_argument("--out", type=Path, default=ROOT / "out", help="folder for peers.json and the plots")
     parser.add_argument("--work", type=Path, help="folder for weights and exports, 25 GB; default: the system's temporary one")
     options = parser.parse_args()
     if options.steps < 2:
-        parser.error("--steps: at least 2, for the first step of a picture may be compiled in")
+        parser.error("--steps: at least 2, because the first step of a picture may compile")
     options.size = options.size or (256 if options.tiny else 512)
     options.limit = options.limit or (100.0 if options.tiny else 420.0)
     return options

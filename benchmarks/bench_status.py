@@ -1,11 +1,11 @@
-"""What it costs a generation that many people look: the seconds of a step with 200 pollers of the status and with none.
+"""The cost of status polling for a generation: the seconds of a step with 200 pollers and without any.
 
     python -m benchmarks.bench_status [--pollers 200] [--size 512] [--steps 500] [--window 4] [--checkpoint FILE] [--json]
 
-The standalone page runs in a process of its own and the pollers in another, each asking again as soon as it was answered.
-During one long generation they ask and are silent in turns of some seconds; a step counts for the turn that it lies in, and
-each turn's median is held against that of the turn before, so that other work on the machine meets both. Every answer is
-checked. The pollers' own share of the processor counts as the status's, as both run on one machine.
+The standalone server runs in one process and the pollers in another; each poller sends its next request as soon as it has an
+answer. During one long generation they poll and pause in turns of some seconds. A step belongs to the turn that contains it, and
+each turn's median is compared with that of the previous turn, so that other work on the machine affects both. Every answer is
+checked. The pollers run on the same machine, so their processor time counts as a part of the cost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from urllib.parse import urlsplit
 import httpx
 
 ROOT = Path(__file__).parents[1]
-#: Seconds at the beginning of a turn that do not count: connections are made, or the last answers come.
+#: Seconds at the beginning of a turn that do not count: connections are opened, or the last answers arrive.
 SETTLE = 0.8
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the figures."""
     options = parse()
     if options.child == "serve":
         serve(options)
@@ -48,15 +48,15 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pollers", type=int, default=200)
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--window", type=float, default=4.0, help="seconds of a turn")
-    parser.add_argument("--checkpoint", type=Path, help="default: a small one of random weights")
+    parser.add_argument("--checkpoint", type=Path, help="default: a small one with random weights")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="64 pixels, few pollers: to try the benchmark itself")
+    parser.add_argument("--tiny", action="store_true", help="64 pixels, few pollers, to test the benchmark")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options, _ = parser.parse_known_args()
@@ -76,47 +76,47 @@ def table(result: dict[str, Any], options: argparse.Namespace) -> str:
 
 @dataclass
 class Turn:
-    """Some seconds in which all ask, or nobody does."""
+    """Some seconds in which all pollers poll, or all pause."""
 
-    asking: bool
+    polling: bool
     start: float
     end: float = 0.0
     answers: int = 0
     steps: list[float] = field(default_factory=list)
 
-    def take(self, marks: list[float]) -> None:
-        """The steps that lie wholly in it."""
-        inside = [mark for mark in marks if self.start + SETTLE <= mark <= self.end]
+    def set_steps(self, times: list[float]) -> None:
+        """Set the durations of the steps that lie completely in this turn."""
+        inside = [time for time in times if self.start + SETTLE <= time <= self.end]
         self.steps = [after - before for before, after in pairwise(inside)]
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Seconds of a step without and with the pollers, their ratio, and how often the pollers were answered."""
+    """Seconds of a step without and with the pollers, their ratio, and the pollers' answers per second."""
     with Server(options, folder) as server:
         page = Page(server.url, options)
-        page.generate(2)  # everything is compiled in this one
+        page.generate(2)  # compiles everything
         turns: list[Turn] = []
         with Pollers(server.url, options.pollers) as pollers:
             generation = Generation(page, options.steps)
             while generation.is_alive():
-                answers = pollers.told("stop" if len(turns) % 2 == 0 else "go")
+                answers = pollers.send("stop" if len(turns) % 2 == 0 else "go")
                 turn = Turn(len(turns) % 2 == 1, time.monotonic())
                 generation.join(options.window)
                 turn.end = time.monotonic()
-                turn.answers = pollers.told("stop") - answers
+                turn.answers = pollers.send("stop") - answers
                 turns.append(turn)
             if generation.error is not None:
                 raise generation.error
         for turn in turns:
-            turn.take(server.marks)
+            turn.set_steps(server.step_times)
     counted = [(a, b) for a, b in pairwise(turns) if len(a.steps) > 2 and len(b.steps) > 2]
-    ratios = [statistics.median(b.steps) / statistics.median(a.steps) for a, b in counted if b.asking]
-    ratios += [statistics.median(a.steps) / statistics.median(b.steps) for a, b in counted if a.asking]
-    assert len(ratios) >= 4, f"only {len(ratios)} turns were long enough: more --steps"
-    with_pollers = [turn for turn in turns if turn.asking]
-    assert all(turn.answers > 0 for turn in with_pollers[:-1]), "nobody was answered"
+    ratios = [statistics.median(b.steps) / statistics.median(a.steps) for a, b in counted if b.polling]
+    ratios += [statistics.median(a.steps) / statistics.median(b.steps) for a, b in counted if a.polling]
+    assert len(ratios) >= 4, f"only {len(ratios)} turns were long enough: increase --steps"
+    with_pollers = [turn for turn in turns if turn.polling]
+    assert all(turn.answers > 0 for turn in with_pollers[:-1]), "no poller was answered"
     return {
-        "without": statistics.median(seconds for turn in turns if not turn.asking for seconds in turn.steps),
+        "without": statistics.median(seconds for turn in turns if not turn.polling for seconds in turn.steps),
         "with": statistics.median(seconds for turn in with_pollers for seconds in turn.steps),
         "ratio": statistics.median(ratios),
         "quartiles": statistics.quantiles(ratios, n=4),
@@ -126,7 +126,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 class Server:
-    """The standalone page in a process of its own, and when it finished each step (on the machine's monotonic clock)."""
+    """The standalone server in a separate process, and the times at which it finished steps (monotonic clock)."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         command = [sys.executable, "-m", "benchmarks.bench_status", "--child", "serve", "--folder", str(folder)]
@@ -134,8 +134,8 @@ class Server:
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
-        assert self.url, "the page did not start"
-        self.marks: list[float] = []
+        assert self.url, "the server did not start"
+        self.step_times: list[float] = []
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Server:
@@ -147,34 +147,34 @@ class Server:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        self.marks.extend(map(float, self.process.stdout))
+        self.step_times.extend(map(float, self.process.stdout))
 
 
 def serve(options: argparse.Namespace) -> None:
-    """In a child: the page, its address on the first line, then the time of every step."""
+    """In a child process: serve the page; print its address, then the time of every step."""
     import uvicorn
 
     from ov_backend.checkpoint.random_weights import write_random_checkpoint
-    from ov_backend.standalone import serve as page
+    from ov_backend.standalone import serve as standalone
 
     checkpoint = options.checkpoint or write_random_checkpoint(options.folder / "random.safetensors")
     folders = {"out": options.folder / "out", "cache_dir": str(options.folder / "graphs")}
-    generator = page.load(page.Options(checkpoint=checkpoint, **folders))
+    generator = standalone.load(standalone.Options(checkpoint=checkpoint, **folders))
     step = generator.status.step
 
-    def noted(done: int, total: int) -> None:
+    def timed_step(done: int, total: int) -> None:
         step(done, total)
         print(time.monotonic(), flush=True)
 
-    vars(generator.status)["step"] = noted
+    vars(generator.status)["step"] = timed_step
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        app = page.application(generator)
+        app = standalone.application(generator)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 
 class Page:
-    """The page's own function that generates."""
+    """A client of the standalone page."""
 
     def __init__(self, url: str, options: argparse.Namespace) -> None:
         from gradio_client import Client
@@ -183,7 +183,7 @@ class Page:
         self.number = next(d["id"] for d in self.client.config["dependencies"] if d["api_name"] == "generate")
 
     def generate(self, steps: int) -> None:
-        """Generate one picture."""
+        """Generate one picture, as the page's button does."""
         fields = ["a cat", "", steps, 7.0, 1, self.size, self.size, 1, 0.6]
         panel = ["CPU", "auto", True, True, True, True, 0, ""]
         self.client.predict(None, *fields, *panel, fn_index=self.number)
@@ -192,7 +192,7 @@ class Page:
 
 
 class Generation(threading.Thread):
-    """A generation under way; ``error`` is what ended it."""
+    """A running generation; ``error`` is the error that ended it, or None."""
 
     def __init__(self, page: Page, steps: int) -> None:
         super().__init__(daemon=True)
@@ -200,7 +200,7 @@ class Generation(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Until the picture is there."""
+        """Generate one picture."""
         try:
             self.page.generate(self.steps)
         except BaseException as error:
@@ -208,7 +208,7 @@ class Generation(threading.Thread):
 
 
 class Pollers:
-    """A process that asks for the status, when told to."""
+    """A process that polls the status between the commands "go" and "stop"."""
 
     def __init__(self, url: str, pollers: int) -> None:
         command = [sys.executable, "-m", "benchmarks.bench_status", "--child", url, "--pollers", str(pollers)]
@@ -221,8 +221,8 @@ class Pollers:
         self.process.terminate()
         self.process.wait()
 
-    def told(self, command: str) -> int:
-        """Tell them to "go" or to "stop"; how many answers they have got so far."""
+    def send(self, command: str) -> int:
+        """Send "go" or "stop"; returns the number of answers so far."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(command + "\n")
@@ -233,10 +233,10 @@ class Pollers:
 
 
 async def poll(url: str, pollers: int) -> None:
-    """In a child: ask between "go" and "stop" on the standard input, each poller again as soon as it has its answer.
+    """In a child process: poll between the lines "go" and "stop" of standard input.
 
-    Each line is answered with the number of answers so far. The requests are written by hand: a client library would
-    take more of the processor than the server does.
+    For each line, the number of answers so far is printed. The requests are plain text, because a client library would take more
+    processor time than the server does.
     """
     going, count = asyncio.Event(), 0
     address = urlsplit(url)
@@ -255,7 +255,7 @@ async def poll(url: str, pollers: int) -> None:
                 answer = json.loads(await reader.readexactly(length))
                 assert answer["version"] == 1, answer
                 count += 1
-                if answer["state"] == "idle":  # what is measured is asking during a generation
+                if answer["state"] == "idle":  # only polling during a generation is measured
                     await asyncio.sleep(1.0)
             writer.close()
 
@@ -266,7 +266,7 @@ async def poll(url: str, pollers: int) -> None:
         await asyncio.sleep(0)
         for task in tasks:
             if task.done():
-                task.result()  # raises what ended it
+                task.result()  # raises the error that ended it
 
 
 if __name__ == "__main__":

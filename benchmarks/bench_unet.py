@@ -1,10 +1,10 @@
-"""SD1.5's UNet (one step, batch 2) and VAE decode: PyTorch eager f32 against ov_backend, and how long it takes to be ready.
+"""SD1.5's UNet (one step, batch 2) and VAE decode: PyTorch eager f32 against ov_backend, and the time of the first call.
 
     python -m benchmarks.bench_unet [--size 512] [--repeats 3] [--precision auto] [--json] [--tiny]
 
-Every figure is taken in a process of its own: first with an empty graph store (cold), then again with what the first
-left there (warm). The two implementations are timed in turn, so that a change of the machine's speed meets both; the
-ratio is the median of the pairs' ratios.
+Two processes measure each network: one with an empty graph store (cold), and one with the graph that the first stored (warm).
+The two implementations are timed alternately, so that a change of the machine's speed affects both; the ratio is the median
+ratio of the pairs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 import ov_backend
-from benchmarks.networks import NETWORKS, Case
+from benchmarks.memory import resident
+from benchmarks.networks import NETWORKS, STAGES, TOLERANCE, Case, seconds_of
 from ov_backend import Settings
-
-#: Relative error allowed before a time is believed, by precision: bf16 keeps 8 bits of mantissa.
-TOLERANCE = {"f32": 1e-3, "auto": 6e-2, "bf16": 6e-2, "f16": 1e-2}
-STAGES = ("check", "load", "capture", "convert", "bind", "compile")
 
 
 def main() -> None:
@@ -39,7 +35,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(measure(options)) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
-        results = {name: both(name, options, Path(folder, name)) for name in options.networks}
+        results = {name: cold_and_warm(name, options, Path(folder, name)) for name in options.networks}
     if options.json:
         sys.stdout.write(json.dumps(results, indent=1) + "\n")
     else:
@@ -47,35 +43,35 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of timed calls")
     parser.add_argument("--precision", default="auto", choices=list(TOLERANCE))
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--tiny", action="store_true", help="a small network, to try the benchmark itself")
+    parser.add_argument("--tiny", action="store_true", help="a small network, to test the benchmark")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=["cold", "warm"], help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def both(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]:
-    """Cold and warm figures of one network, each from a fresh process; the store's size in between."""
+def cold_and_warm(name: str, options: argparse.Namespace, store: Path) -> dict[str, Any]:
+    """The figures of one network from a cold and a warm process, and the size of the store."""
     results = {}
     for child in ("cold", "warm"):
         command = [sys.executable, "-m", "benchmarks.bench_unet", "--child", child, "--store", str(store)]
         command += ["--networks", name, "--size", str(options.size), "--precision", options.precision]
         command += ["--repeats", str(options.repeats), *(["--tiny"] if options.tiny else [])]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        results[child] = json.loads(done.stdout.splitlines()[-1])
+        process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        results[child] = json.loads(process.stdout.splitlines()[-1])
     results["bytes_on_disk"] = sum(file.stat().st_size for file in store.iterdir())
     return results
 
 
 @torch.no_grad()
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """In a child: the first call's stages; when cold, the steps of both implementations as well."""
+    """In a child process: the stages of the first call; in the cold one also the time of both implementations."""
     logging.basicConfig(level=logging.WARNING)
     name = options.networks[0]
     case = NETWORKS[name](options.size, options.tiny)
@@ -85,26 +81,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     settings = Settings(precision=options.precision, cache_dir=options.store, fallback="raise")
     accelerated = ov_backend.accelerate({name: case.module}, settings)
     start = time.perf_counter()
-    got = case()
+    actual = case()
     first = time.perf_counter() - start
     rss["compiled"] = resident()
     stats = accelerated.stats()[name]
     result: dict[str, Any] = {"first_call": first, "captures": stats["captures"], "graph_hits": stats["graph_hits"], "rss": rss}
     result["stages"] = {stage: stats["seconds"].get(stage, 0.0) for stage in STAGES}
     if expected is not None:
-        result["relative_error"] = error = float((got - expected).norm() / expected.norm())
+        result["relative_error"] = error = float((actual - expected).norm() / expected.norm())
         assert error < TOLERANCE[options.precision], f"relative error {error}"
         result.update(steps(case, accelerated, options.repeats))
     return result
 
 
 def steps(case: Case, accelerated: Any, repeats: int) -> dict[str, Any]:
-    """Seconds of a call of each implementation, in turn."""
+    """Seconds of a call of each implementation, timed alternately."""
     forward = accelerated.engine.networks[next(iter(accelerated.engine.networks))].forward
     pairs = []
     for _ in range(repeats):
-        ours = timed(case)
-        eager = timed(lambda: forward(*case.args, **case.kwargs))
+        ours = seconds_of(case)
+        eager = seconds_of(lambda: forward(*case.args, **case.kwargs))
         pairs.append((eager, ours))
     return {
         "eager": min(pair[0] for pair in pairs),
@@ -112,18 +108,6 @@ def steps(case: Case, accelerated: Any, repeats: int) -> dict[str, Any]:
         "ratio": statistics.median(eager / ours for eager, ours in pairs),
         "pairs": pairs,
     }
-
-
-def timed(function: Any) -> float:
-    """Wall seconds of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def resident() -> int:
-    """This process's memory, MiB."""
-    return int(psutil.Process().memory_info().rss) >> 20
 
 
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:

@@ -1,1 +1,1 @@
-"""What ``bench_peers`` is made of: the pipeline with random weights, the peers, what a process measures, table and plots."""
+"""The parts of ``bench_peers``: the pipeline with random weights, the peers, their processes, table and plots."""

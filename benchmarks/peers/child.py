@@ -1,9 +1,9 @@
-"""One peer in a process of its own: every figure is told, as a line of JSON, as soon as it is there.
+"""Runs one peer; prints every figure as a line of JSON as soon as it is measured.
 
     python -m benchmarks.peers.child --peer NAME --phase cold|new --work FOLDER --keep FOLDER --size 512 --steps 2 --start TIME
 
-``cold``: the sequence of pictures, weights changed at its end. ``new``: a process that finds what the first one kept;
-then pictures of further sizes, for the memory they take.
+``cold``: draws the sequence of pictures, the last ones with changed weights. ``new``: a process that uses what the first one
+stored, and draws pictures of further sizes to measure their memory.
 """
 
 from __future__ import annotations
@@ -25,92 +25,92 @@ PEERS = {
     "genai": "openvino_peers.GenAI",
     "ours": "torch_peers.Ours",
 }
-#: Further sizes of the second process, as shares of the full one.
+#: Further sizes of the second process, as shares of the full size.
 SHARES = ((0.5, 0.5), (0.75, 0.5), (0.5, 0.75), (0.75, 0.75))
 
 
 class Child:
-    """The clock, the peer, and the reference pictures."""
+    """Runs a peer, measures it, and compares its pictures with the reference."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        #: Work that another process did for this one, in seconds; it counts.
-        self.ahead = 0.0
+        #: Seconds of work that another process did for this one; they are added to the time.
+        self.shared_seconds = 0.0
         self.number = 0
         self.work = Path(options.work)
         self.first, self.second = self.work / "first", self.work / "second"
         self.wide = (options.size * 3 // 2, options.size)
         self.square = (options.size, options.size)
-        # Libraries print too, from C++ as well: that goes to stderr.
+        # Libraries print too, also from C++; their output goes to stderr.
         self.out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
 
     def now(self) -> float:
-        """Seconds since the process was started."""
-        return time.time() - self.options.start + self.ahead
+        """Seconds since the process was started, including the work of other processes for this one."""
+        return time.time() - self.options.start + self.shared_seconds
 
-    def say(self, key: str, **figures: Any) -> None:
-        """Tell the parent."""
+    def report(self, key: str, **figures: Any) -> None:
+        """Print figures for the parent process."""
         if key == "export" and figures["shared"]:
-            self.ahead += figures["seconds"]
+            self.shared_seconds += figures["seconds"]
         memory = {"rss": _status("VmRSS"), "peak": _status("VmHWM")}
         line = {"key": key, "phase": self.options.phase, "at": self.now(), **memory, **figures}
         self.out.write(json.dumps(line) + "\n")
         self.out.flush()
 
     def run(self) -> None:
-        """The phase asked for."""
+        """Run the selected phase."""
         module, name = PEERS[self.options.peer].split(".")
-        peer = getattr(importlib.import_module(f"benchmarks.peers.{module}"), name)(Path(self.options.keep), self.say)
+        peer = getattr(importlib.import_module(f"benchmarks.peers.{module}"), name)(Path(self.options.keep), self.report)
         if self.options.phase == "new":
-            peer.counts_export = False  # what is there was made before
+            peer.counts_export = False  # the first process has counted it
         peer.load(self.first)
-        self.say("loaded", versions=_versions())
+        self.report("loaded", versions=_versions())
         (self.cold if self.options.phase == "cold" else self.new)(peer)
-        self.say("done")
+        self.report("done")
 
     def cold(self, peer: Any) -> None:
-        """Two pictures, another size, back, other weights twice."""
+        """Draw two pictures, one of another size, one of the first size, and two with other weights."""
         self.picture(peer, "first", self.square)
         keep = Path(self.options.keep)
-        exported = keep / self.first.name  # may lie beside what another peer exported
-        self.say("disk", bytes=_bytes(exported if exported.is_dir() else keep))
+        exported = keep / self.first.name  # the folder may be shared with another peer
+        self.report("disk", bytes=_bytes(exported if exported.is_dir() else keep))
         self.picture(peer, "again", self.square)
         self.picture(peer, "wide", self.wide)
         self.picture(peer, "back", self.square)
-        begun = self.now()
+        start = self.now()
         peer.second_checkpoint(self.second)
-        self.picture(peer, "second checkpoint", self.square, begun)
-        begun = self.now()
+        self.picture(peer, "second checkpoint", self.square, start)
+        start = self.now()
         peer.lora(self.work / "lora.safetensors")
-        right = self.picture(peer, "LoRA", self.square, begun)
-        begun = self.now()
-        if not right and peer.renew():
-            self.picture(peer, "LoRA", self.square, begun, label="LoRA, renewed")
+        is_current = self.picture(peer, "LoRA", self.square, start)
+        start = self.now()
+        if not is_current and peer.recompile():
+            self.picture(peer, "LoRA", self.square, start, label="LoRA, renewed")
 
     def new(self, peer: Any) -> None:
-        """A picture, then other sizes."""
+        """Draw a picture, then one of each other size."""
         self.picture(peer, "first", self.square)
         for width, height in SHARES:
             sides = [int(share * self.options.size) // 64 * 64 or 64 for share in (width, height)]
             self.picture(peer, None, (sides[0], sides[1]))
 
     def picture(
-        self, peer: Any, expected: str | None, size: tuple[int, int], begun: float | None = None, label: str = ""
+        self, peer: Any, expected: str | None, size: tuple[int, int], start: float | None = None, label: str = ""
     ) -> bool:
-        """Draw, hold against PyTorch's in float32, and tell; false if it is another picture."""
+        """Draw, compare with PyTorch's picture in float32, and report; False if the picture is stale."""
         import numpy as np
 
-        begun = self.now() if begun is None else begun
+        start = self.now() if start is None else start
         drawn = peer.picture(*size, self.options.steps)
-        seconds = self.now() - begun
+        seconds = self.now() - start
         self.number += 1
         error, stale = None, None
         if expected:
             error, stale = self.compare(drawn.pixels, expected)
             if self.options.peer == "eager" and self.options.phase == "cold":
                 np.save(self.work / f"{expected}.npy", drawn.pixels)
-        self.say(
+        self.report(
             "picture",
             label=label or expected or "size",
             number=self.number,
@@ -125,7 +125,7 @@ class Child:
         return not stale
 
     def compare(self, pixels: Any, name: str) -> tuple[float | None, bool | None]:
-        """Relative error to the reference (without its mean), and whether the picture before the change is nearer."""
+        """The relative error to the reference without its mean, and whether the picture before the change is more similar."""
         import numpy as np
 
         before = {"second checkpoint": "first", "LoRA": "second checkpoint"}.get(name)
@@ -133,14 +133,14 @@ class Child:
             return None, None
 
         def distance(other: str) -> float:
-            right = np.load(self.work / f"{other}.npy")
-            return float(np.linalg.norm(pixels - right) / np.linalg.norm(right - right.mean()))
+            reference = np.load(self.work / f"{other}.npy")
+            return float(np.linalg.norm(pixels - reference) / np.linalg.norm(reference - reference.mean()))
 
         return distance(name), bool(before) and distance(str(before)) < distance(name)
 
 
 def _status(field: str) -> int:
-    """Of this process, MiB."""
+    """A memory field of this process's status, in MiB."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) >> 10
 
@@ -152,17 +152,17 @@ def _bytes(folder: Path) -> int:
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in ("torch", "openvino", "diffusers", "transformers", "optimum-intel", "openvino-genai"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def main() -> None:
-    """Parse and run."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", required=True, choices=list(PEERS))
     parser.add_argument("--phase", required=True, choices=["cold", "new"])

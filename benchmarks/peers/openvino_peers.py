@@ -1,4 +1,4 @@
-"""The peers that run an exported pipeline, with a copy of the weights of their own: optimum-intel and openvino-genai."""
+"""The peers that export a pipeline with a copy of its weights: optimum-intel and openvino-genai."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.peers.picture import GUIDANCE, PROMPT, Picture, Say, draw
+from benchmarks.peers.picture import GUIDANCE, PROMPT, Picture, Report, draw
 from benchmarks.peers.weights import latents_for, lora_changes
 
 
 class Optimum:
-    """optimum-intel's OVStableDiffusionPipeline, reshaped to every size in turn; exported with weights in float16."""
+    """optimum-intel's OVStableDiffusionPipeline, exported with float16 weights, and reshaped to each size."""
 
-    #: Whether an export that is found was made by another peer in this run, and its time has to be counted.
+    #: Whether to count the time of an export that exists already, because another peer made it in this run.
     counts_export = False
 
-    def __init__(self, keep: Path, say: Say) -> None:
-        self.keep, self.say = keep, say
+    def __init__(self, keep: Path, report: Report) -> None:
+        self.keep, self.report = keep, report
 
     def load(self, checkpoint: Path) -> None:
-        """Export unless that was done before; read."""
+        """Export the checkpoint unless that was done before, and read the export."""
         self.exported = self._export(checkpoint)
         self._read()
 
@@ -34,28 +34,28 @@ class Optimum:
         from optimum.intel import OVConfig
 
         exported = self.keep / checkpoint.name
-        taken = self.keep / f"{checkpoint.name}.seconds"  # written last: an export without it was broken off
-        if not taken.is_file():
-            begun = time.perf_counter()
+        seconds_file = self.keep / f"{checkpoint.name}.seconds"  # written last: without it, the export is incomplete
+        if not seconds_file.is_file():
+            start = time.perf_counter()
             shutil.rmtree(exported, ignore_errors=True)
             main_export(
                 str(checkpoint),
                 output=exported,
                 task="text-to-image",
                 library_name="diffusers",
-                ov_config=OVConfig(dtype="fp16"),  # of its command line: --weight-format fp16
+                ov_config=OVConfig(dtype="fp16"),  # as --weight-format fp16 on its command line
                 local_files_only=True,
             )
             self._tokenizer(checkpoint, exported)
-            taken.write_text(str(time.perf_counter() - begun))
-            self.say("export", seconds=float(taken.read_text()), shared=False)
+            seconds_file.write_text(str(time.perf_counter() - start))
+            self.report("export", seconds=float(seconds_file.read_text()), shared=False)
         elif self.counts_export:
-            self.say("export", seconds=float(taken.read_text()), shared=True)
+            self.report("export", seconds=float(seconds_file.read_text()), shared=True)
         return exported
 
     @staticmethod
     def _tokenizer(checkpoint: Path, exported: Path) -> None:
-        """openvino-genai needs it as a model."""
+        """Export the tokenizer as a model, for openvino-genai."""
         import openvino as ov
         from openvino_tokenizers import convert_tokenizer
         from transformers import AutoTokenizer
@@ -73,7 +73,7 @@ class Optimum:
         self.pipe.set_progress_bar_config(disable=True)
 
     def picture(self, width: int, height: int, steps: int) -> Picture:
-        """Draw one; another size than before is reshaped to and compiled."""
+        """Draw a picture; a change of the size reshapes and compiles the pipeline."""
         if self.size != (width, height):
             self.pipe.clear_requests()
             self.pipe.reshape(batch_size=1, height=height, width=width, num_images_per_prompt=1)
@@ -82,11 +82,11 @@ class Optimum:
         return draw(self.pipe, width, height, steps, torch.float32)
 
     def second_checkpoint(self, checkpoint: Path) -> None:
-        """Exported too, then read instead of the first."""
+        """Export the second checkpoint, and read it instead of the first."""
         self.load(checkpoint)
 
     def lora(self, path: Path) -> None:
-        """It is not told of changes of PyTorch's weights: merge, save, export and read everything again."""
+        """Merge the LoRA, save, export and read everything again, because the pipeline holds a copy of the weights."""
         merged = path.parent / "merged"
         shutil.rmtree(merged, ignore_errors=True)
         _merge(path.parent / self.exported.name, path, merged)
@@ -94,13 +94,13 @@ class Optimum:
         shutil.rmtree(merged)
         self._read()
 
-    def renew(self) -> bool:
-        """There is nothing more to do."""
+    def recompile(self) -> bool:
+        """Return False: there is nothing to recompile."""
         return False
 
 
 class GenAI(Optimum):
-    """openvino-genai's Text2ImagePipeline, one for each size, reshaped to it; those of two sizes are held."""
+    """openvino-genai's Text2ImagePipeline, one reshaped to each size; two of them are kept in memory."""
 
     counts_export = True
 
@@ -126,7 +126,7 @@ class GenAI(Optimum):
         return self.pipes[width, height]
 
     def picture(self, width: int, height: int, steps: int) -> Picture:
-        """Draw one."""
+        """Draw a picture."""
         import openvino as ov
         import openvino_genai
 
@@ -146,7 +146,7 @@ class GenAI(Optimum):
 
         ends: list[float] = []
 
-        def ended(step: int, count: int, latent: Any) -> bool:
+        def step_ended(step: int, count: int, latent: Any) -> bool:
             ends.append(time.perf_counter())
             return False
 
@@ -158,14 +158,14 @@ class GenAI(Optimum):
             num_inference_steps=steps,
             guidance_scale=GUIDANCE,
             generator=Noise(),
-            callback=ended,
+            callback=step_ended,
         )
         decode = time.perf_counter() - ends[-1]
         pixels = np.array(image.data)[0].astype(np.float32) / 255
         return Picture(pixels, [after - before for before, after in pairwise(ends)], decode)
 
     def lora(self, path: Path) -> None:
-        """Pipelines are made again, with the LoRA as an adapter; no export."""
+        """Create the pipelines again with the LoRA as an adapter; this needs no export."""
         import openvino_genai
 
         self._read()
@@ -176,7 +176,7 @@ class GenAI(Optimum):
 
 @torch.no_grad()
 def _merge(checkpoint: Path, lora: Path, merged: Path) -> None:
-    """A copy of the checkpoint with the LoRA in its UNet."""
+    """Write a copy of the checkpoint with the LoRA merged into its UNet."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(checkpoint, merged)

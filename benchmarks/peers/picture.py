@@ -1,4 +1,4 @@
-"""One picture by a diffusers pipeline, and when its parts were done."""
+"""Draws one picture with a diffusers pipeline and times its parts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 
 from benchmarks.peers.weights import latents_for
 
-#: Tells the parent a figure: its name, and what belongs to it.
-Say = Callable[..., None]
+#: Reports a figure to the parent process: a key, and named values.
+Report = Callable[..., None]
 PROMPT = "a red fox in the snow, morning light"
-#: Prompt and negative prompt are both computed (batch 2); a larger scale would multiply roundings by itself.
+#: Guidance needs batch 2 (prompt and negative prompt). A larger scale would amplify rounding errors.
 GUIDANCE = 1.5
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What was drawn, 0 to 1, height x width x 3; seconds of its steps after the first, and of what comes after the last."""
+    """Pixels from 0 to 1 [height, width, 3], seconds of each step after the first, and seconds after the last step."""
 
     pixels: np.ndarray[Any, Any]
     steps: list[float]
@@ -30,10 +30,10 @@ class Picture:
 
 
 def draw(pipe: Any, width: int, height: int, steps: int, dtype: torch.dtype) -> Picture:
-    """Call a pipeline with diffusers' interface."""
+    """Draw with a pipeline that has diffusers' interface."""
     ends: list[float] = []
 
-    def ended(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
+    def step_ended(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
         ends.append(time.perf_counter())
         return values
 
@@ -45,7 +45,7 @@ def draw(pipe: Any, width: int, height: int, steps: int, dtype: torch.dtype) -> 
         guidance_scale=GUIDANCE,
         latents=latents_for(width, height).to(dtype),
         output_type="np",
-        callback_on_step_end=ended,
+        callback_on_step_end=step_ended,
     )
     decode = time.perf_counter() - ends[-1]
     return Picture(output.images[0], [after - before for before, after in pairwise(ends)], decode)

@@ -1,4 +1,4 @@
-"""Two pictures of a run: seconds from start to the n-th picture, and memory against the number of resolutions used.
+"""Two plots of a run: seconds from the start to each picture, and memory against the number of resolutions used.
 
     python -m benchmarks.peers.plots --json-in out/peers.json --out docs/images
 """
@@ -17,7 +17,7 @@ from matplotlib import pyplot
 
 from benchmarks.peers.table import OURS, PICTURES, pictures
 
-#: Short names, and tones that can be read on white and on black.
+#: Short names, and colours that are readable on white and on black.
 STYLES = {
     "eager": ("PyTorch f32", "#8b8f98"),
     "eager_bf16": ("PyTorch bf16", "#a9763f"),
@@ -39,10 +39,10 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     names = (square, f"{square}\nonce more", wide, f"{square}\nagain", "second\ncheckpoint", "LoRA")
     times: Series = {}
     memory: Series = {}
-    for peer, found in results["peers"].items():
-        drawn = pictures(found)
+    for peer, figures in results["peers"].items():
+        drawn = pictures(figures)
         reached = [(number, drawn[label]["at"]) for number, label in enumerate(PICTURES, 1) if label in drawn]
-        lines = [line for line in found["lines"] if line["key"] == "picture" and line["phase"] == "new"]
+        lines = [line for line in figures["lines"] if line["key"] == "picture" and line["phase"] == "new"]
         used = [(number, line["rss"] / 1024) for number, line in enumerate(lines, 1)]
         for series, points in ((times, reached), (memory, used)):
             if points:
@@ -74,7 +74,7 @@ def _figure(series: Series, title: str, names: Any, path: Path) -> None:
 
 
 def _label(axes: Any, series: Series, last: int) -> None:
-    """Each line's name at its end, moved up where another's would be beneath it; who did not get to the end is marked."""
+    """Label each line at its end, moved up where labels would overlap; peers that were stopped are marked."""
     gap, floor = axes.get_ylim()[1] * 0.055, -1e9
     for peer, (xs, ys) in sorted(series.items(), key=lambda item: item[1][1][-1]):
         name, colour = STYLES[peer]
@@ -94,7 +94,7 @@ def _label(axes: Any, series: Series, last: int) -> None:
 
 
 def main() -> None:
-    """Redraw."""
+    """Draw the plots of an earlier run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json-in", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder")

@@ -1,4 +1,4 @@
-"""A process that tells figures line by line, within a limit of time and memory."""
+"""Runs a process that prints figures line by line, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Run:
-    """The lines that were told, how it ended ("" if well), and what it took."""
+    """The printed lines, why the process failed or "", and its seconds."""
 
     lines: list[dict[str, Any]]
     end: str
@@ -27,7 +27,7 @@ class Run:
 
 
 def run_phase(command: list[str], environment: dict[str, str], limit: float, memory: float) -> Run:
-    """Run until it ends or is ended: after ``limit`` seconds, or with more than this share of the machine's memory."""
+    """Run a process; stop it after ``limit`` seconds, or if it takes more than this share of the machine's memory."""
     lines: list[dict[str, Any]] = []
     start = time.time()
     with tempfile.TemporaryFile() as errors:
@@ -45,7 +45,7 @@ def run_phase(command: list[str], environment: dict[str, str], limit: float, mem
         try:
             end = _watch(child, start + limit, memory)
         finally:
-            _end(child)
+            _kill(child)
         reader.join()
         seconds = time.time() - start
         done = any(line["key"] == "done" for line in lines)
@@ -55,11 +55,11 @@ def run_phase(command: list[str], environment: dict[str, str], limit: float, mem
     return Run(lines, end, seconds)
 
 
-def _reason(told: str) -> str:
-    """The last line that names an error; else the last one."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    named = [line for line in lines if "Error" in line.split(":")[0]]
-    return (named or lines or [""])[-1][:300]
+def _reason(stderr: str) -> str:
+    """The last line that names an error, or else the last line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line.split(":")[0]]
+    return (errors or lines or [""])[-1][:300]
 
 
 def _read(stream: IO[str] | None, lines: list[dict[str, Any]]) -> None:
@@ -69,12 +69,12 @@ def _read(stream: IO[str] | None, lines: list[dict[str, Any]]) -> None:
 
 
 def _watch(child: subprocess.Popen[str], deadline: float, memory: float) -> str:
-    began, most = time.time(), memory * psutil.virtual_memory().total
+    start, most_bytes = time.time(), memory * psutil.virtual_memory().total
     while child.poll() is None:
         if time.time() > deadline:
-            return f"not done after {deadline - began:.0f} s"
-        if _resident(child.pid) > most:
-            return f"stopped at {most / 2**30:.0f} GiB of memory"
+            return f"not done after {deadline - start:.0f} s"
+        if _resident(child.pid) > most_bytes:
+            return f"stopped at {most_bytes / 2**30:.0f} GiB of memory"
         time.sleep(0.25)
     return ""
 
@@ -86,8 +86,8 @@ def _resident(pid: int) -> int:
         return 0
 
 
-def _end(child: subprocess.Popen[str]) -> None:
-    """It and what it started: inductor has workers of its own."""
-    with contextlib.suppress(ProcessLookupError):  # all have ended by themselves
+def _kill(child: subprocess.Popen[str]) -> None:
+    """Kill the process and its children; inductor starts workers."""
+    with contextlib.suppress(ProcessLookupError):  # all have ended already
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -1,4 +1,4 @@
-"""The peers that run diffusers' pipeline in PyTorch, or in what compiles it; ours among them."""
+"""The peers that run diffusers' pipeline in PyTorch, in torch.compile, or in ov_backend."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.picture import Picture, Say, draw
+from benchmarks.peers.picture import Picture, Report, draw
 from benchmarks.peers.weights import lora_changes
 
 
 class Eager:
-    """PyTorch, float32. Weights are exchanged in place, as the WebUI exchanges them."""
+    """PyTorch, float32. Weights are changed in place, as the WebUI does."""
 
     dtype = torch.float32
 
-    def __init__(self, keep: Path, say: Say) -> None:
-        self.keep, self.say = keep, say
+    def __init__(self, keep: Path, report: Report) -> None:
+        self.keep, self.report = keep, report
 
     def load(self, checkpoint: Path) -> None:
-        """From files to a pipeline that can be called."""
+        """Load the pipeline from files."""
         from diffusers import StableDiffusionPipeline
 
         self.pipe = StableDiffusionPipeline.from_pretrained(str(checkpoint), torch_dtype=self.dtype, local_files_only=True)
@@ -31,19 +31,19 @@ class Eager:
         self.prepare()
 
     def prepare(self) -> None:
-        """What there is to do once the weights are there."""
+        """Prepare the loaded pipeline."""
 
-    def renew(self) -> bool:
-        """What makes changed weights seen, where they are not seen by themselves; false if nothing does."""
+    def recompile(self) -> bool:
+        """Compile again for changed weights; False if the peer has no need of that."""
         return False
 
     def picture(self, width: int, height: int, steps: int) -> Picture:
-        """Draw one."""
+        """Draw a picture."""
         return draw(self.pipe, width, height, steps, self.dtype)
 
     @torch.no_grad()
     def second_checkpoint(self, checkpoint: Path) -> None:
-        """Its weights into the networks that are there, tensor by tensor."""
+        """Copy the weights of a checkpoint into the networks, tensor by tensor."""
         from safetensors import safe_open
 
         for folder, network in self.networks.items():
@@ -51,14 +51,14 @@ class Eager:
             missing = dict(network.named_parameters())
             with safe_open(str(path), framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  (it is no dict)
-                    known = name if name in missing else name.removeprefix("text_model.")  # as transformers names it, or named it
-                    missing.pop(known).copy_(file.get_tensor(name))
+                    parameter = name if name in missing else name.removeprefix("text_model.")  # depends on transformers' version
+                    missing.pop(parameter).copy_(file.get_tensor(name))
             if missing:
                 raise ValueError(f"{path} lacks {', '.join(missing)}")
 
     @torch.no_grad()
     def lora(self, path: Path) -> None:
-        """Added to the weights, in place."""
+        """Add the LoRA to the weights, in place."""
         parameters = dict(self.networks["unet"].named_parameters())
         for name, change in lora_changes(path, parameters):
             parameters[name].add_(change.to(self.dtype))
@@ -70,13 +70,13 @@ class EagerBf16(Eager):
     dtype = torch.bfloat16
 
     def prepare(self) -> None:
-        """Convolutions in bf16 are fastest so."""
+        """Use the memory format in which bf16 convolutions are fastest."""
         self.pipe.unet.to(memory_format=torch.channels_last)
         self.pipe.vae.to(memory_format=torch.channels_last)
 
 
 class Inductor(EagerBf16):
-    """torch.compile with its own backend: bf16, channels last, weights frozen, static shapes."""
+    """torch.compile with inductor: bf16, channels last, frozen weights, static shapes."""
 
     backend: str = "inductor"
     options: dict[str, Any] | None = None
@@ -90,7 +90,7 @@ class Inductor(EagerBf16):
         self.compile()
 
     def compile(self) -> None:
-        """Everything that the pipeline calls."""
+        """Compile every network that the pipeline calls."""
         arguments: dict[str, Any] = {"backend": self.backend, "dynamic": False, "options": self.options}
         self.pipe.unet = torch.compile(self.networks["unet"], **arguments)
         self.pipe.text_encoder = torch.compile(self.networks["text_encoder"], **arguments)
@@ -98,43 +98,43 @@ class Inductor(EagerBf16):
             self.networks["vae"].decoder
         )
 
-    def renew(self) -> bool:
-        """Compile everything again."""
+    def recompile(self) -> bool:
+        """Compile everything again; return True."""
         torch._dynamo.reset()
         self.compile()
         return True
 
     def second_checkpoint(self, checkpoint: Path) -> None:
-        """The frozen weights are those of the first: everything has to be compiled again."""
+        """Copy the weights and compile again, because the first weights are frozen in the compiled code."""
         super().second_checkpoint(checkpoint)
-        self.renew()
+        self.recompile()
 
 
 class OpenVINO(Inductor):
-    """torch.compile with OpenVINO's own backend, float32 in PyTorch, bf16 within where the CPU computes in it."""
+    """torch.compile with OpenVINO's own backend: float32 in PyTorch, bf16 in OpenVINO where the CPU supports it."""
 
     dtype = torch.float32
     backend = "openvino"
     options = {"device": "CPU", "aot_autograd": True}
 
     def prepare(self) -> None:
-        """Register the backend, count what it compiles, hear what it says of failures at debug level."""
+        """Register the backend, count its compiles, and collect the failures that it logs at debug level."""
         import logging
 
         import openvino as ov
         import openvino.torch  # registers the backend
 
-        say, compile_model, begun = self.say, ov.Core.compile_model, time.time()
+        report, compile_model, start = self.report, ov.Core.compile_model, time.time()
 
         def counted(core: Any, *args: Any, **kwargs: Any) -> Any:
-            say("openvino_compile", seconds=time.time() - begun)
+            report("openvino_compile", seconds=time.time() - start)
             return compile_model(core, *args, **kwargs)
 
         ov.Core.compile_model = counted  # type: ignore[method-assign]
 
         class Reasons(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
-                say("gave_up", reason=record.getMessage().strip().splitlines()[0][:200])
+                report("gave_up", reason=record.getMessage().strip().splitlines()[0][:200])
 
         log = logging.getLogger("openvino.frontend.pytorch.torchdynamo.backend")
         log.setLevel(logging.DEBUG)
@@ -147,13 +147,13 @@ class Ours(Eager):
     """ov_backend.accelerate(pipe)."""
 
     def prepare(self) -> None:
-        """Put the networks onto OpenVINO."""
+        """Accelerate the pipeline."""
         import ov_backend
 
         self.accelerated = ov_backend.accelerate(self.pipe, ov_backend.Settings(cache_dir=str(self.keep), fallback="raise"))
 
     def counts(self) -> dict[str, int]:
-        """Captures, compiles and fallbacks so far, of all networks."""
+        """The captures, compiles and fallbacks of all networks so far."""
         stats: Iterable[dict[str, Any]] = self.accelerated.stats().values()
         counts = {name: sum(network[name] for network in stats) for name in ("captures", "graph_hits", "compiles", "calls")}
         return {**counts, "fallbacks": sum(sum(network["fallbacks"].values()) for network in stats)}

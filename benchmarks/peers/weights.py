@@ -1,6 +1,6 @@
-"""The pipeline every peer is given: Stable Diffusion 1.5 with random weights, a second checkpoint of it, and a LoRA.
+"""The weights that every peer loads: Stable Diffusion 1.5 with random weights, a second checkpoint, and a LoRA.
 
-All are files, made once a run, in diffusers' layout: every peer loads them as its users would.
+They are written once per run, as files in diffusers' layout, and every peer loads them as its users would.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VAE = {
     "latent_channels": 4,
     "sample_size": 512,
 }
-#: The same of a hundredth of the size.
+#: Changes for networks of a hundredth of the size.
 _TINY_TEXT = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2, "projection_dim": 64}
 _TINY_UNET = {"block_out_channels": (32, 64, 64, 64), "cross_attention_dim": 64}
 _TINY_VAE = {"block_out_channels": (32, 32, 32, 32), "layers_per_block": 1}
@@ -45,7 +45,7 @@ _TINY_VAE = {"block_out_channels": (32, 32, 32, 32), "layers_per_block": 1}
 
 @torch.no_grad()
 def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
-    """Write the pipeline into ``folder``, float32; another seed, other weights."""
+    """Write the pipeline with seeded weights into ``folder``, in float32."""
     from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
@@ -71,28 +71,28 @@ def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    # What leaves a random network has no scale of its own: noise of deviation 1, and a picture that is rarely clipped.
+    # The output of random weights has an arbitrary scale; it is set to noise of deviation 1 and pictures that are rarely clipped.
     latents = torch.randn(1, 4, 16, 16, generator=generator)
     context = torch.randn(1, 77, unet.config.cross_attention_dim, generator=generator)
     _scale(unet.conv_out, 1.0 / float(unet(latents, 500, encoder_hidden_states=context).sample.std()))
     _scale(vae.decoder.conv_out, 0.4 / float(vae.decode(latents / vae.config.scaling_factor).sample.std()))
     pipe.save_pretrained(str(folder))
-    _name_as_ever(folder / "text_encoder" / "model.safetensors")
-    for name in ("vocab.json", "merges.txt"):  # newer transformers write another file, which older ones do not read
+    _add_prefix(folder / "text_encoder" / "model.safetensors")
+    for name in ("vocab.json", "merges.txt"):  # newer transformers write another file, which older versions do not read
         shutil.copyfile(TOKENIZER / name, folder / "tokenizer" / name)
 
 
-def _name_as_ever(path: Path) -> None:
-    """Newer transformers leave "text_model." out; older ones would not find the weights, and go on with others."""
+def _add_prefix(path: Path) -> None:
+    """Add the prefix "text_model.", which newer transformers leave out; older versions would not load the weights."""
     from safetensors.torch import load_file, save_file
 
     prefix = "text_model."
-    named = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in load_file(str(path)).items()}
-    save_file(named, str(path), {"format": "pt"})
+    tensors = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in load_file(str(path)).items()}
+    save_file(tensors, str(path), {"format": "pt"})
 
 
 def _randomise(network: Any, generator: torch.Generator) -> Any:
-    """Weights by shape alone, so that one seed gives the same network whatever a library's own initialisation is."""
+    """Set weights that depend on seed and shapes only, and not on a library's initialisation."""
     for name, parameter in network.named_parameters():
         if parameter.dim() == 1:
             parameter.normal_(float(name.endswith("weight")), 0.05, generator=generator)
@@ -109,7 +109,7 @@ def _scale(layer: Any, factor: float) -> None:
 
 @torch.no_grad()
 def write_lora(path: Path, unet: Path) -> None:
-    """Write a LoRA of rank 4 for the attention layers of the UNet in the folder ``unet``, named as kohya's scripts name."""
+    """Write a LoRA of rank 4 for the attention layers of the UNet in the folder ``unet``, with kohya's names."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -132,10 +132,10 @@ def _layer(name: str) -> str:
 
 
 def lora_changes(path: Path, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Those of the UNet's parameters of these names that the LoRA changes, and what it adds to each.
+    """The names, among ``names``, of the UNet's parameters that the LoRA changes, and the change of each.
 
     Raises:
-        ValueError: there is more in the LoRA than there are parameters for.
+        ValueError: the LoRA changes other parameters too.
     """
     from safetensors.torch import load_file
 
@@ -144,17 +144,17 @@ def lora_changes(path: Path, names: Iterable[str]) -> Iterator[tuple[str, torch.
         if name.endswith(".weight") and tensors.pop(f"{_layer(name)}.alpha", None) is not None:
             yield name, tensors.pop(f"{_layer(name)}.lora_up.weight") @ tensors.pop(f"{_layer(name)}.lora_down.weight")
     if tensors:
-        raise ValueError(f"{path} changes what is not there: {', '.join(list(tensors)[:3])} ...")
+        raise ValueError(f"{path} changes parameters that do not exist: {', '.join(list(tensors)[:3])} ...")
 
 
 def latents_for(width: int, height: int) -> torch.Tensor:
-    """Noise of a picture of this size, the same for everybody."""
+    """The initial noise for a picture of this size, the same for every peer."""
     generator = torch.Generator().manual_seed(width * 10000 + height)
     return torch.randn(1, 4, height // 8, width // 8, generator=generator)
 
 
 def main() -> None:
-    """Write what a run of the benchmark needs into a folder."""
+    """Write the checkpoints and the LoRA into a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tiny", action="store_true")
