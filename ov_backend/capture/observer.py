@@ -1,27 +1,49 @@
-"""Watches what Python code does to modules while it is traced, in the tracing thread alone; nothing is patched.
+"""Watches what Python code does while it is traced, in the tracing thread alone; nothing is patched.
 
-The interpreter tells a profiler of every call, that of ``torch.nn.Module.__setattr__`` among them. It does so per thread, so
-that what other threads do to a module in the meantime is not mistaken for the trace's own doing.
+The interpreter tells a profiler of every call: which functions ran, which attributes of modules were set, and whether the code
+asked for the time, printed or read a file. It does so per thread, so that what other threads do in the meantime is not mistaken
+for the trace's own doing.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import os
+import random
 import sys
+import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
 _SETATTR = torch.nn.Module.__setattr__.__code__
 _ABSENT = object()
+#: What these answer or do differs from call to call; a compiled graph would do it once.
+_IMPURE = {
+    id(function): name
+    for function, name in [
+        *((getattr(builtins, name), name) for name in ("print", "input", "open")),
+        *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic")),
+        (os.urandom, "os.urandom"),
+    ]
+}
 
 
 class Observer:
-    """Notes which attributes of modules are set between ``with`` and its end, and can undo that."""
+    """Notes what runs between ``with`` and its end, and which attributes of modules are set; that can be undone.
+
+    Attributes:
+        executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
+        effects: what the code did beside computing, in words.
+    """
 
     def __init__(self) -> None:
+        self.executed: dict[CodeType, str] = {}
+        self.effects: list[str] = []
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
@@ -29,12 +51,18 @@ class Observer:
         self._callback: Callable[[FrameType, str, Any], None] = self._on_event
 
     def __enter__(self) -> Observer:
+        self._random = _random_state()
         self._previous = sys.getprofile()
         sys.setprofile(self._callback)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         sys.setprofile(self._previous)
+        if _random_state() != self._random:
+            self.effects.append("draws random numbers of Python or numpy")
+            python, numpy_state = self._random
+            random.setstate(python)
+            np.random.set_state(_numpy_state(numpy_state))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -46,23 +74,48 @@ class Observer:
         finally:
             sys.setprofile(watching)
 
-    def undo(self) -> None:
-        """Put back every attribute that was set."""
+    def undo(self) -> list[tuple[torch.nn.Module, str]]:
+        """Put back every attribute that was set; returns those that had changed by it."""
+        changed = []
         for (_, name), (module, before) in self._before.items():
             table = table_of(module, name)
+            if not _same(table.get(name, _ABSENT), before):
+                changed.append((module, name))
             if before is not _ABSENT:
                 table[name] = before
             elif name in table:
                 del table[name]
+        return changed
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code is _SETATTR:
-            module, name = frame.f_locals["self"], frame.f_locals["name"]
-            if type(module) is not torch.nn.Module:  # the tracer keeps the literals it meets on a bare Module; these must stay
-                self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
+        if event == "call":
+            code = frame.f_code
+            if code is _SETATTR:
+                module, name = frame.f_locals["self"], frame.f_locals["name"]
+                if type(module) is not torch.nn.Module:  # the tracer keeps literals on a bare Module; these must stay
+                    self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
+            else:
+                self.executed[code] = frame.f_globals.get("__name__", "")
+        elif event == "c_call" and id(argument) in _IMPURE:
+            self.effects.append(f"calls {_IMPURE[id(argument)]}")
 
 
 def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:
     """Where a module keeps an attribute of this name."""
     own = vars(module)
     return next((own[table] for table in ("_parameters", "_buffers", "_modules") if name in own.get(table, ())), own)
+
+
+def _same(value: Any, before: Any) -> bool:
+    plain = (bool, int, float, str, bytes, type(None), tuple)
+    return value is before or (type(value) is type(before) and isinstance(value, plain) and bool(value == before))
+
+
+def _random_state() -> tuple[Any, Any]:
+    name, keys, *rest = np.random.get_state()
+    return random.getstate(), (name, keys.tobytes(), *rest)
+
+
+def _numpy_state(state: Any) -> Any:
+    name, keys, *rest = state
+    return (name, np.frombuffer(keys, dtype=np.uint32), *rest)

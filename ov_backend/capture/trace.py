@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from ov_backend.capture.module_state import ModuleState
+from ov_backend.capture.container_state import ContainerState
 from ov_backend.capture.observer import Observer
 from ov_backend.errors import CaptureError
 from ov_backend.fx_utils import lazy_code
@@ -48,6 +49,7 @@ class Captured:
         output: description of what the call returns, over the graph's flat outputs.
         unlifted: why the graph holds constants that are no literals and no weights (it is then not stored), or "".
         retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
+        executed: code objects of the Python functions that ran, each with its Python module.
     """
 
     gm: GraphModule
@@ -56,6 +58,7 @@ class Captured:
     output: Spec
     unlifted: str = ""
     retrace: Callable[[Mapping[Any, Any]], GraphModule] | None = None
+    executed: Mapping[CodeType, str] = field(default_factory=dict)
 
 
 class _Slots(TorchFunctionMode):
@@ -69,6 +72,8 @@ class _Slots(TorchFunctionMode):
     def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]], observer: Observer) -> None:
         super().__init__()
         self._observer = observer
+        #: Real tensors that are no weights: nobody could look at them before a later call.
+        self.strays: list[torch.Tensor] = []
         self._slots = {id(weight): slot for weight, slot in slots}
         self._weights = [weight for weight, _ in slots]  # an id is only good as long as its object lives
 
@@ -80,21 +85,82 @@ class _Slots(TorchFunctionMode):
             return func(*args, **kwargs)
 
     def _slot(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._slots.get(id(tensor), tensor)
+        slot = self._slots.get(id(tensor))
+        if slot is None and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            self.strays.append(tensor)
+        return tensor if slot is None else slot
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a forward can read and change beside its arguments; where Dynamo guards that, there is none of it.
+
+    Attributes:
+        tables: dicts and lists, see :meth:`ov_backend.guards.code.CodeGuard.tables`.
+        harmless: names of attributes that a forward may set without anybody reading them.
+    """
+
+    tables: Sequence[Any] = ()
+    harmless: frozenset[str] = frozenset()
+
+
+#: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
+_NOTED = frozenset({"last_z_shape"})
 
 
 @contextlib.contextmanager
 def in_place_of(
-    module: torch.nn.Module, weights: Sequence[torch.Tensor], slots: Sequence[torch.Tensor]
+    module: torch.nn.Module,
+    weights: Sequence[torch.Tensor],
+    slots: Sequence[torch.Tensor],
+    reach: Reach | None = None,
+    executed: dict[CodeType, str] | None = None,
 ) -> Iterator[None]:
-    """While active, in this thread, slots stand for weights, and what a forward notes on its modules is undone."""
-    state, observer = ModuleState(module), Observer()
+    """While active, in this thread, slots stand for weights; what a forward notes on its modules is undone.
+
+    Args:
+        module: whose forward runs.
+        weights: the live weights.
+        slots: a fake tensor for each.
+        reach: what is looked after; None where Dynamo has done so.
+        executed: the code objects that ran are added to it.
+
+    Raises:
+        CaptureError: the forward has side effects, or reads a tensor that could not be found again.
+    """
+    observer, state = Observer(), ContainerState(module, reach.tables if reach is not None else ())
+    mode = _Slots(list(zip(weights, slots)), observer)
     try:
-        with observer, _Slots(list(zip(weights, slots)), observer):
+        with observer, mode:
             yield
     finally:
-        observer.undo()
-        state.remove_fakes()
+        changed = observer.undo()
+        removed = state.remove_fakes()
+    if executed is not None:
+        executed.update(observer.executed)
+    if reach is not None:
+        _check_side_effects(observer.effects, changed, removed, mode.strays, _NOTED | reach.harmless)
+
+
+def _check_side_effects(
+    effects: Sequence[str],
+    changed: Sequence[tuple[torch.nn.Module, str]],
+    removed: bool,
+    strays: Sequence[torch.Tensor],
+    harmless: frozenset[str],
+) -> None:
+    """Raise for what a compiled graph would not do at every call, or could not read again."""
+    names = [f"{type(module).__name__}.{name}" for module, name in changed if name not in harmless]
+    if effects:
+        raise CaptureError(f"its forward {effects[0]}, which a compiled graph would do once")
+    if names:
+        raise CaptureError(f"its forward sets {names[0]}, which a compiled graph would not do")
+    if removed:
+        raise CaptureError("its forward collects tensors in a list or dict, which a compiled graph would not do")
+    if strays:
+        raise CaptureError(f"its forward reads a tensor of shape {list(strays[0].shape)} that stands in no attribute, list, dict or global")
+
+
 
 
 def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
@@ -114,6 +180,7 @@ def capture(
     names: Sequence[str],
     tensors: Sequence[torch.Tensor],
     arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
+    reach: Reach | None = None,
 ) -> Captured:
     """Trace one call of ``forward``.
 
@@ -124,15 +191,17 @@ def capture(
         names: names of the inputs.
         tensors: the inputs themselves; only shape, dtype and stride are used.
         arguments: makes the call's arguments from other tensors in the inputs' place.
+        reach: what else the forward can read and change.
 
     Raises:
-        CaptureError: the module cannot be traced, or writes to its inputs or weights.
+        CaptureError: the module cannot be traced, writes to its inputs or weights, or has other side effects.
     """
     specs: list[Spec] = []
+    executed: dict[CodeType, str] = {}
 
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
-        with in_place_of(module, live, slots):
+        with in_place_of(module, live, slots, reach, executed):
             result = forward(*args, **kwargs)
         leaves, spec = flatten(result)
         specs.append(spec)
@@ -141,7 +210,7 @@ def capture(
     live = list(weights.values())
     gm = trace(run, live, list(tensors))
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
-    return replace(captured, unlifted=unlifted_constants(gm))
+    return replace(captured, unlifted=unlifted_constants(gm), executed=executed)
 
 
 def trace(

@@ -1,53 +1,58 @@
-"""One accelerated network: a call becomes keys, the keys lead to what is compiled for them, and that answers."""
+"""One accelerated network: a call is turned into keys, and the graph compiled for these keys answers it."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ov_backend import compiler, devices
-from ov_backend.capture.trace import Captured, capture
+from ov_backend.capture.trace import Captured, Reach, capture
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, GraphKey, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import Interrupted, NothingToCompute, OVBackendError
-from ov_backend.guards.code import CodeGuard
-from ov_backend.guards.code_hash import function_fingerprint
+from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
+from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
+from ov_backend.guards.walk import LooseTensor
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.settings import Settings
 
-#: How often something is compiled anew because weights or code changed in the meantime.
+#: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 3
+#: After so many different states of code and attributes without one answer by OpenVINO, a network stays in PyTorch.
+_MAX_FINGERPRINTS = 8
 
 
 @dataclass(frozen=True)
 class NetworkHooks:
-    """What a host, or the torch.compile backend, does otherwise than a plain module needs it.
+    """What a host, or the torch.compile backend, changes about a network.
 
     Attributes:
-        host_key: anything outside module and call that changes the result; it becomes part of the key.
-        tracing: entered around a capture, in the worker's thread; a host may put simpler code of equal result in place there.
-        ignore: names of attributes that a host keeps on modules for its own ends: no weights, no code.
-        fallback: answers instead where OpenVINO cannot; None is the original forward.
-        capture: traces a call; graphs with symbolic sizes have another way.
-        generalize: makes of a call the one that its graph is found by.
-        keyed_by_code: find stored graphs by the fingerprint of the module's code, without tracing it; otherwise by the
+        host_key: returns anything outside of module and call that changes the result; it is a part of the key.
+        tracing: entered around a capture, in the worker's thread; a host may patch in simpler code with equal results.
+        ignore: names of attributes that the host sets on modules, and that are neither weights nor code.
+        host_modules: names of Python modules whose state the host accounts for itself: only their bytecode counts.
+        traced_code: functions that ``tracing`` patches in; what they read counts as well.
+        fallback: answers a call that OpenVINO cannot; None is the original forward.
+        capture: traces a call; graphs with symbolic sizes need another function.
+        generalize: maps a call to one with dynamic sizes, under which its graph is looked up.
+        keyed_by_code: look up stored graphs by the fingerprint of the module's code, without tracing it; otherwise by the
             text of the traced graph.
     """
 
     host_key: Callable[[], str] = lambda: ""
     tracing: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     ignore: frozenset[str] = frozenset()
+    host_modules: frozenset[str] = frozenset()
+    traced_code: tuple[Callable[..., Any], ...] = ()
     fallback: Callable[..., Any] | None = None
     capture: Callable[..., Captured] = capture
     generalize: Callable[[Call], Call] = lambda call: call
@@ -58,11 +63,11 @@ class Network:
     """One module whose forward is answered by OpenVINO.
 
     Args:
-        resources: what it shares with the engine's other networks.
-        name: how it is called in statistics and messages.
-        module: owner of the weights.
+        resources: shared with the engine's other networks.
+        name: in statistics and messages.
+        module: the owner of the weights.
         forward: the original forward.
-        hooks: what its host does otherwise.
+        hooks: see :class:`NetworkHooks`.
     """
 
     def __init__(
@@ -70,27 +75,28 @@ class Network:
     ) -> None:
         self.resources, self.name, self.module, self.forward, self.hooks = resources, name, module, forward, hooks
         self.statistics = NetworkStats()
-        #: Every signature it was called with so far.
+        #: The signatures of all calls so far.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
         self._job_context = JobContext(name, self.statistics, self._capture, self._is_current)
-        #: What cannot be compiled; it is not tried again.
+        #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
         self._lock = threading.RLock()
         self._capturing = threading.Lock()
         self._in_f32: set[str] = set()
         self._weights: WeightsGuard | None = None
-        self._code: CodeGuard | None = None
-        self._function = ""
+        self._code: CodeGuard | FixedCode | None = None
+        #: Different fingerprints since OpenVINO answered last.
+        self._restless: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer one call, by OpenVINO if at all possible, else by the original forward.
+        """Answer one call by OpenVINO if possible, otherwise by the original forward.
 
         Raises:
-            Interrupted: the resources' ``interrupted`` said so while the network was being prepared.
+            Interrupted: the resources' ``interrupted`` returned true while the network was being prepared.
         """
-        if worker.inside():  # a network around this one is being traced
+        if worker.inside():  # another network, which contains this one, is being traced
             return self.forward(*args, **kwargs)
         try:
             call = self.hooks.generalize(self._binder(args, kwargs))
@@ -106,17 +112,18 @@ class Network:
             return self.forward(*args, **kwargs)
         except OVBackendError as error:
             return self._fall_back(error, args, kwargs)
-        except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors: no picture is lost by one
-            return self._fall_back(OVBackendError(f"OpenVINO failed: {str(error).strip().splitlines()[-1]}"), args, kwargs)
+        except RuntimeError as error:  # OpenVINO's errors are RuntimeErrors; PyTorch can still answer
+            return self._fall_back(OVBackendError(f"OpenVINO failed: {last_line(error)}"), args, kwargs)
+        self._restless.clear()
         self.statistics.calls += 1
         return result
 
     def prepare(self, *args: Any, interrupted: worker.Interruption | None = None, **kwargs: Any) -> bool:
-        """Make everything ready for calls like this one, without answering it; False if that was so already.
+        """Compile what calls like this one need, without answering it; False if that was compiled already.
 
         Raises:
-            Interrupted: ``interrupted()`` became true; what was begun goes on in the background.
-            OVBackendError: it cannot be compiled; the call would run in PyTorch.
+            Interrupted: ``interrupted()`` returned true; the compile goes on in the background.
+            OVBackendError: the network cannot be compiled; such calls run in PyTorch.
         """
         before = self.statistics.compiles + self.statistics.blob_hits
         with contextlib.suppress(NothingToCompute):
@@ -124,15 +131,15 @@ class Network:
         return self.statistics.compiles + self.statistics.blob_hits != before
 
     def stats(self) -> dict[str, Any]:
-        """Counts, seconds and the signatures that are compiled now."""
+        """Counts, seconds, and the signatures that are compiled now."""
         compiled = self.resources.compiled
         own = [key for key in compiled if isinstance(key, CompiledKey) and key.network == self.name]
-        held = [held.bytes for key in own if (held := compiled.peek(key)) is not None]
+        sizes = [entry.bytes for key in own if (entry := compiled.peek(key)) is not None]
         return {
             **self.statistics.as_dict(),
             "signatures": sorted({str(key.signature) for key in own}),
-            "held": len(held),
-            "bytes": sum(held),
+            "held": len(sizes),
+            "bytes": sum(sizes),
         }
 
     def clear(self) -> None:
@@ -140,10 +147,11 @@ class Network:
         with self._lock:
             self.refusals.clear()
             self._in_f32.clear()
+            self._restless.clear()
             self._weights = self._code = None
 
     def release(self) -> None:
-        """Release weights that the module has dropped since the last call."""
+        """Release weights that the module no longer uses."""
         with self._lock:
             if self._weights is not None and not self._weights.in_place():
                 self._weights.release()
@@ -151,8 +159,7 @@ class Network:
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         interrupted = warmup.interruption() or interrupted
         for _ in range(_MAX_TRIES):
-            self._wait_for_capture(interrupted)
-            with self._lock, self.statistics.time("check"):
+            with self._not_capturing(interrupted), self._lock, self.statistics.time("check"):
                 graph_key, compiled_key = self._keys(call)
                 entry: CompiledEntry | None = self.resources.compiled.get(compiled_key)
                 if entry is not None:
@@ -164,26 +171,47 @@ class Network:
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
 
-    def _wait_for_capture(self, interrupted: worker.Interruption | None) -> None:
-        """While a network is captured the host may have other code in place: calls wait."""
-        while self._capturing.locked():
+    @contextlib.contextmanager
+    def _not_capturing(self, interrupted: worker.Interruption | None) -> Iterator[None]:
+        """No capture of this network begins or goes on in this block: during one the host may have patched its code."""
+        while not self._capturing.acquire(timeout=worker.POLL_S):
             if interrupted is not None and interrupted():
                 raise Interrupted("interrupted while a network was being captured; that goes on in the background")
-            time.sleep(worker.POLL_S)
+        try:
+            yield
+        finally:
+            self._capturing.release()
 
     def _capture(self, request: CompileRequest) -> Captured:
         """Trace the requested call, in the worker's thread."""
         call = request.call
         names = [spec.name for spec in call.signature.tensors]
+        code = self._code
+        assert code is not None
+        reach = Reach(code.tables, self.hooks.ignore) if self.hooks.keyed_by_code else None
         with self._capturing, self.hooks.tracing():
-            return self.hooks.capture(self.module, self.forward, request.weights, names, call.tensors, call.arguments)
+            captured = self.hooks.capture(
+                self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
+            )
+        if not code.include(captured.executed):
+            raise Superseded  # it ran code that the guard had not seen; from now on the guard watches that too
+        return captured
+
+    def _new_code_guard(self) -> CodeGuard | FixedCode:
+        if not self.hooks.keyed_by_code:
+            return FixedCode()
+        roots = (self.forward, *self.hooks.traced_code)
+        return CodeGuard(self.module, roots, self.hooks.ignore, self.hooks.host_modules)
+
+    def _loose_tensors(self) -> Sequence[LooseTensor]:
+        return self._code.tensors if self._code is not None else ()
 
     def _is_current(self, request: CompileRequest, weights: bool) -> bool:
         """Whether the code, and if asked the weights, are still those of a request."""
         with self._lock:
             if self._weights is None or self._code is None:
                 return False
-            self._code.check()  # what a forward notes on its module makes no other code
+            self._code.check()  # values that a forward stores on its module do not count as a change of code
             if self._code.fingerprint != request.code:
                 return False
             return not weights or (self._weights.generation == request.generation and self._weights.untouched())
@@ -201,18 +229,21 @@ class Network:
             return entry.program(call.tensors)
 
     def _keys(self, call: Call) -> tuple[GraphKey, CompiledKey]:
-        """The key of the graph (no weights in it) and the key of its compiled form (weights and device in it)."""
+        """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
+        if len(self._restless) > _MAX_FINGERPRINTS:
+            raise OVBackendError("its code or its attributes change at every call")
         if self._weights is None or self._code is None:
-            self._weights = WeightsGuard(self.module, self.hooks.ignore)
-            self._code = CodeGuard(self.module, self.hooks.ignore)
-            self._function = function_fingerprint(self.forward)
+            self._code = self._new_code_guard()
+            self._weights = WeightsGuard(self.module, self._loose_tensors)
         elif not self._code.check():
-            self._weights.refresh()  # there may be tensors where there were none
+            self._weights.refresh()  # the module may have new tensors
         else:
             self._weights.check()
+        self._restless.add(self._code.fingerprint)
+        if self._code.refused:
+            raise CaptureError(self._code.refused)
         settings, weights = self._settings(), self._weights
         graph = GraphKey(
-            function=self._function,
             signature=call.signature,
             code=self._code.fingerprint,
             layout=weights.layout,
@@ -228,9 +259,9 @@ class Network:
         assert code is not None
         settings = self._settings()
         cache_key = None
-        if self.hooks.keyed_by_code:
+        if self.hooks.keyed_by_code and not code.opaque:
             cache_key = compiler.graph_key(
-                f"{code.fingerprint} {self._function}",
+                code.fingerprint,
                 (call.signature.tensors, call.signature.statics),
                 [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in weights.tensors.items()],
                 settings,
@@ -251,13 +282,13 @@ class Network:
         )
 
     def _settings(self) -> Settings:
-        """The engine's settings, in f32 for weights that overflowed in less."""
+        """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
         settings = self.resources.settings
         overflowed = self._weights is not None and self._weights.digest in self._in_f32
         return settings.replace(precision="f32", config=_without_precision(settings)) if overflowed else settings
 
     def _raise_precision(self) -> bool:
-        """Compute in f32 from now on with these weights; False if that is what was done already."""
+        """Compute in f32 from now on with these weights; False if that is so already."""
         assert self._weights is not None
         settings = self._settings()
         if settings.precision == "f32" or self._weights.digest in self._in_f32:
@@ -268,7 +299,7 @@ class Network:
 
 
 def _finite(outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether all values are finite; one sum for each tensor, as infinity and NaN both survive it."""
+    """Whether all values are finite; one sum per tensor is enough, as infinity and NaN both propagate to it."""
     return all(bool(torch.isfinite(x.sum(dtype=torch.float32))) for x in outputs if x.is_floating_point())
 
 

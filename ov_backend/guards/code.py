@@ -1,94 +1,132 @@
-"""The state of a module's code: a cheap look, before every call, at what others change about a live module.
+"""The guard of a module's code and state: a cheap look before every call at everything that a forward can read.
 
-Extensions override an instance's forward, swap a block's class, add hooks, turn padding circular, set a scale. The full
-fingerprint (tens of milliseconds) is only taken again when the cheap look differs.
+Extensions override an instance's forward, swap a block's class, add hooks, turn padding circular, set a scale. The full walk
+(some hundred milliseconds for a Stable Diffusion UNet) is only taken again when the cheap look differs.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
-from itertools import chain
+import gc
+import logging
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ov_backend.guards.code_hash import module_fingerprint
-from ov_backend.patching import unwrap
+from ov_backend.errors import CaptureError
+from ov_backend.guards.walk import LooseTensor, Walk, versioned
+
+log = logging.getLogger(__name__)
+
+#: This package runs in every trace; its version is in every key.
+_OWN = frozenset({"ov_backend"})
 
 
 class CodeGuard:
-    """Watches the code of one module; ``fingerprint`` is current after :meth:`check`.
+    """Watches the code and state of one module; ``fingerprint`` is current after :meth:`check`.
 
     Args:
         module: the module.
+        roots: the functions that are called from outside, usually the module's own forward.
         ignore: names of attributes that a host keeps on modules for its own ends.
+        host_modules: names of Python modules of a host whose state the host accounts for itself.
     """
 
-    def __init__(self, module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> None:
-        self._module = module
-        self._ignore = ignore
-        self.fingerprint = ""
-        self._refresh()
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        roots: Sequence[Any] = (),
+        ignore: frozenset[str] = frozenset(),
+        host_modules: frozenset[str] = frozenset(),
+    ) -> None:
+        self._module, self._roots, self._ignore, self._host_modules = module, tuple(roots), ignore, host_modules
+        self._walk = self._walked()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that the forward can read, apart from its weights' values."""
+        return self._walk.fingerprint
+
+    @property
+    def tensors(self) -> list[LooseTensor]:
+        """The tensors outside parameters and buffers."""
+        return self._walk.tensors
+
+    @property
+    def tables(self) -> list[Any]:
+        """The dicts and lists in reach."""
+        return self._walk.watch.tables
+
+    @property
+    def opaque(self) -> list[str]:
+        """What the fingerprint could not describe, in words; a graph is not stored under such a fingerprint."""
+        return self._walk.opaque
+
+    @property
+    def refused(self) -> str:
+        """Why no trace would be right, or ""."""
+        return self._walk.refused
 
     def check(self) -> bool:
-        """Whether the code is what it was at the last check."""
+        """Whether code and state are what they were at the last check."""
         if self.untouched():
             return True
         before = self.fingerprint
-        self._refresh()
+        self._walk = self._walked()
         return self.fingerprint == before
 
     def untouched(self) -> bool:
         """Whether nothing has changed since the last check; only looks."""
-        return self._look.same()
+        return self._walk.watch.same()
 
-    def _refresh(self) -> None:
-        self._look = _Look(self._module)
-        self.fingerprint = module_fingerprint(self._module, self._ignore)
+    def include(self, executed: Mapping[types.CodeType, str]) -> bool:
+        """Whether the walk came by all code that a trace has run; what it missed is watched from now on.
 
+        Args:
+            executed: code objects, each with the name of its Python module.
 
-class _Look:
-    """Every attribute of every module in a tree, and what its containers hold, compared by identity.
+        Raises:
+            CaptureError: some of it cannot be found again.
+        """
+        missed = {code: name for code, name in executed.items() if self._is_missed(code, name)}
+        if not missed:
+            return True
+        functions = [each for each in gc.get_referrers(*missed) if isinstance(each, types.FunctionType)]
+        lost = set(missed) - {function.__code__ for function in functions}
+        if lost:
+            code = next(iter(lost))
+            raise CaptureError(f"it runs {code.co_name} of {code.co_filename}, whose function is gone and cannot be looked at again")
+        functions.sort(key=lambda function: (function.__module__ or "", function.__qualname__))
+        log.debug("The guard missed %s; they are watched from now on.", [function.__qualname__ for function in functions])
+        self._roots = (*self._roots, *functions)
+        self._walk = self._walked()
+        return False
 
-    The loops run inside ``map``: there are some 16,000 attributes in a Stable Diffusion UNet.
-    """
+    def _is_missed(self, code: types.CodeType, module: str) -> bool:
+        return code not in self._walk.codes and not versioned(module) and module.partition(".")[0] not in _OWN
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._modules = list(module.modules())
-        self._types = list(map(type, self._modules))
-        self._kinds = list(dict.fromkeys(self._types))
-        self._forwards = self._class_forwards()
-        self._tables = [vars(child) for child in self._modules]
-        self._values = list(_flat(self._tables))
-        self._containers = [value for value in self._values if isinstance(value, (dict, list, set))]
-        self._lengths = list(map(len, self._containers))
-        weights = {id(table) for child in self._modules for table in (child._parameters, child._buffers)}
-        self._filled = [value for value in self._containers if value and id(value) not in weights]  # watched elsewhere
-        self._items = list(_items(self._filled))
-
-    def same(self) -> bool:
-        """Whether everything is as it was."""
-        return (
-            list(map(len, self._containers)) == self._lengths
-            and _identical(_flat(self._tables), self._values)
-            and _identical(_items(self._filled), self._items)
-            and list(map(type, self._modules)) == self._types
-            and self._class_forwards() == self._forwards
-        )
-
-    def _class_forwards(self) -> list[Any]:
-        return [unwrap(getattr(kind, "forward", None)) for kind in self._kinds]
+    def _walked(self) -> Walk:
+        return Walk(self._module, self._roots, self._ignore, self._host_modules)
 
 
-def _flat(tables: list[dict[str, Any]]) -> Iterable[Any]:
-    return chain.from_iterable(map(dict.values, tables))
+class FixedCode:
+    """In the place of a :class:`CodeGuard` where Dynamo guards code and state: nothing is looked at."""
 
+    fingerprint = ""
+    refused = ""
+    tensors: tuple[LooseTensor, ...] = ()
+    tables: tuple[Any, ...] = ()
+    opaque: tuple[str, ...] = ()
 
-def _items(containers: list[Any]) -> Iterable[Any]:
-    return chain.from_iterable(value.values() if isinstance(value, dict) else value for value in containers)
+    def check(self) -> bool:
+        """Always true."""
+        return True
 
+    def untouched(self) -> bool:
+        """Always true."""
+        return True
 
-def _identical(now: Iterable[Any], before: list[Any]) -> bool:
-    found = list(now)
-    return len(found) == len(before) and all(map(operator.is_, found, before))
+    def include(self, executed: Mapping[types.CodeType, str]) -> bool:
+        """Always true."""
+        return True

@@ -85,6 +85,6 @@ class Binder:
 
 def _modes() -> str:
     """Modes outside the call that change what a forward computes."""
-    if torch.is_autocast_cpu_enabled():
-        return f" autocast={torch.get_autocast_cpu_dtype()}"
-    return ""
+    autocast = f" autocast={torch.get_autocast_cpu_dtype()}" if torch.is_autocast_cpu_enabled() else ""
+    default = torch.get_default_dtype()
+    return autocast + (f" default={default}" if default is not torch.float32 else "")

@@ -12,36 +12,42 @@ import math
 import weakref
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ov_backend.guards.code_hash import only_written
+from ov_backend.guards.walk import LooseTensor
 
 #: Elements of every weight that are compared at every check.
 PROBES = 16
+
+#: Networks whose weights take no more than this are compared in full at every check.
+SMALL_BYTES = 1 << 20
 
 #: Address and version of a tensor's content.
 Mark = tuple[int, int]
 
 
-def weights_of(module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> dict[str, torch.Tensor]:
-    """Every tensor that a module's result depends on: parameters, buffers, and tensors kept as plain attributes.
+def weights_of(module: torch.nn.Module, loose: Sequence[LooseTensor] = ()) -> dict[str, torch.Tensor]:
+    """Every tensor that a module's result depends on: parameters, buffers, and those that stand elsewhere.
 
-    A tensor that stands under two names is listed once. Plain attributes are named ``path!attribute``; those in
-    ``ignore`` are left out (a host's backups of weights), and those that a forward notes and nobody reads.
+    A tensor that stands under two names is listed once.
+
+    Args:
+        module: the module.
+        loose: tensors in plain attributes, lists, dicts, closures and globals, as a walk has found them.
     """
     weights: dict[str, torch.Tensor] = dict(module.named_parameters())
     weights.update(module.named_buffers())
-    known = {id(tensor) for tensor in weights.values()}
-    for path, child in module.named_modules():
-        for name, value in vars(child).items():
-            if isinstance(value, torch.Tensor) and id(value) not in known and name not in ignore | only_written(type(child)):
-                known.add(id(value))
-                weights[f"{path}!{name}"] = value
+    listed = {id(tensor) for tensor in weights.values()}
+    for path, read, _ in loose:
+        tensor = read()
+        if isinstance(tensor, torch.Tensor) and id(tensor) not in listed:
+            listed.add(id(tensor))
+            weights[path] = tensor
     return weights
 
 
@@ -87,15 +93,16 @@ class WeightsGuard:
 
     Args:
         module: the module.
-        ignore: names of attributes that a host keeps on modules for its own ends (backups of weights).
+        loose: tensors outside parameters and buffers, as of now.
     """
 
-    def __init__(self, module: torch.nn.Module, ignore: frozenset[str] = frozenset()) -> None:
+    def __init__(self, module: torch.nn.Module, loose: Callable[[], Sequence[LooseTensor]] = tuple) -> None:
         self._module = module
-        self._ignore = ignore
+        self._loose = loose
         self._tensors: dict[str, torch.Tensor] = {}
         self._known: dict[str, _Known] = {}
         self._owners: list[tuple[dict[str, Any], str, Any, Mark]] = []
+        self._readers: list[tuple[Callable[[], Any], Any, Mark]] = []
         self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         self.digest = ""
         self.layout = ""
@@ -123,18 +130,22 @@ class WeightsGuard:
 
     def untouched(self) -> bool:
         """Whether nothing has changed since the last refresh; only looks."""
-        return self.in_place() and all(torch.equal(torch.cat(views), content) for views, content in self._probes)
+        return self.in_place() and all(torch.equal(_joined(views), content) for views, content in self._probes)
 
     def in_place(self) -> bool:
         """Whether every weight is the same object, at the same address and of the same version, as at the last refresh."""
         for owner, name, value, mark in self._owners:
             if owner.get(name) is not value or (value is not None and _mark(value) != mark):
                 return False
+        for read, value, mark in self._readers:
+            if read() is not value or (isinstance(value, torch.Tensor) and _mark(value) != mark):
+                return False
         return bool(self.digest)  # there is none after a release
 
     def refresh(self) -> None:
         """Take note of the weights as they are now. Only those that changed are read in full."""
-        tensors = weights_of(self._module, self._ignore)
+        loose = self._loose()
+        tensors = weights_of(self._module, loose)
         stale = [name for name, tensor in tensors.items() if not self._is_known(name, tensor)]
         with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter lock
             sums = dict(zip(stale, pool.map(_checksum, (tensors[name] for name in stale))))
@@ -143,7 +154,8 @@ class WeightsGuard:
             tensor = tensors[name]
             known[name] = _Known(weakref.ref(tensor), _mark(tensor), _probe(tensor).clone(), checksum)
         self._tensors, self._known = tensors, known
-        self._owners = [(owner, key, value, _mark_or_none(value)) for owner, key, value in _owners(self._module, self._ignore)]
+        self._owners = [(table, key, value, _mark_or_none(value)) for table, key, value in _places(self._module)]
+        self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather()
         self.digest = _digest(f"{name}={known[name].checksum:08x}" for name in tensors)
         self.layout = _digest(f"{name}={tensor.dtype}{tuple(tensor.shape)}" for name, tensor in tensors.items())
@@ -152,7 +164,7 @@ class WeightsGuard:
 
     def release(self) -> None:
         """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
-        self._tensors, self._owners, self._probes = {}, [], []
+        self._tensors, self._owners, self._readers, self._probes = {}, [], [], []
         self._known = {name: known for name, known in self._known.items() if known.tensor() is not None}
         self.generation += 1
         self.digest = ""
@@ -162,31 +174,37 @@ class WeightsGuard:
         return known is not None and known.is_still(tensor)
 
     def _gather(self) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
-        """Views on every weight's probed elements, by dtype, and their content now: one comparison for each dtype."""
+        """Views on what is compared at every check, by dtype, and its content now: one comparison for each dtype.
+
+        Small networks are compared in full: there are writes that no version counter sees, and these cost nothing there.
+        """
         views = defaultdict(list)
+        whole = self.bytes <= SMALL_BYTES
         for tensor in self._tensors.values():
             if tensor.numel() and tensor.device.type == "cpu":
-                probe = _probe(tensor)
+                probe = _as_bits(tensor).reshape(-1) if whole and tensor.is_contiguous() else _probe(tensor)
                 views[probe.dtype].append(probe)
-        return [(group, torch.cat(group)) for group in views.values()]
+        return [(group, _joined(group).clone()) for group in views.values()]
 
 
-def _owners(module: torch.nn.Module, ignore: frozenset[str]) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Every place in the module that holds a tensor, or nothing where a tensor might come to be."""
+def _joined(views: list[torch.Tensor]) -> torch.Tensor:
+    return views[0] if len(views) == 1 else torch.cat(views)
+
+
+def _places(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Every place in the module's tables that holds a tensor, or nothing where a tensor might come to be."""
     for child in module.modules():
-        left_out = ignore | only_written(type(child))
-        for owner in (child._parameters, child._buffers, vars(child)):
-            for name, value in owner.items():
-                if (value is None or isinstance(value, torch.Tensor)) and name not in left_out:
-                    yield owner, name, value
+        for table in (child._parameters, child._buffers):
+            for name, value in table.items():
+                yield table, name, value
 
 
 def _mark(tensor: torch.Tensor) -> Mark:
     return _address(tensor), 0 if tensor.is_inference() else tensor._version
 
 
-def _mark_or_none(value: torch.Tensor | None) -> Mark:
-    return (0, 0) if value is None else _mark(value)
+def _mark_or_none(value: Any) -> Mark:
+    return _mark(value) if isinstance(value, torch.Tensor) else (0, 0)
 
 
 def _address(tensor: torch.Tensor) -> int:

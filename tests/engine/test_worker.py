@@ -54,9 +54,6 @@ def test_trap_22_an_interrupt_returns_within_a_second(strict: Strict) -> None:
     assert len(network.resources.worker) == 1, "the work was not abandoned but ended"
     assert_right(network, module, *inputs())
     assert (network.statistics.captures, network.statistics.compiles) == (1, 1)
-    assert module.traced == 0
-    assert module.seen is not None
-    assert type(module.seen) is torch.Tensor, "the trace left a tensor of its own in the module"
 
 
 @pytest.mark.parametrize("fallback", ["raise", "pytorch"])

@@ -35,21 +35,17 @@ class Slow(Small):
     def __init__(self, seed: int = 0, seconds: float = 1.5) -> None:
         super().__init__(seed)
         self.seconds = seconds
-        self.traced = 0  # a forward may count on its module
-        self.seen: torch.Tensor | None = None  # and keep what it has seen
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         if isinstance(x, torch._subclasses.FakeTensor):
-            self.traced += 1
             wait(self.seconds)
-        self.seen = x
         return super().forward(x, ids)
 
 
 def wait(seconds: float) -> None:
     """Be busy in Python, as a trace is."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         sum(range(1000))
 
 

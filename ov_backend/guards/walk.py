@@ -1,0 +1,539 @@
+"""A walk over everything that a forward can read, apart from its weights' values: code, attributes, objects, closures, globals.
+
+The walk makes three things at once: a fingerprint that another process computes alike, a cheap look that says whether anything was
+exchanged since, and the tensors that lie outside parameters and buffers. What it cannot describe by value it calls opaque: a
+graph of such a forward is not stored under the fingerprint.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import hashlib
+import inspect
+import logging
+import pathlib
+import re
+import sys
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ov_backend.guards.reads import chains_of, names_in
+from ov_backend.guards.watch import Watch
+from ov_backend.patching import is_patched, unwrap
+
+#: Packages whose code is identified by their version, not by their bytecode.
+VERSIONED = ("torch", "numpy", "openvino", "einops", "packaging", "torchgen", "sympy", "typing_extensions")
+#: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
+_REPORTING = ("huggingface_hub", "transformers.utils.hub", "diffusers.utils.hub_utils")
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+#: What torch keeps on every module: tables that are walked by themselves, and hooks of gradients and state dicts.
+_MODULE_TABLES = frozenset(
+    {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks"}
+    | {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
+    | {"_is_full_backward_hook", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"}
+    | {"_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl"}
+)
+#: Names of documentation in configurations of transformers and diffusers: where a model came from, not what it is.
+_DOCUMENTATION = frozenset(
+    {"name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "_diffusers_version", "_is_hf_initialized"}
+    | {"_use_default_values"}
+)
+#: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
+_INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(__import__("threading").Lock()), type(__import__("threading").RLock()))
+_MAX_NODES = 400_000
+#: Called when an object is made: of no matter for modules, which are made before they are called.
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
+#: Members of classes that are no code and no values of a forward.
+_NO_CODE = frozenset(
+    {"__doc__", "__module__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__static_attributes__"}
+    | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
+    | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
+)
+
+
+class LooseTensor(NamedTuple):
+    """A tensor outside parameters and buffers.
+
+    Attributes:
+        path: where it is found, in words; the same in another process.
+        read: what stands there now.
+        tensor: what stood there when it was found.
+    """
+
+    path: str
+    read: Callable[[], Any]
+    tensor: torch.Tensor
+
+
+class Walk:
+    """One walk.
+
+    Args:
+        module: whose tree of modules is walked, or None.
+        roots: functions that are called from outside, such as a forward that is not the module's own.
+        ignore: names of attributes that a host keeps on modules for its own ends.
+        host_modules: names of Python modules of a host whose state the host accounts for itself: only their bytecode counts.
+
+    Attributes:
+        fingerprint: of everything.
+        watch: says whether everything is still the same object.
+        tensors: those outside parameters and buffers.
+        opaque: what could not be described by value, in words.
+        codes: code objects that were walked.
+        refused: why no trace would be right, or "".
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module | None,
+        roots: Sequence[Any] = (),
+        ignore: frozenset[str] = frozenset(),
+        host_modules: frozenset[str] = frozenset(),
+    ) -> None:
+        self.watch = Watch()
+        self.tensors: list[LooseTensor] = []
+        self.opaque: list[str] = []
+        self.codes: set[types.CodeType] = set()
+        self.refused = ""
+        self._hash = hashlib.sha256()
+        self._ignore, self._host_modules = ignore, host_modules
+        self._places: dict[int, int] = {}
+        self._alive: list[Any] = []  # an id is only good as long as its object lives
+        self._tree: dict[int, str] = {}
+        self._watched: set[int] = set()
+        self._mentioned: set[str] = set()
+        self._waiting: dict[str, list[type]] = {}
+        if module is not None:
+            self._walk_tree(module, "")
+        for hooks in (torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks):
+            self._watch_table(hooks)
+            for hook in hooks.values():
+                self._value(hook, "global hook")
+        self._torch_functions()
+        for root in roots:
+            self._value(root, getattr(root, "__qualname__", "forward"))
+        self.fingerprint = self._hash.hexdigest()
+        self.watch.begin()
+
+    def _torch_functions(self) -> None:
+        """A function of ``torch.nn.functional`` that was replaced cannot be traced: torch's own functions find it by name."""
+        functional = vars(torch.nn.functional)
+        for name, value in list(functional.items()):
+            if isinstance(value, types.FunctionType):
+                self.watch.key(functional, name)
+                if not versioned(value.__module__) and value.__module__ not in self._host_modules:
+                    self.refused = f"torch.nn.functional.{name} was replaced by {value.__module__}.{value.__qualname__}"
+
+    # ------------------------------------------------------------ hashing
+
+    def _add(self, *parts: object) -> None:
+        for part in parts:
+            self._hash.update(str(part).encode("utf-8", "surrogatepass"))
+            self._hash.update(b"\0")
+
+    def _first(self, item: object) -> bool:
+        """Whether an object is met for the first time; later its place stands for it."""
+        place = self._places.get(id(item))
+        if place is not None:
+            self._add("place", place)
+            return False
+        self._places[id(item)] = len(self._places)
+        self._alive.append(item)
+        return True
+
+    def _watch_table(self, table: Any) -> None:
+        if id(table) not in self._watched:
+            self._watched.add(id(table))
+            self._alive.append(table)
+            self.watch.table(table)
+
+    def _opaque(self, value: object, path: str) -> None:
+        self._add("opaque", type(value).__module__, type(value).__qualname__)
+        if len(self.opaque) < 8:
+            self.opaque.append(f"{path} is a {type(value).__qualname__}")
+
+    # ------------------------------------------------------------ modules
+
+    def _walk_tree(self, module: torch.nn.Module, root: str) -> None:
+        children = [(f"{root}.{path}".strip(".") if root else path, child) for path, child in module.named_modules()]
+        self._tree.update((id(child), path) for path, child in children)
+        self._alive.append(module)
+        for path, child in children:
+            self._module(path, child)
+
+    def _module(self, path: str, module: torch.nn.Module) -> None:
+        cls = type(module)
+        self._add("module", path, cls.__module__, cls.__qualname__, module.training)
+        self._add(*sorted(name for name, value in module._parameters.items() if value is not None))
+        self._add("|", *sorted(name for name, value in module._buffers.items() if value is not None))
+        self._add("|", *(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
+        self.watch.type_of(module)
+        self._class(cls)
+        attributes = vars(module)
+        for table in (attributes, module._modules, module._forward_hooks, module._forward_pre_hooks):
+            self._watch_table(table)
+        self.watch.length(module._parameters)
+        self.watch.length(module._buffers)
+        for name in sorted(attributes, key=str):
+            value = attributes[name]
+            if name not in _MODULE_TABLES and name not in self._ignore and not is_patched(value):
+                self._add(name)
+                self._entry(attributes, name, f"{path}!{name}")
+        for kind in ("_forward_hooks", "_forward_pre_hooks"):
+            with_keywords = attributes.get(f"{kind}_with_kwargs", {})
+            for number, (key, hook) in enumerate(getattr(module, kind).items()):
+                self._add("hook", kind, key in with_keywords)
+                self._value(hook, f"{path}!{kind}[{number}]")
+
+    # ------------------------------------------------------------ classes and functions
+
+    def _class(self, cls: type) -> None:
+        if not self._first(cls):
+            return
+        for base in cls.__mro__:
+            if base is object:
+                continue
+            self._add("class", base.__module__, base.__qualname__)
+            self.watch.class_members(base)
+            if versioned(base.__module__):
+                self._patched_members(base)
+            elif base.__module__ not in self._host_modules:
+                self._members(base)
+
+    def _patched_members(self, base: type) -> None:
+        """Functions put on a torch class from outside count; torch's own are known by its version."""
+        for name, member in list(vars(base).items()):
+            function = unwrap(member)
+            if isinstance(function, types.FunctionType) and not versioned(function.__module__):
+                self._add(name)
+                self._function(function, f"{base.__qualname__}.{name}")
+
+    def _members(self, base: type) -> None:
+        """A class's functions and values, as far as code that was walked mentions their names; the others wait for a mention."""
+        made_here = not issubclass(base, torch.nn.Module)
+        for name in sorted(vars(base)):
+            if name in self._mentioned or name == "forward" or (_is_called_unnamed(name) and (made_here or name not in _MAKING)):
+                self._member(base, name)
+            elif name not in _NO_CODE:
+                self._waiting.setdefault(name, []).append(base)
+
+    def _member(self, base: type, name: str) -> None:
+        path = f"{base.__qualname__}.{name}"
+        self._add(path)
+        member = vars(base).get(name)
+        if isinstance(member, (staticmethod, classmethod)):
+            member = member.__func__
+        elif isinstance(member, functools.cached_property):
+            member = member.func
+        if isinstance(member, property):
+            for function in (member.fget, member.fset):
+                self._value(function, path)
+        elif isinstance(member, torch.Tensor):
+            self._tensor(member, path, functools.partial(getattr, base, name))
+        elif not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            self._value(unwrap(member), path)
+
+    def _mention(self, code: types.CodeType) -> None:
+        """Walk the members of classes that a code object names, those of classes that were met before included."""
+        names = names_in(code) - self._mentioned
+        self._mentioned |= names
+        for name in sorted(names & self._waiting.keys()):
+            for base in self._waiting.pop(name):
+                self._member(base, name)
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        function = unwrap(function)
+        if versioned(function.__module__):
+            self._add("function", function.__module__, function.__qualname__)
+            return
+        if not self._first(function):
+            return
+        self.codes.update(_codes(function.__code__))
+        self._add(code_text(function.__code__))
+        self.watch.content(functools.partial(getattr, function, "__code__"))
+        self._value(function.__defaults__, f"{path}'s defaults")
+        self._value(function.__kwdefaults__, f"{path}'s defaults")
+        host = (function.__module__ or "") in self._host_modules
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            self.watch.cell(cell)
+            if not host:
+                self._cell(cell, f"{path}'s {name}")
+        inner = getattr(function, "__wrapped__", None)
+        if inner is not None:
+            self._value(inner, path)
+        self._mention(function.__code__)
+        if not host:
+            for chain in chains_of(function.__code__):
+                self._global(function, chain.root, chain.attributes, path)
+
+    def _cell(self, cell: types.CellType, path: str) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            self._add("empty cell")
+            return
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path, lambda: cell.cell_contents)
+        else:
+            self._value(value, path)
+
+    def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
+        """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""
+        table: Mapping[str, Any] = function.__globals__
+        if root not in table:
+            return  # one of Python's builtins, or a name that is not there yet
+        name, rest = root, list(attributes)
+        self.watch.key(table, name)
+        while isinstance(table[name], types.ModuleType) and rest:
+            module = table[name]
+            table, name = vars(module), rest.pop(0)
+            if name not in table:
+                return
+            self.watch.key(table, name)
+        value = table[name]
+        if isinstance(value, types.ModuleType):
+            self._add("module", value.__name__)
+        elif isinstance(value, torch.Tensor):
+            self._add(root, *attributes)
+            self._tensor(value, f"{function.__module__}:{'.'.join((root, *attributes))}", functools.partial(table.get, name))
+        elif isinstance(value, (type, types.FunctionType, functools.partial, *_SCALARS, *_TORCH_VALUES)):
+            self._add("global", root, *attributes)
+            self._value(value, name)
+        elif isinstance(value, (dict, list, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)):
+            self._add("global", root, *attributes)
+            self._value(value, f"{function.__module__}:{name}")
+        else:
+            self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+
+    def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
+        """A global object: only the attributes that are read of it count, for others may change at any time."""
+        if isinstance(value, _INERT) or type(value).__module__ in self._host_modules:
+            self._add(type(value).__qualname__)
+            return
+        if not attributes:
+            if versioned(type(value).__module__) and not isinstance(value, types.SimpleNamespace):
+                self._add(type(value).__qualname__)
+            elif isinstance(value, torch.nn.Module) or not hasattr(type(value), "__getattr__"):
+                self._value(value, path)
+            else:
+                self._add("object", type(value).__qualname__)
+            return
+        name = attributes[0]
+        try:
+            member = getattr(value, name)
+        except Exception:  # the attribute's own code fails; the forward would fail as well
+            self._add("no", name)
+            return
+        self._add("option", name)
+        if isinstance(member, types.MethodType):
+            self._value(member.__func__, path)
+            if not hasattr(type(value), "__getattr__"):
+                self._value(value, path)
+            return
+        if isinstance(member, (*_SCALARS, *_TORCH_VALUES, enum.Enum)):
+            self.watch.content(functools.partial(_attribute, value, name))
+        self._value(member, f"{path}.{name}")
+
+    # ------------------------------------------------------------ values
+
+    def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
+        value = table[name]
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path, functools.partial(table.get, name))
+        else:
+            self._value(value, path)
+
+    def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
+        self._add("tensor", tuple(value.shape), value.dtype)
+        if self._first(value):
+            self.tensors.append(LooseTensor(path, read, value))
+
+    def _value(self, value: Any, path: str) -> None:
+        if isinstance(value, enum.Enum):
+            self._add("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
+        elif isinstance(value, (*_SCALARS, *_TORCH_VALUES, range, slice)):
+            self._add(type(value).__name__, repr(value))
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, path, lambda: value)
+        elif isinstance(value, np.generic):
+            self._add("scalar", value.dtype, repr(value.item()))
+        elif isinstance(value, np.ndarray):
+            self._array(value, path)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._value(value.__func__, path)
+            self._value(value.__self__, path)
+        elif isinstance(value, type):
+            self._global_class(value)
+        elif isinstance(value, torch.nn.Module):
+            self._other_module(value, path)
+        elif isinstance(value, (types.ModuleType, re.Pattern, pathlib.PurePath)):
+            self._add(type(value).__name__, getattr(value, "__name__", value))
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)) or _is_operator(value):
+            self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""), str(value) if _is_operator(value) else "")
+        elif isinstance(value, _INERT):
+            self._add("inert")
+        elif len(self._places) > _MAX_NODES:
+            self._opaque(value, path)
+        elif self._first(value):
+            self._object(value, path)
+
+    def _global_class(self, cls: type) -> None:
+        if versioned(cls.__module__):
+            self._add("class", cls.__module__, cls.__qualname__)
+        else:
+            self._class(cls)
+
+    def _other_module(self, module: torch.nn.Module, path: str) -> None:
+        """A module in a list, a closure or a global: its tensors are as good as weights."""
+        if id(module) in self._tree:
+            self._add("in tree", self._tree[id(module)])
+            return
+        if not self._first(module):
+            return
+        self._walk_tree(module, path)
+        for name, child in module.named_modules():
+            for table in (child._parameters, child._buffers):
+                for key, value in table.items():
+                    if value is not None:
+                        self._tensor(value, f"{path}.{name}.{key}", functools.partial(table.get, key))
+
+    def _array(self, value: np.ndarray, path: str) -> None:
+        if value.dtype.hasobject:
+            self._opaque(value, path)
+            return
+        self._add("array", value.dtype, value.shape, _array_digest(value))
+        self.watch.content(functools.partial(_array_digest, value))
+
+    def _object(self, value: Any, path: str) -> None:
+        self._add(type(value).__module__, type(value).__qualname__)
+        if isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self._value(part, path)
+        elif isinstance(value, Mapping):
+            self._mapping(value, path)
+        elif isinstance(value, (list, tuple, collections.deque)):
+            if not isinstance(value, tuple):
+                self._watch_table(value)
+            for i, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    self._tensor(item, f"{path}[{i}]", functools.partial(_item, value, i))
+                else:
+                    self._value(item, f"{path}[{i}]")
+        elif isinstance(value, (set, frozenset)):
+            if isinstance(value, set):
+                self.watch.content(functools.partial(set, value))
+            if all(isinstance(item, _SCALARS) for item in value):
+                self._add(sorted(map(repr, value)))
+            else:
+                self._opaque(value, path)
+        else:
+            self._plain_object(value, path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
+        if isinstance(value, dict):
+            self._watch_table(value)
+        for key in value:
+            if key in _DOCUMENTATION if isinstance(key, str) else False:
+                continue
+            self._value(key, f"{path}'s key")
+            item = value[key]
+            if isinstance(item, torch.Tensor):
+                self._tensor(item, f"{path}[{key!r}]", functools.partial(value.get, key))
+            else:
+                self._value(item, f"{path}[{key!r}]")
+        if isinstance(value, collections.defaultdict):
+            self._value(value.default_factory, path)
+
+    def _plain_object(self, value: Any, path: str) -> None:
+        slots = [name for base in type(value).__mro__ for name in _slots(base)]
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+            self._add(value)
+            return
+        if attributes is None and not slots:
+            self._opaque(value, path)
+            return
+        self._class(type(value))
+        for name in slots:
+            if hasattr(value, name):
+                self._add(name)
+                self._value(getattr(value, name), f"{path}.{name}")
+                self.watch.content(functools.partial(_slot_identity, value, name))
+        if attributes is not None:
+            self._watch_table(attributes)
+            for name in sorted(attributes, key=str):
+                if name not in _DOCUMENTATION and name not in self._ignore:
+                    self._add(name)
+                    self._entry(attributes, name, f"{path}.{name}")
+
+
+def _is_called_unnamed(name: str) -> bool:
+    """Whether a member is called by operators and statements, which do not name it."""
+    return name.startswith("__") and name.endswith("__") and name not in _NO_CODE
+
+
+def versioned(module: str | None) -> bool:
+    """Whether a Python module belongs to a package that is known by its version."""
+    top = (module or "").partition(".")[0]
+    return top in VERSIONED or top in sys.stdlib_module_names or (module or "").startswith(_REPORTING)
+
+
+@functools.lru_cache(maxsize=16384)
+def code_text(code: types.CodeType) -> str:
+    """A digest of a code object: what it does, apart from where it stands in its file."""
+    digest = hashlib.sha256(repr((code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
+    digest.update(code.co_code)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            digest.update(code_text(constant).encode())
+        else:
+            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=16384)
+def _codes(code: types.CodeType) -> frozenset[types.CodeType]:
+    """A code object and those of the functions that are defined in it."""
+    inner = [_codes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset({code}.union(*inner))
+
+
+def _is_operator(value: Any) -> bool:
+    return isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def _array_digest(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"").hexdigest()
+
+
+def _attribute(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name)
+    except Exception:  # whatever the attribute's own code raises: it is not what it was
+        return None
+
+
+def _item(values: Any, index: int) -> Any:
+    return values[index] if index < len(values) else None
+
+
+def _slots(base: type) -> tuple[str, ...]:
+    slots = vars(base).get("__slots__", ())
+    return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__"))
+
+
+def _slot_identity(value: Any, name: str) -> int:
+    return id(getattr(value, name, None))
+
+
