@@ -21,7 +21,7 @@ from ov_backend.conversion.converter import WeightlessModel, parameter_name
 from ov_backend.errors import InputMismatch, last_line
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, constant, share
-from ov_backend.transformations.convert_precision import Backing, narrower, retype
+from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Timings:
 class CompiledGraph:
     """One graph, bound to its weights and compiled for one device.
 
-    ``weights`` and their backing are kept alive because the device may go on reading them in place. Calls take the inputs in
+    ``weights`` and their buffer are kept alive because the device may go on reading them in place. Calls take the inputs in
     the order of ``inputs`` and return tensors that the caller owns.
     """
 
@@ -59,7 +59,7 @@ class CompiledGraph:
     timings: Timings
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
-    _backing: Backing | None
+    _buffer: WeightBuffer | None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -152,20 +152,20 @@ def bind_and_compile(
     """
     devices.check(settings)
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
-    backing = None
+    buffer = None
     imported = _import(blob_entry, settings) if blob_entry is not None else None
     if imported is not None:
         compiled, timings = imported
     else:
-        compiled, backing, timings = _compile(graph, live, settings)
+        compiled, buffer, timings = _compile(graph, live, settings)
         if blob_entry is not None:
             blob_entry.save(compiled.export_model().getvalue())
     start = time.perf_counter()
     request = compiled.create_infer_request()
     seconds = time.perf_counter() - start
     timings += Timings(imported=seconds) if imported is not None else Timings(compile=seconds)
-    if backing is not None:
-        backing.release()
+    if buffer is not None:
+        buffer.release()
     return CompiledGraph(
         inputs=graph.inputs,
         outputs=graph.outputs,
@@ -176,44 +176,44 @@ def bind_and_compile(
         timings=timings,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
-        _backing=backing,
+        _buffer=buffer,
     )
 
 
 def _compile(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings
-) -> tuple[ov.CompiledModel, Backing | None, Timings]:
+) -> tuple[ov.CompiledModel, WeightBuffer | None, Timings]:
     start = time.perf_counter()
-    backing = None
+    buffer = None
     if devices.members(settings.device) == ["CPU"]:
         precision = devices.resolved_precision(settings)
-        model, backing = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
+        model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
         transformations.apply(model, precision)
     else:
         model = bind(graph, live)
     bound = time.perf_counter()
     compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
     # the compiled model holds all that the device needs of the constants; the bound model is freed on return
-    return compiled, backing, Timings(bind=bound - start, compile=time.perf_counter() - bound)
+    return compiled, buffer, Timings(bind=bound - start, compile=time.perf_counter() - bound)
 
 
 def _in_computed_type(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
-) -> tuple[ov.Model, Backing] | None:
+) -> tuple[ov.Model, WeightBuffer] | None:
     """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
-    types = narrower(list(live.values()), precision)
+    types = weight_conversion(list(live.values()), precision)
     if types is None:
         return None
     large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
-    backing = Backing(types[1], list(large.values()), settings.cache_folder if settings.model_caching else None)
-    converted = {name: backing.converted(weight) for name, weight in large.items()}
+    buffer = WeightBuffer(types[1], list(large.values()), settings.cache_folder if settings.model_caching else None)
+    converted = {name: buffer.convert(weight) for name, weight in large.items()}
     model = bind(graph, {**live, **converted}, validate=False)
     try:
-        retype(model, *types)
+        convert_precision(model, *types)
     except RuntimeError as error:
         log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
         return None
-    return model, backing
+    return model, buffer
 
 
 def _import(blob_entry: BlobEntry, settings: Settings) -> tuple[ov.CompiledModel, Timings] | None:

@@ -1,9 +1,9 @@
-"""Half-precision weights on the CPU device, in the type that it computes in.
+"""Half-precision weights on the CPU device, converted to the type that it computes in.
 
-The CPU device computes in float32 or bfloat16. From a graph in float16 it makes one in float32 first, and keeps those
-constants for as long as the compiled graph lives, beside the weights that it has laid out for itself: 4 bytes a weight
-that are never read again. So the graph is made one of the type that the device computes in before the device sees it,
-and the converted weights lie in a file without a name (:class:`Backing`), whose pages the system can have back.
+The CPU device computes in float32 or bfloat16. It converts a float16 model to float32 first, and keeps the float32 constants
+as long as the compiled model lives, although it reads only the copies in its own layout: 4 bytes a weight that are never read
+again. So the model is converted before the device gets it. The converted weights lie in a file without a name
+(:class:`WeightBuffer`), and the system can drop its pages from memory.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ log = logging.getLogger(__name__)
 
 HALVES = (torch.float16, torch.bfloat16)
 _COMPUTED = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-#: What a file of weights leaves free on the disk.
+#: Bytes on the disk that a file of weights leaves free.
 SPARE_BYTES = 1 << 30
 _ALIGNMENT = 64
 
 
-def narrower(weights: Sequence[torch.Tensor], precision: str) -> tuple[torch.dtype, torch.dtype] | None:
-    """The half-precision dtype of the weights and the one that the device computes in, if it is another; else None.
+def weight_conversion(weights: Sequence[torch.Tensor], precision: str) -> tuple[torch.dtype, torch.dtype] | None:
+    """The half-precision dtype of the weights and the other dtype that the device computes in; None if they are the same.
 
     Args:
-        weights: a graph's.
-        precision: that the device computes in.
+        weights: the weights of a model; of two half-precision dtypes the one with more bytes counts.
+        precision: arithmetic of the device, "f32", "bf16" or "f16".
     """
     size = {dtype: sum(w.nbytes for w in weights if w.dtype is dtype) for dtype in HALVES}
     source = max(HALVES, key=lambda dtype: size[dtype])
-    wanted = _COMPUTED[precision]
-    return (source, wanted) if size[source] and wanted not in (source, torch.float16) else None
+    target = _COMPUTED[precision]
+    return (source, target) if size[source] and target not in (source, torch.float16) else None
 
 
-class Backing:
-    """Memory for converted weights over a file that has no name; without a folder, ordinary memory.
+class WeightBuffer:
+    """Memory for converted weights, mapped to a file without a name; ordinary memory without a folder.
 
-    Once a device has laid the weights out for itself, :meth:`release` drops them from memory. Should it read them again
-    all the same, they come from the file. The file goes with the process, however that ends.
+    When a device has copied the weights into its own layout, :meth:`release` drops them from memory. A later read gets them
+    from the file. The system removes the file when the process ends.
 
     Args:
-        dtype: of the converted weights.
-        weights: what there must be room for.
-        folder: where the file is made; None is nowhere.
+        dtype: dtype of the converted weights.
+        weights: the weights that will be converted; they determine the size.
+        folder: folder of the file; None uses ordinary memory.
     """
 
     def __init__(self, dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None) -> None:
         self._dtype, self._used = dtype, 0
-        self._held: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
         size = sum(_aligned(weight.numel() * dtype.itemsize) for weight in weights)
         self._memory = _mapped(size, folder) if size and folder is not None else None
 
-    def converted(self, weight: torch.Tensor) -> torch.Tensor:
-        """The weight in the other dtype; it lives as long as the backing."""
+    def convert(self, weight: torch.Tensor) -> torch.Tensor:
+        """The weight in the dtype of the buffer; the buffer must live as long as it is used."""
         if self._memory is None:
-            room = torch.empty(weight.shape, dtype=self._dtype)
+            tensor = torch.empty(weight.shape, dtype=self._dtype)
         else:
-            room = torch.frombuffer(self._memory, dtype=self._dtype, count=weight.numel(), offset=self._used)
-            self._used += _aligned(room.nbytes)
-        self._held.append(room.view(weight.shape).copy_(weight))
-        return self._held[-1]
+            tensor = torch.frombuffer(self._memory, dtype=self._dtype, count=weight.numel(), offset=self._used)
+            self._used += _aligned(tensor.nbytes)
+        self._tensors.append(tensor.view(weight.shape).copy_(weight))
+        return self._tensors[-1]
 
     def release(self) -> None:
-        """Drop what is in memory of the file; the content stays in it."""
-        if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows takes such pages back by itself
+        """Drop the pages of the file from memory; the file keeps its content."""
+        if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows reclaims such pages by itself
             self._memory.madvise(mmap.MADV_DONTNEED)
 
 
@@ -89,10 +89,10 @@ def _mapped(size: int, folder: Path) -> mmap.mmap | None:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
         if free < size + SPARE_BYTES:
-            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free there, {(size + SPARE_BYTES) >> 20} are wanted")
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free there, {(size + SPARE_BYTES) >> 20} are needed")
         with tempfile.TemporaryFile(dir=folder, prefix="weights-") as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a disk that is full says so here, not in the middle of a write
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk raises here, and not at a write to memory
             else:
                 file.truncate(size)
             return mmap.mmap(file.fileno(), size)
@@ -101,53 +101,53 @@ def _mapped(size: int, folder: Path) -> mmap.mmap | None:
         return None
 
 
-def retype(model: ov.Model, source: torch.dtype, wanted: torch.dtype) -> None:
-    """Make everything that ``model`` computes in one floating type be of another, in place; inputs and results stay.
+def convert_precision(model: ov.Model, source: torch.dtype, target: torch.dtype) -> None:
+    """Change the type of all that ``model`` computes in one floating type, in place; its inputs and results keep theirs.
 
-    Weights are expected to be constants of ``wanted`` already.
+    Large weights are already constants of the target type.
 
     Args:
-        model: with its weights bound; it need not be valid, it is afterwards.
-        source: floating dtype that is to go.
-        wanted: floating dtype that it becomes.
+        model: the model with its weights bound; it may be invalid before, and is valid afterwards.
+        source: floating dtype to replace.
+        target: floating dtype that replaces it.
 
     Raises:
-        RuntimeError: some operator cannot be of that type; the model is of no use then.
+        RuntimeError: an operator keeps the source type; the model cannot be used then.
     """
-    old, new = TO_OV[source], TO_OV[wanted]
+    old, new = TO_OV[source], TO_OV[target]
     for node in model.get_ordered_ops():
-        kind = node.get_type_name()
-        if kind == "Constant" and node.get_element_type() == old:
-            _replace(node, constant(_content(node, source).to(wanted), shared=False))
-        elif kind == "Convert" and node.get_attributes()["destination_type"] == old.to_string():
+        operator = node.get_type_name()
+        if operator == "Constant" and node.get_element_type() == old:
+            _replace(node, constant(_content(node, source).to(target), shared=False))
+        elif operator == "Convert" and node.get_attributes()["destination_type"] == old.to_string():
             _replace(node, ops.convert(node.input_value(0), new.to_string()))
-        elif kind == "Parameter" and node.get_element_type() == old:
-            targets = node.output(0).get_target_inputs()
+        elif operator == "Parameter" and node.get_element_type() == old:
+            readers = node.output(0).get_target_inputs()
             cast = ops.convert(node, new.to_string())
-            for target in targets:
-                target.replace_source_output(cast.output(0))
+            for reader in readers:
+                reader.replace_source_output(cast.output(0))
     for result in model.get_results():
         if result.get_element_type() == old:
             value = result.input(0)
             value.replace_source_output(ops.convert(value.get_source_output(), old.to_string()).output(0))
     model.validate_nodes_and_infer_types()
-    left = [node for node in model.get_ordered_ops() if _is_left(node, old)]
-    if left:
-        raise RuntimeError(f"{left[0].get_friendly_name()} ({left[0].get_type_name()}) stays in {source}")
+    unconverted = next((node for node in model.get_ordered_ops() if _computes_in(old, node)), None)
+    if unconverted is not None:
+        raise RuntimeError(f"{unconverted.get_friendly_name()} ({unconverted.get_type_name()}) stays in {source}")
 
 
-def _is_left(node: ov.Node, old: ov.Type) -> bool:
-    """Whether a node other than the graph's own inputs and results is still of the old type."""
-    if node.get_type_name() in ("Parameter", "Result") or all(o.get_element_type() != old for o in node.outputs()):
+def _computes_in(element_type: ov.Type, node: ov.Node) -> bool:
+    """Whether a node has this type, other than inputs, results, and conversions for results."""
+    if node.get_type_name() in ("Parameter", "Result") or all(o.get_element_type() != element_type for o in node.outputs()):
         return False
-    targets = [target.get_node().get_type_name() for output in node.outputs() for target in output.get_target_inputs()]
-    return node.get_type_name() != "Convert" or any(kind != "Result" for kind in targets)
+    readers = [reader.get_node().get_type_name() for output in node.outputs() for reader in output.get_target_inputs()]
+    return node.get_type_name() != "Convert" or any(operator != "Result" for operator in readers)
 
 
 def _replace(node: ov.Node, by: ov.Node) -> None:
     by.set_friendly_name(node.get_friendly_name())
-    for target in node.output(0).get_target_inputs():
-        target.replace_source_output(by.output(0))
+    for reader in node.output(0).get_target_inputs():
+        reader.replace_source_output(by.output(0))
 
 
 def _content(node: ov.Node, dtype: torch.dtype) -> torch.Tensor:

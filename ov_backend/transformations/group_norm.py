@@ -7,16 +7,16 @@ import openvino as ov
 import openvino.opset13 as ops
 
 
-def spread_group_norms(model: ov.Model, corrected: bool) -> None:
-    """Rewrite, in place, every group normalisation of pixels as operations on single channels.
+def decompose_group_norms(model: ov.Model, corrected: bool) -> None:
+    """Decompose, in place, every group normalisation of pixels into operations on single channels.
 
     Args:
-        model: with its weights bound.
-        corrected: correct sums over many pixels for their own rounding, as f32 needs it.
+        model: the model with its weights bound.
+        corrected: whether to correct sums over many pixels for their rounding errors, which float32 needs.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() == "GroupNormalization" and _static_spatial(node):
-            _spread(node, corrected)
+            _decompose(node, corrected)
 
 
 def _static_spatial(node: ov.Node) -> bool:
@@ -24,13 +24,13 @@ def _static_spatial(node: ov.Node) -> bool:
     return shape.is_static and len(shape) > 2
 
 
-def _spread(node: ov.Node, corrected: bool) -> None:
-    """Group normalisation from the means and variances of single channels.
+def _decompose(node: ov.Node, corrected: bool) -> None:
+    """Compute group normalisation from the means and variances of single channels.
 
-    The device's own form needs each group's channels one after the other in memory, while convolutions keep all channels
-    of a pixel together: two reorders of the whole tensor, before and after. Means over the pixels need none, and what is
-    put together to groups afterwards is tiny. Deviations are taken from the mean before they are squared, as nothing may
-    be lost where the mean is large.
+    The device's own operator needs each group's channels one after the other in memory, while convolutions keep all channels
+    of a pixel together: the whole tensor is reordered before and after. Means over the pixels need no reorder, and the values
+    per channel that are combined to groups are few. The mean is subtracted before squaring, so that a large mean costs no
+    accuracy.
     """
     x, weight, bias = (node.input_value(i) for i in range(3))
     shape = list(node.get_input_shape(0))  # [N, C, *pixels]
@@ -48,19 +48,19 @@ def _spread(node: ov.Node, corrected: bool) -> None:
     deviation = ops.subtract(x, mean)
     variance = to_groups(ops.reduce_mean(ops.multiply(deviation, deviation), pixels, True))
     means = to_groups(mean)
-    offset = true_offset = ops.subtract(means, in_group(means))  # of a channel's mean from its group's
-    if corrected:  # a sum over many pixels is off by its rounding, which is all there is where they are alike
-        rest = to_groups(ops.reduce_mean(deviation, pixels, True))
-        variance = ops.subtract(variance, ops.multiply(rest, rest))
-        offset = ops.subtract(offset, in_group(rest))
-        true_offset = ops.add(offset, rest)
-    spread = in_group(ops.add(variance, ops.multiply(true_offset, true_offset)))
+    offset = true_offset = ops.subtract(means, in_group(means))  # of a channel's mean from its group's mean
+    if corrected:  # where all pixels are alike, the deviations are nothing but the mean's rounding error
+        error = to_groups(ops.reduce_mean(deviation, pixels, True))
+        variance = ops.subtract(variance, ops.multiply(error, error))
+        offset = ops.subtract(offset, in_group(error))
+        true_offset = ops.add(offset, error)
+    group_variance = in_group(ops.add(variance, ops.multiply(true_offset, true_offset)))
     epsilon, half = (ops.constant(np.array(value), x.get_element_type()) for value in (eps, -0.5))
     per_channel = np.array([1, groups, -1])
-    scale = ops.multiply(ops.power(ops.add(spread, epsilon), half), ops.reshape(weight, per_channel, False))
+    scale = ops.multiply(ops.power(ops.add(group_variance, epsilon), half), ops.reshape(weight, per_channel, False))
     shift = ops.add(ops.multiply(offset, scale), ops.reshape(bias, per_channel, False))
     scale, shift = (ops.reshape(value, wide, False) for value in (scale, shift))
     result = ops.add(ops.multiply(deviation, scale), shift)
     result.set_friendly_name(node.get_friendly_name())
-    for target in node.output(0).get_target_inputs():
-        target.replace_source_output(result.output(0))
+    for reader in node.output(0).get_target_inputs():
+        reader.replace_source_output(result.output(0))

@@ -1,8 +1,8 @@
 """Sines and cosines of timesteps, kept exact where the CPU device computes in bfloat16.
 
-A timestep of 813.37 is 812 in bfloat16, and its product with a frequency off by more than a radian. So the angle is taken
-apart: the timestep into three parts that bfloat16 holds, and the sum of their products to its rest within one turn, which
-the device computes in registers, in float32.
+A timestep of 813.37 is 812 in bfloat16, and an angle computed from it is off by more than a radian. So the timestep is split
+into three parts that bfloat16 holds exactly. The sum of their products is reduced to one turn, which the device computes in
+registers, in float32.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import torch
 
 from ov_backend.tensors import TO_OV
 
-#: Inputs with more elements are no timesteps.
-_MOST = 64
+#: Inputs with more elements are not timesteps.
+_MAX_ELEMENTS = 64
 _SAME_ELEMENTS = frozenset({"Unsqueeze", "Reshape", "Squeeze", "Broadcast"})
 _STEP = 64
 
 
 def keep_angles_exact(model: ov.Model) -> None:
-    """Rewrite, in place, the argument of every sine and cosine that is an input times or by factors."""
-    made: dict[str, ov.Output | None] = {}
+    """Rewrite, in place, the argument of every sine and cosine that is an input multiplied or divided by factors."""
+    exact_angles: dict[str, ov.Output | None] = {}
     for node in model.get_ordered_ops():
         if node.get_type_name() in ("Sin", "Cos"):
             angle = node.input_value(0)
             name = angle.get_node().get_friendly_name()
-            if name not in made:
-                made[name] = _exact(angle)
-            found = made[name]
-            if found is not None:
-                node.input(0).replace_source_output(found)
+            if name not in exact_angles:
+                exact_angles[name] = _exact(angle)
+            exact = exact_angles[name]
+            if exact is not None:
+                node.input(0).replace_source_output(exact)
 
 
 def _exact(angle: ov.Output) -> ov.Output | None:
@@ -41,9 +41,9 @@ def _exact(angle: ov.Output) -> ov.Output | None:
     if source is None:
         return None
     first, second, third = (_times(angle, source, part) for part in _parts(source))
-    whole = ops.add(ops.add(first, second), third)
-    turns = ops.floor(ops.add(ops.multiply(whole, _number(1 / math.tau)), _number(0.5)))
-    return ops.subtract(whole, ops.multiply(turns, _number(math.tau))).output(0)
+    total = ops.add(ops.add(first, second), third)
+    turns = ops.floor(ops.add(ops.multiply(total, _number(1 / math.tau)), _number(0.5)))
+    return ops.subtract(total, ops.multiply(turns, _number(math.tau))).output(0)
 
 
 def _number(value: float) -> ov.Node:
@@ -51,30 +51,30 @@ def _number(value: float) -> ov.Node:
 
 
 def _source(value: ov.Output) -> ov.Output | None:
-    """The one input that a value is a multiple of, as first seen in float32; or None."""
+    """The input that a value is a multiple of, at the first node where it is float32; None if there is not exactly one."""
     node = value.get_node()
-    kind = node.get_type_name()
+    operator = node.get_type_name()
     if not value.get_partial_shape().is_static or value.get_element_type() != TO_OV[torch.float32]:
         return None
-    few = math.prod(value.get_shape()) <= _MOST
-    if kind == "Parameter":
-        return value if few else None
-    if kind == "Convert" and node.input_value(0).get_element_type() in (TO_OV[torch.int64], TO_OV[torch.int32]):
-        return value if few and _leads_to_input(node) else None
-    if kind in _SAME_ELEMENTS or (kind == "Slice" and _takes_all(node)):
-        found = _source(node.input_value(0))
-        same = found is not None and math.prod(found.get_shape()) == math.prod(value.get_shape())
-        return found if same else None
-    if kind == "Multiply":
+    is_small = math.prod(value.get_shape()) <= _MAX_ELEMENTS
+    if operator == "Parameter":
+        return value if is_small else None
+    if operator == "Convert" and node.input_value(0).get_element_type() in (TO_OV[torch.int64], TO_OV[torch.int32]):
+        return value if is_small and _leads_to_input(node) else None
+    if operator in _SAME_ELEMENTS or (operator == "Slice" and _takes_all(node)):
+        source = _source(node.input_value(0))
+        has_same_size = source is not None and math.prod(source.get_shape()) == math.prod(value.get_shape())
+        return source if has_same_size else None
+    if operator == "Multiply":
         left, right = (_source(node.input_value(i)) for i in range(2))
         return left if right is None else right if left is None else None
-    if kind == "Divide":
+    if operator == "Divide":
         return _source(node.input_value(0)) if _source(node.input_value(1)) is None else None
     return None
 
 
 def _leads_to_input(node: ov.Node) -> bool:
-    """Whether an input is among what a shape-only chain of operators starts from."""
+    """Whether a chain of operators, followed through their first arguments, starts at an input."""
     while node.get_input_size():
         node = node.input_value(0).get_node()
     return bool(node.get_type_name() == "Parameter")
@@ -87,22 +87,22 @@ def _takes_all(node: ov.Node) -> bool:
 
 
 def _parts(source: ov.Output) -> tuple[ov.Output, ov.Output, ov.Output]:
-    """Three values that add up to the source; all but the last fraction are exact in bfloat16 up to 16384."""
+    """Three values that add up to the source: two whole numbers, exact in bfloat16 up to 16384, and the fraction."""
     node = source.get_node()
     if node.get_type_name() == "Convert":
-        whole = ops.convert(node.input_value(0), "i32")
-        high = ops.multiply(ops.divide(whole, np.int32(_STEP)), np.int32(_STEP))
-        low = ops.subtract(whole, high)
+        integer = ops.convert(node.input_value(0), "i32")
+        high = ops.multiply(ops.divide(integer, np.int32(_STEP)), np.int32(_STEP))
+        low = ops.subtract(integer, high)
         zero = ops.multiply(low, np.int32(0))
         return tuple(ops.convert(part, "f32").output(0) for part in (high, low, zero))
     high = ops.multiply(ops.floor(ops.multiply(source, _number(1 / _STEP))), _number(_STEP))
     low = ops.floor(ops.subtract(source, high))
-    rest = ops.subtract(ops.subtract(source, high), low)
-    return high.output(0), low.output(0), rest.output(0)
+    fraction = ops.subtract(ops.subtract(source, high), low)
+    return high.output(0), low.output(0), fraction.output(0)
 
 
 def _times(value: ov.Output, source: ov.Output, part: ov.Output) -> ov.Output:
-    """What ``value`` would be if its source were ``part``."""
+    """``value``, computed from ``part`` instead of its source."""
     if value == source:
         return part
     node = value.get_node()

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.transformations import convert_precision as cpu_types
-from ov_backend.transformations.convert_precision import Backing, narrower
+from ov_backend.transformations import convert_precision
+from ov_backend.transformations.convert_precision import WeightBuffer, weight_conversion
 from tests.helpers.alone import alone
 from tests.helpers.small import engine_for
 
@@ -107,28 +107,28 @@ def test_a_folder_that_cannot_be_used_costs_memory_only(
 ) -> None:
     (tmp_path / "taken").write_text("a file")
     with caplog.at_level(logging.WARNING):
-        backing = Backing(torch.float32, [torch.ones(1000, dtype=torch.float16)], tmp_path / "taken")
+        buffer = WeightBuffer(torch.float32, [torch.ones(1000, dtype=torch.float16)], tmp_path / "taken")
     assert "no file for them" in caplog.text
-    assert torch.equal(backing.converted(torch.ones(1000, dtype=torch.float16)), torch.ones(1000))
+    assert torch.equal(buffer.convert(torch.ones(1000, dtype=torch.float16)), torch.ones(1000))
 
 
 def test_a_full_disk_costs_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     weight = torch.arange(1000.0).half()
-    monkeypatch.setattr(cpu_types, "SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr(convert_precision, "SPARE_BYTES", 1 << 60)
     with caplog.at_level(logging.WARNING):
-        backing = Backing(torch.float32, [weight], tmp_path)
+        buffer = WeightBuffer(torch.float32, [weight], tmp_path)
     assert "MiB are free there" in caplog.text
-    placed = backing.converted(weight)
-    backing.release()
+    placed = buffer.convert(weight)
+    buffer.release()
     assert torch.equal(placed, weight.float())
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_let_go_is_still_there(tmp_path: Path) -> None:
+def test_released_weights_are_read_from_the_file(tmp_path: Path) -> None:
     weights = [torch.randn(333, 77).half(), torch.randn(5).half(), torch.randn(64, 64).half().t()]
-    backing = Backing(torch.bfloat16, weights, tmp_path)
-    placed = [backing.converted(weight) for weight in weights]
-    backing.release()
+    buffer = WeightBuffer(torch.bfloat16, weights, tmp_path)
+    placed = [buffer.convert(weight) for weight in weights]
+    buffer.release()
     assert all(torch.equal(found, weight.to(torch.bfloat16)) for found, weight in zip(placed, weights))
     assert not list(tmp_path.iterdir())
 
@@ -147,7 +147,7 @@ def test_what_was_let_go_is_still_there(tmp_path: Path) -> None:
     ids=str,
 )
 def test_which_weights_are_converted(dtypes: tuple[torch.dtype, ...], precision: str, expected: object) -> None:
-    assert narrower([torch.ones(4, dtype=dtype) for dtype in dtypes], precision) == expected
+    assert weight_conversion([torch.ones(4, dtype=dtype) for dtype in dtypes], precision) == expected
 
 
 class Stack(torch.nn.Sequential):
@@ -169,7 +169,7 @@ def _grown(settings: Settings) -> tuple[float, float]:
     return (process.memory_info().rss - before) / weights, float(network.statistics.compiles)
 
 
-@pytest.mark.skipif(not hasattr(__import__("mmap"), "MADV_DONTNEED"), reason="pages are let go on POSIX systems only")
+@pytest.mark.skipif(not hasattr(__import__("mmap"), "MADV_DONTNEED"), reason="pages are released on POSIX systems only")
 def test_memory_holds_no_third_copy(strict: Strict) -> None:
     """In float32 the device's own layout is twice the half-precision weights; a copy in between would be twice again."""
     grown, compiles = alone(_grown, strict(precision="f32"))
