@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,26 +38,37 @@ def load(files: Mapping[str, bytes]) -> WeightlessModel:
     try:
         description = json.loads(files["graph.json"])
         model = core().read_model(files["model.xml"], files["model.bin"] or b"\0")
-        specs = {
-            name: tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in description[name])
-            for name in ("slots", "inputs", "outputs")
-        }
-        returns = tuple((str(kind), int(i)) for kind, i in description["returns"])
-        graph = WeightlessModel(model, specs["slots"], specs["inputs"], specs["outputs"], returns, description["extra"])
+        slots, inputs, outputs = (tuple(map(_spec, description[name])) for name in ("slots", "inputs", "outputs"))
+        returns = tuple((kind, i) for kind, i in description["returns"])
+        graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]))
         _check(graph)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, RuntimeError) as error:
         raise ConversionError(f"the stored graph cannot be read: {error}") from error
     return graph
 
 
+def _spec(description: Mapping[str, Any]) -> TensorSpec:
+    name, shape, dtype = description["name"], description["shape"], description["dtype"]
+    if not isinstance(name, str) or dtype not in FROM_NAME or any(type(size) is not int or size < -1 for size in shape):
+        raise ValueError(f"{description} describes no tensor")
+    return TensorSpec(name, tuple(shape), dtype)
+
+
 def _check(graph: WeightlessModel) -> None:
-    """Compare the description with the model that was stored beside it."""
-    names = dict(zip(parameter_names(len(graph.slots), len(graph.inputs)), [*graph.slots, *graph.inputs]))
+    """Compare the description with the model that was stored beside it, and its returns with its own lists."""
+    specs = dict(zip(parameter_names(len(graph.slots), len(graph.inputs)), [*graph.slots, *graph.inputs]))
     for parameter in graph.model.get_parameters():
-        spec = names[parameter_name(parameter)]
-        fits = same_shape(parameter.get_partial_shape(), spec)
-        if not fits or parameter.get_element_type() != TO_OV[FROM_NAME[spec.dtype]]:
-            raise ValueError(f"{spec} does not fit the model")
-    outputs = graph.model.outputs
-    if len(outputs) != len(graph.outputs) or not all(map(same_shape, (o.get_partial_shape() for o in outputs), graph.outputs)):
+        _check_port(parameter.output(0), specs[parameter_name(parameter)])
+    if len(graph.model.outputs) != len(graph.outputs):
         raise ValueError("the outputs do not fit the model")
+    for port, spec in zip(graph.model.outputs, graph.outputs):
+        _check_port(port, spec)
+    lists: dict[str, Sequence[TensorSpec]] = {"output": graph.outputs, "input": graph.inputs, "slot": graph.slots}
+    for kind, i in graph.returns:
+        if type(i) is not int or not 0 <= i < len(lists[kind]):
+            raise ValueError(f"there is no {kind} {i} to return")
+
+
+def _check_port(port: ov.Output, spec: TensorSpec) -> None:
+    if not same_shape(port.get_partial_shape(), spec) or port.get_element_type() != TO_OV[FROM_NAME[spec.dtype]]:
+        raise ValueError(f"{spec} does not fit the model")

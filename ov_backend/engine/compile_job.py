@@ -21,7 +21,7 @@ from ov_backend.engine.request import CompiledEntry, CompileRequest, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import ConversionError, OVBackendError, last_line
-from ov_backend.guards.pytree import Spec
+from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.weights import Placement
 from ov_backend.runtime.program import CompiledProgram, Program
 from ov_backend.tensors import TensorSpec
@@ -158,7 +158,7 @@ class CompileJob:
         """Whether a stored graph fits the request's inputs and weights, and describes its result."""
         weights = {name: TensorSpec.of(name, tensor) for name, tensor in self.request.weights.items()}
         slots = all(weights.get(spec.name) == spec for spec in model.slots)
-        return slots and model.inputs == self.request.call.signature.tensors and isinstance(model.extra.get("result"), dict)
+        return slots and model.inputs == self.request.call.signature.tensors and is_valid(model.extra.get("result"), len(model.returns))
 
     def _capture(self) -> tuple[Program, Spec]:
         request, stats = self.request, self.context.stats

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +27,16 @@ from ov_backend.guards.signature import Binder, Call, Signature
 from ov_backend.guards.walk import LooseTensor
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.settings import Settings
+from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 3
 #: After so many different states of code and attributes without one answer by OpenVINO, a network stays in PyTorch.
 _MAX_FINGERPRINTS = 8
+#: So many different values of its arguments that are no tensors are compiled for one combination of shapes.
+_MAX_STATICS = 16
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,9 @@ class Network:
         self._in_f32: set[str] = set()
         self._weights: WeightsGuard | None = None
         self._code: CodeGuard | FixedCode | None = None
+        #: The values of arguments that are no tensors, by the tensors that they came with.
+        self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
+        self._pid = os.getpid()
         #: Different fingerprints since OpenVINO answered last.
         self._restless: set[str] = set()
 
@@ -99,24 +110,49 @@ class Network:
         if worker.inside():  # another network, which contains this one, is being traced
             return self.forward(*args, **kwargs)
         try:
-            call = self.hooks.generalize(self._binder(args, kwargs))
-            self.seen.add(call.signature)
-            entry = self._lookup_or_compile(call, self.resources.interrupted)
-            outputs = self._compute(entry, call)
-            if not _finite(outputs) and self._raise_precision():
-                outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
-            result = restore(entry.output, outputs)
+            result = self._answer(args, kwargs)
         except Interrupted:
             raise
         except NothingToCompute:
             return self.forward(*args, **kwargs)
         except OVBackendError as error:
             return self._fall_back(error, args, kwargs)
-        except RuntimeError as error:  # OpenVINO's errors are RuntimeErrors; PyTorch can still answer
-            return self._fall_back(OVBackendError(f"OpenVINO failed: {last_line(error)}"), args, kwargs)
+        except Exception as error:  # OpenVINO's errors, or a failure of this package: PyTorch can still answer
+            log.debug("%s failed", self.name, exc_info=True)
+            kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+            return self._fall_back(OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}"), args, kwargs)
         self._restless.clear()
         self.statistics.calls += 1
         return result
+
+    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if os.getpid() != self._pid:
+            raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
+        if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
+            raise CaptureError("its weights ask for gradients, which a compiled graph does not record; call it under torch.no_grad()")
+        call = self._call(args, kwargs)
+        entry = self._lookup_or_compile(call, self.resources.interrupted)
+        outputs = self._compute(entry, call)
+        if not _finite(outputs) and self._raise_precision():
+            outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
+        return restore(entry.output, outputs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """One call, taken apart.
+
+        Raises:
+            OVBackendError: its Python numbers are other ones in every call; each would be a graph of its own.
+        """
+        try:
+            call = self.hooks.generalize(self._binder(args, kwargs))
+        except TypeError as error:  # the arguments do not fit; the forward itself says so
+            raise NothingToCompute(str(error)) from error
+        self.seen.add(call.signature)
+        statics = self._statics[call.signature.tensors]
+        if len(statics) >= _MAX_STATICS and call.signature.statics not in statics:
+            raise OVBackendError(f"its arguments that are no tensors had {_MAX_STATICS} different values; each needs a graph of its own")
+        statics.add(call.signature.statics)
+        return call
 
     def prepare(self, *args: Any, interrupted: worker.Interruption | None = None, **kwargs: Any) -> bool:
         """Compile what calls like this one need, without answering it; False if that was compiled already.
@@ -148,6 +184,7 @@ class Network:
             self.refusals.clear()
             self._in_f32.clear()
             self._restless.clear()
+            self._statics.clear()
             self._weights = self._code = None
 
     def release(self) -> None:

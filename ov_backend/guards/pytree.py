@@ -6,8 +6,9 @@ up among those already imported, and accepted only if it is an output type; noth
 
 from __future__ import annotations
 
+import re
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,10 +34,12 @@ def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> 
     if isinstance(value, torch.Tensor):
         leaves.append((path, value))
         return {"tensor": len(leaves) - 1}
-    if isinstance(value, _PLAIN):
+    if type(value) in _PLAIN:
         return {"value": value}
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return {"torch": str(value)}
+    if isinstance(value, defaultdict) or (isinstance(value, Mapping) and not all(isinstance(key, str) for key in value)):
+        raise CaptureError(f"{path or 'the value'} is a {type(value).__name__} whose keys or default cannot be written down")
     if isinstance(value, Mapping):
         items = {str(key): _describe(item, _join(path, key), leaves) for key, item in value.items()}
         spec: Spec = {"dict": items}
@@ -74,6 +77,33 @@ def restore(spec: Spec, tensors: Sequence[torch.Tensor]) -> Any:
     if kind is None:
         return values
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
+
+
+def is_valid(spec: object, tensors: int, depth: int = 16) -> bool:
+    """Whether a description that was read from a file can be restored.
+
+    Args:
+        spec: the description.
+        tensors: how many tensors there are.
+        depth: how deep it may be nested.
+    """
+    if not isinstance(spec, dict) or depth == 0 or not isinstance(spec.get("class", ""), str):
+        return False
+    if "tensor" in spec:
+        index = spec["tensor"]
+        return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < tensors
+    if "value" in spec:
+        return type(spec["value"]) in _PLAIN
+    if "torch" in spec:
+        return isinstance(spec["torch"], str) and _is_torch_value(spec["torch"])
+    items = spec.get("dict", spec.get("list"))
+    values = list(items.values()) if isinstance(items, dict) else items
+    return isinstance(values, list) and all(is_valid(item, tensors, depth - 1) for item in values)
+
+
+def _is_torch_value(name: str) -> bool:
+    kinds = (torch.dtype, torch.layout, torch.memory_format)
+    return isinstance(getattr(torch, name.removeprefix("torch."), None), kinds) or re.fullmatch(r"[a-z]+(:\d+)?", name) is not None
 
 
 def _container(name: str | None) -> Any:
