@@ -1,4 +1,4 @@
-"""A bank of encoded pictures with captions on the training device, renewed a little at every step."""
+"""A bank of encoded pictures with captions on the training device; some are replaced at every step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CHUNK = 64
 
 @dataclass
 class Bank:
-    """Latents (scaled to unit deviation) and token ids of many pictures of one size.
+    """Latents (scaled to unit deviation) and token ids of many pictures of one shape.
 
     Args:
-        size: number of pictures held.
+        size: number of pictures in the bank.
         shape: height and width of the pictures, in pixels.
     """
 
@@ -37,24 +37,24 @@ class Bank:
         height, width = self.shape
         self.latents = torch.empty(self.size, 4, height // 8, width // 8, dtype=torch.float16, device=device)
         self.ids = torch.empty(self.size, 77, dtype=torch.int32, device=device)
-        self.place = 0
+        self.next = 0
         for _ in range(-(-self.size // CHUNK)):
             self.renew(CHUNK)
 
     @torch.no_grad()
     def renew(self, count: int) -> None:
-        """Replace the oldest ``count`` pictures by new ones."""
-        count = min(count, self.size - self.place)
+        """Replace the oldest ``count`` pictures with new ones."""
+        count = min(count, self.size - self.next)
         specs = [self.sampler.draw() for _ in range(count)]
         pictures = self.composer(specs, *self.shape)
         with torch.autocast(pictures.device.type, torch.bfloat16):
             mean, logvar = self.vae.encode(pictures.to(memory_format=torch.channels_last))
         latents = mean.float() + torch.randn_like(mean, dtype=torch.float32) * torch.exp(0.5 * logvar.float())
         ids = torch.tensor([self.tokenizer.encode(self.sampler.caption(spec)) for spec in specs], dtype=torch.int32)
-        span = slice(self.place, self.place + count)
+        span = slice(self.next, self.next + count)
         self.latents[span] = (latents * self.scale).clamp(-12, 12).half()
         self.ids[span] = ids.to(self.ids.device, non_blocking=True)
-        self.place = (self.place + count) % self.size
+        self.next = (self.next + count) % self.size
 
     def draw(self, batch: int) -> tuple[Tensor, Tensor]:
         """A random batch: latents f32 [batch, 4, h, w] and ids int64 [batch, 77]."""

@@ -1,4 +1,4 @@
-"""The CLIP byte-pair tokenizer in a few lines of plain Python, for machines without transformers."""
+"""The CLIP byte-pair tokenizer in Python, for machines without transformers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WORDS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d|[^\W\d_]+|\d|(?:[^\s\w]|_)+")
 
 @functools.cache
 def byte_characters() -> dict[int, str]:
-    """The visible character that stands for each byte (GPT-2's table)."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + place) for place, byte in enumerate(hidden)}
+    """The printable character that represents each byte (GPT-2's table)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + index) for index, byte in enumerate(others)}
 
 
 class Tokenizer:
-    """Text to the 77 token ids that Stable Diffusion 1 uses: start, text, then end up to the full length."""
+    """Maps text to the 77 token ids of Stable Diffusion 1: start, text, then end tokens up to the full length."""
 
     def __init__(self, folder: Path) -> None:
         self.ids: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
@@ -45,11 +45,11 @@ class Tokenizer:
             best = min(pairs, key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break
-            place = pairs.index(best)
-            parts[place : place + 2] = ["".join(best)]
+            index = pairs.index(best)
+            parts[index : index + 2] = ["".join(best)]
         return [self.ids[part] for part in parts]
 
     def encode(self, text: str) -> list[int]:
-        """The 77 ids of a caption; what does not fit is cut off."""
-        found = [i for word in text.lower().split() for i in self.word(word)][: LENGTH - 2]
-        return [START, *found, *[END] * (LENGTH - 1 - len(found))]
+        """The 77 ids of a caption, which is cut off if it is too long."""
+        ids = [i for word in text.lower().split() for i in self.word(word)][: LENGTH - 2]
+        return [START, *ids, *[END] * (LENGTH - 1 - len(ids))]

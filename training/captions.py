@@ -1,7 +1,7 @@
-"""What a training picture holds, and the words for it.
+"""Describes training pictures, and words their captions.
 
-A ``Spec`` describes one picture completely; ``caption`` says it in words. ``Sampler`` draws specs from a seed and never
-draws a held-out combination, so that prompts can be tested whose parts were all seen, but never together.
+A ``Spec`` describes one picture completely; ``caption`` words it. ``Sampler`` draws specs from a seed and never draws a held-out
+combination. So the model can be tested with prompts whose parts it was trained on, but never in this combination.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELD_OUT_PERCENT = 4
 
 @dataclass(frozen=True)
 class Spec:
-    """One picture: the concepts from left to right (or top to bottom), a style, a background, and what is special."""
+    """One picture: the concepts from left to right (or top to bottom), a style, a background, and optional attributes."""
 
     concepts: tuple[int, ...]
     style: str = "3d"
@@ -44,7 +44,7 @@ class Spec:
     words: tuple[str, ...] = field(default=(), compare=False)
 
     def combinations(self) -> set[tuple[object, object]]:
-        """The pairs that are held out together: concept with background, with tint, with another concept."""
+        """The pairs in the picture that may be held out: concept and background, concept and tint, two concepts."""
         single = set(self.concepts)
         pairs: set[tuple[object, object]] = {(a, b) for a in single for b in single if a < b}
         pairs |= {(concept, f"on {self.background}") for concept in single if self.background != "white"}
@@ -52,14 +52,14 @@ class Spec:
 
 
 def plural(name: str) -> str:
-    """A plain plural: good enough for a caption."""
+    """The plural of a noun, without irregular forms."""
     if name.endswith(("s", "x", "ch", "sh")):
         return name if name.endswith("s") else name + "es"
     return name[:-1] + "ies" if name.endswith("y") and name[-2] not in "aeiou" else name + "s"
 
 
 def article(phrase: str) -> str:
-    """The phrase with a or an before it."""
+    """The phrase with "a" or "an" before it."""
     return f"{'an' if phrase[0] in 'aeiou' else 'a'} {phrase}"
 
 
@@ -75,14 +75,14 @@ def subject(spec: Spec, names: list[str]) -> str:
 
 
 def place(background: str) -> str:
-    """The words for a background; none for plain white."""
+    """The words for a background; none for white."""
     if background == "white":
         return ""
     return SCENES.get(background, f"on {article(background)} background")
 
 
 def caption(spec: Spec, names: list[str], random: Random | None = None) -> str:
-    """A caption; with ``random`` one of several wordings, else the plainest (the one to prompt with)."""
+    """A caption; with ``random`` one of several wordings, otherwise the simplest one, which is used for prompts."""
     what, where = subject(spec, names), place(spec.background)
     if random is not None and spec.background == "white" and random.random() < 0.3:
         where = "on a white background"
@@ -104,8 +104,8 @@ class Sampler:
 
     Args:
         concepts: the records of concepts.json.
-        seed: fixes everything that is drawn.
-        forbidden: combinations (see ``Spec.combinations``) that are never drawn, beside those held out by their hash.
+        seed: of the random choices.
+        forbidden: combinations (see ``Spec.combinations``) that are never drawn, in addition to those held out by their hash.
     """
 
     def __init__(self, concepts: list[dict], seed: int, forbidden: set[tuple[object, object]] = frozenset()) -> None:
@@ -115,24 +115,24 @@ class Sampler:
         self.forbidden = frozenset(forbidden)
 
     def held_out(self, spec: Spec) -> bool:
-        """Whether any combination in the picture is held out."""
+        """Whether a combination in the picture is held out."""
         pairs = spec.combinations()
         return not self.forbidden.isdisjoint(pairs) or any(hash_percent(pair) < HELD_OUT_PERCENT for pair in pairs)
 
     def draw(self) -> Spec:
-        """A spec that holds no held-out combination."""
+        """A spec without held-out combinations."""
         while self.held_out(spec := self._any()):
             pass
         return spec
 
     def draw_held_out(self) -> Spec:
-        """A picture of one thing in a held-out combination (by hash), for measuring."""
+        """A spec of one concept in a combination that is held out by its hash, for measurements."""
         while not (self.held_out(spec := self._any(single=True)) and not spec.words):
             pass
         return spec
 
     def caption(self, spec: Spec) -> str:
-        """One of the wordings of a spec."""
+        """A random wording of a spec."""
         return caption(spec, self.names, self.random)
 
     def _any(self, single: bool = False) -> Spec:
@@ -160,5 +160,5 @@ class Sampler:
 
 
 def hash_percent(pair: tuple[object, object]) -> int:
-    """0 to 99, fixed for a combination."""
+    """A number from 0 to 99 that depends on a combination only."""
     return zlib.crc32(f"{pair[0]}|{pair[1]}".encode()) % 100

@@ -1,4 +1,4 @@
-"""Which emoji are taught, under which words."""
+"""The emoji that the model is trained on, and their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 GROUPS = ("Smileys & Emotion", "Animals & Nature", "Food & Drink", "Travel & Places", "Activities", "Objects")
-# Left out: near-duplicates of another picture, text and signs, places of worship, and what a demo does not need.
+# Left out: near-duplicates of other pictures, text and signs, places of worship, and others that a demo does not need.
 LEFT_OUT = re.compile(
     r"o.clock|-thirty|moon face|(quarter|gibbous|waxing|waning) |oncoming|mailbox|banknote|bank$|hotel|post office|"
     r"kaaba|hindu|synagogue|mosque|shinto|map of|wheelchair|speaker|arrow|envelope|chart|tray|medal$|place medal|"
@@ -40,7 +40,7 @@ LEFT_OUT = re.compile(
 
 @dataclass(frozen=True)
 class Concept:
-    """One thing that can be asked for: its name, other words for it, its group, and its picture names."""
+    """One thing that prompts can name: its name, aliases, group, and the names of its pictures."""
 
     name: str
     aliases: tuple[str, ...]
@@ -49,22 +49,22 @@ class Concept:
     icon: str
 
     def asdict(self) -> dict[str, object]:
-        """A JSON-ready form."""
+        """The fields as a dict, for JSON."""
         return asdict(self)
 
 
 def candidates(names_dir: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every emoji with its record that the rules above keep."""
+    """Every emoji that is not left out, with its record."""
     for emoji, record in json.loads((names_dir / "data-by-emoji.json").read_text()).items():
         if record["group"] in GROUPS and not LEFT_OUT.search(record["name"]):
             yield emoji, record
 
 
 def file_stem(emoji: str, folder: Path) -> str | None:
-    """The name (code points in hex) of this emoji's picture in the 3D package, if it has one."""
+    """The name (code points in hex) of this emoji's picture in the 3D package, or None."""
     points = [ord(char) for char in emoji]
-    for chosen in (points, [point for point in points if point != 0xFE0F]):
-        stem = "-".join(f"{point:x}" for point in chosen)
+    for variant in (points, [point for point in points if point != 0xFE0F]):
+        stem = "-".join(f"{point:x}" for point in variant)
         if (folder / "assets" / f"{stem}.webp").exists():
             return stem
     return None
@@ -73,19 +73,19 @@ def file_stem(emoji: str, folder: Path) -> str | None:
 def build(folders: dict[str, Path]) -> list[Concept]:
     """The concepts that have a picture in all three styles, in a fixed order.
 
-    A keyword becomes an alias where it belongs to one concept alone and is a plain word of 3 letters or more.
+    A keyword becomes an alias if it belongs to one concept only, and consists of 3 to 20 letters and spaces.
     """
     icons = [json.loads((folders[style] / "icons.json").read_text())["icons"] for style in ("flat", "line art")]
     keywords = json.loads((folders["keywords"] / "dist" / "emoji-en-US.json").read_text())
-    kept = list(candidates(folders["names"]))
-    names = {record["name"].lower() for _, record in kept}
-    uses = Counter(word for emoji, _ in kept for word in set(keywords.get(emoji, ())))
+    selected = list(candidates(folders["names"]))
+    names = {record["name"].lower() for _, record in selected}
+    uses = Counter(word for emoji, _ in selected for word in set(keywords.get(emoji, ())))
     concepts = []
-    for emoji, record in kept:
+    for emoji, record in selected:
         name = record["name"].lower().replace("\u2019", "'")
         icon = record["slug"].replace("_", "-")
         stem = file_stem(emoji, folders["3d"])
-        if stem is None or any(icon not in found for found in icons):
+        if stem is None or any(icon not in icon_set for icon_set in icons):
             continue
         words = [word.replace("_", " ").lower() for word in keywords.get(emoji, ()) if uses[word] == 1]
         aliases = [word for word in words if re.fullmatch(r"[a-z][a-z ]{2,19}", word) and word not in names and word != name]

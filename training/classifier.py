@@ -1,4 +1,4 @@
-"""A small picture classifier: a perceptual yardstick for the VAE (one training) and a judge of results (another)."""
+"""A small picture classifier; one is trained for the perceptual loss of the VAE, another to judge results."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Classifier(nn.Module):
 
     def features(self, x: Tensor) -> list[Tensor]:
         """The output of every stage."""
-        found = []
+        outputs = []
         for stage in self.stages:
             x = stage(x)
-            found.append(x)
-        return found
+            outputs.append(x)
+        return outputs
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """See the class."""
@@ -49,7 +49,7 @@ class Classifier(nn.Module):
 
 
 def targets(specs: list[Spec], device: torch.device | str) -> dict[str, Tensor]:
-    """What the classifier should answer for pictures of one thing."""
+    """The right classes for pictures of one thing."""
     rows = {
         "concept": [spec.concepts[0] for spec in specs],
         "style": [STYLES.index(spec.style) for spec in specs],
@@ -62,19 +62,19 @@ def targets(specs: list[Spec], device: torch.device | str) -> dict[str, Tensor]:
 def perceptual(net: Classifier, a: Tensor, b: Tensor) -> Tensor:
     """Mean distance of channel-normalised features over the first four stages."""
     with torch.no_grad():
-        wanted = net.features(b)[:4]
+        reference = net.features(b)[:4]
     total = a.new_zeros((), dtype=torch.float32)
-    for x, y in zip(net.features(a)[:4], wanted, strict=True):
+    for x, y in zip(net.features(a)[:4], reference, strict=True):
         total = total + (F.normalize(x.float(), dim=1) - F.normalize(y.float(), dim=1)).abs().sum(1).mean()
     return total / 4
 
 
 @torch.no_grad()
 def accuracy(net: Classifier, pictures: Tensor, specs: list[Spec]) -> dict[str, float]:
-    """Share of right answers per head, and top-5 for the concept, over pictures of one thing."""
-    answers = net(pictures)
-    wanted = targets(specs, pictures.device)
-    shares = {name: (answers[name].argmax(1) == wanted[name]).float().mean().item() for name in answers}
-    top = answers["concept"].topk(5, dim=1).indices
-    shares["concept_top5"] = (top == wanted["concept"][:, None]).any(1).float().mean().item()
+    """Share of right predictions per head, and top-5 for the concept, over pictures of one thing."""
+    logits = net(pictures)
+    expected = targets(specs, pictures.device)
+    shares = {name: (logits[name].argmax(1) == expected[name]).float().mean().item() for name in logits}
+    top = logits["concept"].topk(5, dim=1).indices
+    shares["concept_top5"] = (top == expected["concept"][:, None]).any(1).float().mean().item()
     return shares

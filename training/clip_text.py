@@ -1,4 +1,4 @@
-"""CLIP's text transformer with the key names of transformers' CLIPTextModel, in plain PyTorch."""
+"""CLIP's text transformer in PyTorch, with the key names of transformers' CLIPTextModel."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
 
 
 class TextModel(nn.Module):
-    """The inner model, under the name that CLIPTextModel gives it."""
+    """The inner model of CLIPTextModel."""
 
     def __init__(self, config: dict) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class CLIPText(nn.Module):
         return self.encode(self.text_model.embeddings(ids))
 
     def encode(self, x: Tensor) -> Tensor:
-        """The same from embedded tokens [n, 77, width]."""
+        """Embedded tokens [n, 77, width] to the last hidden state."""
         for layer in self.text_model.encoder.layers:
             x = layer(x)
         return self.text_model.final_layer_norm(x)
 
 
 def build(seed: int, folder: Path = TOKENIZER_DIR) -> CLIPText:
-    """A freshly initialised text encoder of the shipped configuration; the same weights for the same seed."""
+    """A text encoder of the shipped configuration with seeded initial weights."""
     config = json.loads((folder / "config.json").read_text())
     generator = torch.Generator().manual_seed(seed)
     model = CLIPText(config)

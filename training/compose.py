@@ -1,4 +1,4 @@
-"""Compose training pictures from sprites, backgrounds and tints, in batches, on the training device."""
+"""Composes batches of training pictures from sprites, backgrounds and tints, on the training device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load_concepts(folder: Path) -> list[dict]:
 
 
 def load_sprites(folder: Path, device: torch.device | str) -> Tensor:
-    """All sprites, uint8 [styles * concepts, 4, 256, 256] with colour premultiplied by alpha; style-major order."""
+    """All sprites, uint8 [styles * concepts, 4, 256, 256], with colour premultiplied by alpha, in style-major order."""
     with zipfile.ZipFile(folder / "sprites.zip") as archive:
         data = {name: archive.read(name) for name in archive.namelist()}
     count = len(data) // len(STYLES)
@@ -43,8 +43,8 @@ def load_sprites(folder: Path, device: torch.device | str) -> Tensor:
     names = [f"{style}/{number:04}.webp" for style in STYLES for number in range(count)]
     sprites = torch.empty(len(names), 4, SIZE, SIZE, dtype=torch.uint8)
     with ThreadPoolExecutor(16) as pool:
-        for place, picture in enumerate(pool.map(decode, names)):
-            sprites[place] = torch.from_numpy(picture)
+        for index, picture in enumerate(pool.map(decode, names)):
+            sprites[index] = torch.from_numpy(picture)
     return sprites.to(device)
 
 
@@ -54,8 +54,8 @@ class Composer:
 
     Args:
         sprites: see ``load_sprites``.
-        seed: fixes places, sizes, colours' jitter and scenes.
-        jitter: False puts everything in its middle place, for grids of references.
+        seed: of the random positions, sizes, colours and scenes.
+        jitter: False uses the mean of every position and size, for grids of references.
     """
 
     sprites: Tensor
@@ -72,9 +72,9 @@ class Composer:
     def __call__(
         self, specs: list[Spec], height: int = SIZE, width: int = SIZE, ground: tuple[int, int, int] | None = None
     ) -> Tensor:
-        """Pictures [n, 3, height, width] in -1..1, drawn at twice the size and averaged down.
+        """Pictures [n, 3, height, width] in -1..1, drawn at twice the size and reduced.
 
-        ``ground`` puts one plain colour (0..255) behind all of them in place of their own backgrounds.
+        ``ground`` is a colour (0..255) for all of them in place of their backgrounds.
         """
         big = (2 * height, 2 * width)
         canvas = self._backgrounds(specs, *big)
@@ -101,8 +101,8 @@ class Composer:
         rows, columns = (count, 1) if spec.stacked else (1, count)
         cell_h, cell_w = height / rows, width / columns
         for slot in range(count):
-            room = SIZES[spec.size] if count == 1 else FILL
-            size = min(cell_h, cell_w) * min(room * self._spread(0.9, 1.12), 0.96)
+            share = SIZES[spec.size] if count == 1 else FILL
+            size = min(cell_h, cell_w) * min(share * self._spread(0.9, 1.12), 0.96)
             slack_x, slack_y = ((side - size) / 2 * (0.5 if count == 1 else 0.6) for side in (cell_w, cell_h))
             row, column = (slot, 0) if spec.stacked else (0, slot)
             boxes[slot] = (
@@ -113,7 +113,7 @@ class Composer:
         return boxes
 
     def _place(self, index: list[int], boxes: np.ndarray, height: int, width: int) -> Tensor:
-        """Sprites moved, turned and scaled onto the canvas: [n, 4, height, width]."""
+        """Sprites translated, rotated and scaled to the canvas: [n, 4, height, width]."""
         cx, cy, size, angle = torch.from_numpy(boxes.T.copy())
         cx, cy, size = 2 * cx, 2 * cy, 2 * size
         cos, sin = torch.cos(angle), torch.sin(angle)
@@ -123,9 +123,9 @@ class Composer:
             [torch.stack([cos * sx, sin * sy, cos * tx + sin * ty], -1),
              torch.stack([-sin * sx, cos * sy, -sin * tx + cos * ty], -1)], 1,
         ).to(self.device)  # fmt: skip
-        chosen = self.sprites[torch.tensor(index, device=self.device)].to(self.dtype) / 255
+        sprites = self.sprites[torch.tensor(index, device=self.device)].to(self.dtype) / 255
         grid = F.affine_grid(theta, [len(index), 4, height, width], align_corners=False).to(self.dtype)
-        return F.grid_sample(chosen, grid, mode="bilinear", align_corners=False)
+        return F.grid_sample(sprites, grid, mode="bilinear", align_corners=False)
 
     def _backgrounds(self, specs: list[Spec], height: int, width: int) -> Tensor:
         canvas = torch.empty(len(specs), 3, height, width, device=self.device, dtype=self.dtype)
@@ -142,7 +142,7 @@ class Composer:
         return canvas
 
     def _tints(self, specs: list[Spec]) -> tuple[Tensor, Tensor]:
-        """Per picture a colour [n, 4] (rgb and whether it applies) and whether it is ink (line art) [n]."""
+        """For each picture a colour [n, 4] (rgb, and whether it applies), and whether it is line art [n]."""
         table = np.zeros((len(specs), 4), dtype=np.float32)
         ink = np.zeros(len(specs), dtype=bool)
         for n, spec in enumerate(specs):

@@ -1,4 +1,4 @@
-"""Write the shipped checkpoint: one fp16 file in the original key layout, and the configuration folder beside it."""
+"""Writes the demo checkpoint: one fp16 file in the original key layout, and the configuration folder beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gather(folder: Path, seed: int) -> tuple[dict[str, Tensor], dict]:
     """All weights under Stable Diffusion 1's key names, float16, and the facts of the training.
 
     Raises:
-        FileNotFoundError: a part was not trained yet.
+        FileNotFoundError: a network has not been trained yet.
     """
     vae, unet = shards.load(folder, "vae"), shards.load(folder, "unet")
     if vae is None or unet is None:
@@ -32,7 +32,7 @@ def gather(folder: Path, seed: int) -> tuple[dict[str, Tensor], dict]:
     average = {k.removeprefix("average."): v for k, v in unet[0].items() if k.startswith("average.")}
     rows = average["rows"].long()
     average = state.unpacked(average, state.initial_table(seed))
-    average[state.TABLE] = quiet(average[state.TABLE], rows)
+    average[state.TABLE] = without_unseen_tokens(average[state.TABLE], rows)
     tensors = {f"model.diffusion_model.{k.removeprefix('unet.')}": v for k, v in average.items() if k.startswith("unet.")}
     tensors |= {f"first_stage_model.{k}": v for k, v in vae[0].items()}
     text = "cond_stage_model.transformer.text_model."
@@ -42,10 +42,10 @@ def gather(folder: Path, seed: int) -> tuple[dict[str, Tensor], dict]:
     return tensors, {"vae": vae[1], "unet": unet[1]}
 
 
-def quiet(table: Tensor, trained: Tensor) -> Tensor:
-    """Give every token that training never met the vector of the comma.
+def without_unseen_tokens(table: Tensor, trained: Tensor) -> Tensor:
+    """Give every token that is not in the training captions the vector of the comma.
 
-    Left at their random start, such words push the known ones of a prompt aside; as a pause they leave the picture alone.
+    With their random initial vectors, such words would disturb the rest of a prompt; as a comma they have little effect.
     """
     comma = Tokenizer(TOKENIZER_DIR).word(",")[0]
     unseen = torch.ones(len(table), dtype=torch.bool)
@@ -54,7 +54,7 @@ def quiet(table: Tensor, trained: Tensor) -> Tensor:
 
 
 def diffusers_configs() -> dict[str, dict]:
-    """The same architecture in the words of diffusers and transformers, by file name in the companion folder."""
+    """The configurations of diffusers and transformers, by file name in the companion folder."""
     params = networks.config()
     unet, vae = params["unet_config"]["params"], params["first_stage_config"]["params"]["ddconfig"]
     widths = [unet["model_channels"] * factor for factor in unet["channel_mult"]]
@@ -92,35 +92,35 @@ def diffusers_configs() -> dict[str, dict]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and export."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--companions", type=Path, help="folder with the LoRA and the embedding that training.companions wrote")
     parser.add_argument("--model-seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=CHECKPOINT_DIR)
-    a = parser.parse_args()
-    tensors, facts = gather(a.state, a.model_seed)
-    a.out.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    tensors, facts = gather(options.state, options.model_seed)
+    options.out.mkdir(parents=True, exist_ok=True)
     about = {
         "format": "pt",
         "modelspec.architecture": "stable-diffusion-v1",
         "modelspec.title": "fluent-sd",
         "modelspec.license": "MIT",
     }
-    save_file(tensors, a.out / NAME, about | {"training": json.dumps(facts)})
+    save_file(tensors, options.out / NAME, about | {"training": json.dumps(facts)})
     for name, config in diffusers_configs().items():
         path = COMPANION_DIR / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(config, indent=2) + "\n")
     for source, folder in (("fluent-blueprint.safetensors", "lora"), ("mint-flat.safetensors", "embeddings")):
-        if a.companions is not None:
-            (a.out / folder).mkdir(exist_ok=True)
-            shutil.copyfile(a.companions / source, a.out / folder / source)
-    size = sum(path.stat().st_size for path in a.out.rglob("*") if path.is_file())
+        if options.companions is not None:
+            (options.out / folder).mkdir(exist_ok=True)
+            shutil.copyfile(options.companions / source, options.out / folder / source)
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     log.info(
         "%s: %.1f million parameters; the folder holds %.2f MB",
-        a.out / NAME,
+        options.out / NAME,
         sum(t.numel() for t in tensors.values()) / 1e6,
         size / 1e6,
     )

@@ -1,4 +1,4 @@
-"""Fetch the picture packages with npm, unpack them, and record what their licences say."""
+"""Fetches the picture packages with npm, unpacks them, and checks their licences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PACKAGES = {
 
 
 def fetch(key: str) -> Path:
-    """Download and unpack one package if it is not there yet; returns the folder that holds its package.json.
+    """Download and unpack one package unless that was done before; returns the folder of its package.json.
 
     Raises:
         RuntimeError: npm failed, or the package is not under the MIT licence.
@@ -51,9 +51,9 @@ def fetch(key: str) -> Path:
         archive = folder / package.archive
         if not archive.exists():
             command = ["npm", "pack", "--silent", f"{package.name}@{package.version}"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(f"npm could not fetch {package.name}@{package.version}: {done.stderr.strip()[-300:]}")
+            process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise RuntimeError(f"npm could not fetch {package.name}@{package.version}: {process.stderr.strip()[-300:]}")
         with tarfile.open(archive) as tar:
             tar.extractall(target, filter="data")
     return checked(target / "package", package)
@@ -68,20 +68,20 @@ def checked(folder: Path, package: Package) -> Path:
 
 
 def licences() -> list[dict[str, str]]:
-    """What each package says about its licence, for the model card."""
+    """The licence notice of each package, for the model card."""
     rows = []
     for key, package in PACKAGES.items():
         folder = fetch(key)
         notice = next((line.strip() for line in read_licence(folder).splitlines() if "Copyright" in line), "")
         if (info := folder / "info.json").exists():
-            described = json.loads(info.read_text())
-            notice = f"{described['author']['name']}, {described['license']['title']}"
+            metadata = json.loads(info.read_text())
+            notice = f"{metadata['author']['name']}, {metadata['license']['title']}"
         rows.append({"package": f"{package.name}@{package.version}", "use": package.use, "licence": "MIT", "notice": notice})
     return rows
 
 
 def read_licence(folder: Path) -> str:
-    """The licence text of a package, or its README where it has no licence file."""
+    """The licence text of a package, or its README if it has no licence file."""
     for name in ("LICENSE", "LICENSE.md", "README.md"):
         if (folder / name).exists():
             return (folder / name).read_text()

@@ -1,4 +1,4 @@
-"""Real pictures through OpenVINO against PyTorch float32: PSNR and largest pixel difference per sampler and precision."""
+"""Compares pictures of OpenVINO with those of PyTorch float32: PSNR and pixel differences per sampler and precision."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ PROMPTS = (
 
 
 def pipeline() -> Any:
-    """The shipped checkpoint as a diffusers pipeline, from its single file."""
-    made = diffusers.StableDiffusionPipeline.from_single_file(
+    """The demo checkpoint as a diffusers pipeline, loaded from its single file."""
+    pipe = diffusers.StableDiffusionPipeline.from_single_file(
         str(CHECKPOINT_DIR / "fluent-sd.safetensors"), config=str(COMPANION_DIR), local_files_only=True, torch_dtype=torch.float32
     )
-    made.set_progress_bar_config(disable=True)
-    return made
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
 
 
 def pictures(pipe: Any, seeds: int, steps: int, title: str) -> dict[str, np.ndarray]:
-    """For every sampler the pictures of all seeds, uint8 [seeds, 256, 256, 3]."""
-    config, found = pipe.scheduler.config, {}
-    for name, (kind, options) in SAMPLERS.items():
-        pipe.scheduler = getattr(diffusers, kind).from_config(config, **options)
+    """The pictures of all seeds for every sampler, uint8 [seeds, 256, 256, 3]."""
+    config, by_sampler = pipe.scheduler.config, {}
+    for name, (kind, changes) in SAMPLERS.items():
+        pipe.scheduler = getattr(diffusers, kind).from_config(config, **changes)
         rows = []
         for seed in tqdm(range(seeds), desc=f"{title} {name}", mininterval=10):
-            made = pipe(
+            output = pipe(
                 PROMPTS[seed % len(PROMPTS)], num_inference_steps=steps, guidance_scale=4.0, height=256, width=256,
                 generator=torch.Generator().manual_seed(seed), output_type="np",
             )  # fmt: skip
-            rows.append((made.images[0] * 255).round().astype(np.uint8))
-        found[name] = np.stack(rows)
+            rows.append((output.images[0] * 255).round().astype(np.uint8))
+        by_sampler[name] = np.stack(rows)
     pipe.scheduler = diffusers.DDIMScheduler.from_config(config)
-    return found
+    return by_sampler
 
 
-def compare(real: np.ndarray, made: np.ndarray) -> dict[str, float]:
-    """PSNR in dB (median and worst over the pictures; 99 where equal) and pixel differences of 0..255."""
-    difference = np.abs(real.astype(np.int16) - made.astype(np.int16))
+def compare(expected: np.ndarray, actual: np.ndarray) -> dict[str, float]:
+    """PSNR in dB (median and worst of the pictures; 99 if equal) and pixel differences from 0 to 255."""
+    difference = np.abs(expected.astype(np.int16) - actual.astype(np.int16))
     errors = (difference.astype(np.float64) ** 2).mean((1, 2, 3))
     values = np.where(errors > 0, 10 * np.log10(255**2 / np.maximum(errors, 1e-9)), 99.0)
     return {
@@ -68,7 +68,7 @@ def compare(real: np.ndarray, made: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and compare."""
     import ov_backend
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -78,22 +78,22 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["f32", "bf16"])
     parser.add_argument("--device", default="CPU")
     parser.add_argument("--out", type=Path, default=RESULTS_DIR / "fidelity.json")
-    a = parser.parse_args()
+    options = parser.parse_args()
     pipe = pipeline()
     begin = time.monotonic()
-    real = pictures(pipe, a.seeds, a.steps, "PyTorch f32")
-    facts: dict[str, Any] = {"device": a.device, "seeds": a.seeds, "steps": a.steps, "guidance": 4.0, "size": "256x256",
-                             "torch": torch.__version__}  # fmt: skip
+    expected = pictures(pipe, options.seeds, options.steps, "PyTorch f32")
+    facts: dict[str, Any] = {"device": options.device, "seeds": options.seeds, "steps": options.steps, "guidance": 4.0,
+                             "size": "256x256", "torch": torch.__version__}  # fmt: skip
     facts["seconds"] = {"PyTorch f32": round(time.monotonic() - begin, 1)}
-    for precision in a.precision:
+    for precision in options.precision:
         begin = time.monotonic()
-        with ov_backend.accelerate(pipe, ov_backend.Settings(device=a.device, precision=precision)) as accelerated:
-            made = pictures(pipe, a.seeds, a.steps, f"OpenVINO {precision}")
+        with ov_backend.accelerate(pipe, ov_backend.Settings(device=options.device, precision=precision)) as accelerated:
+            actual = pictures(pipe, options.seeds, options.steps, f"OpenVINO {precision}")
             facts[f"fallbacks {precision}"] = {name: stats["fallbacks"] for name, stats in accelerated.stats().items()}
         facts["seconds"][f"OpenVINO {precision}"] = round(time.monotonic() - begin, 1)
-        facts[precision] = {name: compare(real[name], made[name]) for name in real}
-    a.out.parent.mkdir(parents=True, exist_ok=True)
-    a.out.write_text(json.dumps(facts, indent=1) + "\n")
+        facts[precision] = {name: compare(expected[name], actual[name]) for name in expected}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(facts, indent=1) + "\n")
     log.info("%s", json.dumps(facts, indent=1))
 
 

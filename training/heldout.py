@@ -1,4 +1,4 @@
-"""The 24 held-out prompts: every part is taught, the combination never."""
+"""The 24 held-out prompts: all their parts are in the training pictures, but never in this combination."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROMPTS: tuple[dict, ...] = (
 
 
 def specs(names: list[str]) -> list[Spec]:
-    """The prompts as specs over this list of concept names.
+    """The prompts as specs, with indices into this list of concept names.
 
     Raises:
         ValueError: a name is not among the concepts.
@@ -42,7 +42,7 @@ def specs(names: list[str]) -> list[Spec]:
 
 
 def forbidden(names: list[str]) -> set[tuple[object, object]]:
-    """Every combination of the prompts, in the form that ``captions.Sampler`` takes; nothing for names not taught."""
+    """Every combination of the prompts, for ``captions.Sampler``; prompts with names that are not in the list are left out."""
     pairs: set[tuple[object, object]] = set()
     for prompt in PROMPTS:
         if all(name in names for name in prompt["concepts"]):

@@ -24,28 +24,28 @@ def diffusers_name(name: str) -> str:
     if kind == "middle_block":
         return ".".join(["mid_block", "attentions", "0", *rest[1:]])
     number = int(rest[0])
-    level, place = divmod(number - 1 if kind == "input_blocks" else number, blocks)
-    return ".".join(["down_blocks" if kind == "input_blocks" else "up_blocks", str(level), "attentions", str(place), *rest[2:]])
+    level, index = divmod(number - 1 if kind == "input_blocks" else number, blocks)
+    return ".".join(["down_blocks" if kind == "input_blocks" else "up_blocks", str(level), "attentions", str(index), *rest[2:]])
 
 
 def targets(pair: Pair) -> dict[str, nn.Module]:
-    """kohya's name to module, for every layer that gets a LoRA."""
-    found = {}
+    """The layers that get a LoRA, by kohya's names."""
+    layers = {}
     for name, module in pair.unet.named_modules():
         if UNET_TARGET.search(name) and name.split(".")[0] in ("input_blocks", "middle_block", "output_blocks"):
-            found["lora_unet_" + diffusers_name(name).replace(".", "_")] = module
+            layers["lora_unet_" + diffusers_name(name).replace(".", "_")] = module
     for name, module in pair.text.named_modules():
         if TEXT_TARGET.search(name):
-            found["lora_te_" + name.replace(".", "_")] = module
-    return found
+            layers["lora_te_" + name.replace(".", "_")] = module
+    return layers
 
 
 class Lora(nn.Module):
-    """Low-rank updates beside frozen layers, through forward hooks.
+    """Low-rank updates of frozen layers, added by forward hooks.
 
     Args:
         pair: the frozen networks.
-        rank: of every update; alpha is the same, so that the multiplier is one.
+        rank: of every update; alpha is equal to it, so that the scale is one.
     """
 
     def __init__(self, pair: Pair, rank: int) -> None:
@@ -53,26 +53,26 @@ class Lora(nn.Module):
         self.rank, self.names = rank, list(targets(pair))
         self.down, self.up = nn.ParameterList(), nn.ParameterList()
         self.multiplier, self.handles = 1.0, []
-        for place, module in enumerate(targets(pair).values()):
+        for index, module in enumerate(targets(pair).values()):
             weight = module.weight
             self.down.append(torch.randn(rank, *weight.shape[1:], device=weight.device) * weight[0].numel() ** -0.5)
             self.up.append(torch.zeros(weight.shape[0], rank, *weight.shape[2:], device=weight.device))
-            self.handles.append(module.register_forward_hook(self._hook(place)))
+            self.handles.append(module.register_forward_hook(self._hook(index)))
 
-    def _hook(self, place: int):
+    def _hook(self, index: int):
         def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             apply = F.conv2d if isinstance(module, nn.Conv2d) else F.linear
-            return output + self.multiplier * apply(apply(inputs[0], self.down[place]), self.up[place])
+            return output + self.multiplier * apply(apply(inputs[0], self.down[index]), self.up[index])
 
         return add
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
 
     def save(self, path: Path, metadata: dict[str, str]) -> None:
-        """Write a kohya-style file, float16."""
+        """Write a file with kohya's key names, in float16."""
         tensors = {}
         for name, down, up in zip(self.names, self.down, self.up, strict=True):
             tensors[f"{name}.lora_down.weight"] = down.detach().half().cpu().contiguous()

@@ -1,4 +1,4 @@
-"""Write the CLIP tokenizer's files from the vocabulary that the open_clip_torch package carries."""
+"""Writes the CLIP tokenizer's files from the vocabulary in the open_clip_torch package."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MEMBER = "open_clip/bpe_simple_vocab_16e6.txt.gz"
 
 
 def read_merges(wheel: Path) -> list[str]:
-    """The merge rules, best first, out of an open_clip_torch wheel."""
+    """The merge rules of an open_clip_torch wheel, best first."""
     with zipfile.ZipFile(wheel) as archive:
         lines = gzip.decompress(archive.read(MEMBER)).decode("utf-8").split("\n")
     return lines[1 : MERGES + 1]
 
 
 def vocabulary(merges: list[str]) -> dict[str, int]:
-    """Token to id, in CLIP's order: bytes, bytes that end a word, merges, the two special tokens."""
+    """Ids by token, in CLIP's order: bytes, bytes that end a word, merges, the two special tokens."""
     characters = list(byte_characters().values())
     tokens = [*characters, *(char + "</w>" for char in characters), *("".join(m.split()) for m in merges)]
-    return {token: place for place, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
+    return {token: index for index, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
 
 
 def write(wheel: Path, folder: Path) -> None:
@@ -56,7 +56,7 @@ def write(wheel: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path, help="an open_clip_torch wheel (pip download --no-deps open_clip_torch)")
     parser.add_argument("--out", type=Path, default=TOKENIZER_DIR)

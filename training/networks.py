@@ -1,4 +1,4 @@
-"""The ldm networks of the shipped configuration, ready for training."""
+"""The ldm networks of the demo checkpoint's configuration, for training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .paths import CONFIG_FILE
 
 
 def config() -> dict:
-    """The ``model.params`` part of the shipped yaml."""
+    """``model.params`` of the demo checkpoint's yaml."""
     return yaml.safe_load(CONFIG_FILE.read_text())["model"]["params"]
 
 
 class VAE(nn.Module):
-    """The parts of ldm's AutoencoderKL under its key names, without its Lightning base class."""
+    """ldm's AutoencoderKL, with its key names, without its Lightning base class."""
 
     def __init__(self, embed_dim: int, ddconfig: dict) -> None:
         super().__init__()
@@ -28,16 +28,16 @@ class VAE(nn.Module):
         self.post_quant_conv = nn.Conv2d(embed_dim, ddconfig["z_channels"], 1)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Pictures [n, 3, h, w] in -1..1 to the posterior's mean and log variance [n, 4, h/8, w/8]."""
+        """The posterior's mean and log variance [n, 4, h/8, w/8] for pictures [n, 3, h, w] in -1..1."""
         mean, logvar = self.quant_conv(self.encoder(x)).chunk(2, dim=1)
         return mean, logvar.clamp(-30, 20)
 
     def decode(self, z: Tensor) -> Tensor:
-        """Latents (unscaled) to pictures."""
+        """Pictures for unscaled latents."""
         return self.decoder(self.post_quant_conv(z))
 
     def forward(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstruction with the given noise, mean, log variance."""
+        """Reconstruction with the given noise, and mean and log variance."""
         mean, logvar = self.encode(x)
         return self.decode(mean + noise * torch.exp(0.5 * logvar)), mean, logvar
 
@@ -58,14 +58,14 @@ def build_unet() -> UNetModel:
 
 
 def fused_attention(self: CrossAttention, x: Tensor, context: Tensor | None = None, mask: None = None) -> Tensor:
-    """CrossAttention.forward through PyTorch's fused kernel."""
+    """CrossAttention.forward with PyTorch's fused kernel."""
     context = x if context is None else context
     q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in (self.to_q(x), self.to_k(context), self.to_v(context)))
     return self.to_out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 def use_fused_attention() -> None:
-    """Replace ldm's attention by the fused kernel for this process: same weights, same result, less memory."""
+    """Replace ldm's attention with the fused kernel in this process: the same result with less memory."""
     CrossAttention.forward = fused_attention
 
 

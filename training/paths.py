@@ -1,4 +1,4 @@
-"""Where the training code reads and writes."""
+"""The folders that the training code reads and writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESULTS_DIR = ROOT / "training" / "results"
 
 
 def work_dir() -> Path:
-    """The folder of downloads, rendered pictures and states: ``$FLUENT_WORK``, else ``.train`` in the checkout."""
+    """The folder of downloads, rendered pictures and states: ``$FLUENT_WORK``, or ``.train`` in the checkout."""
     path = Path(os.environ.get("FLUENT_WORK", ROOT / ".train"))
     path.mkdir(parents=True, exist_ok=True)
     return path

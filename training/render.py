@@ -1,4 +1,4 @@
-"""Render every concept in every style to one archive of small WebP pictures with alpha."""
+"""Renders every concept in every style into one archive of small WebP pictures with alpha."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = 256
 
 
 def from_svg(icon_set: dict, name: str) -> Image.Image:
-    """One icon of an Iconify set as an RGBA picture; ``currentColor`` is near-black."""
+    """One icon of an Iconify set as an RGBA picture; ``currentColor`` is a dark grey."""
     import resvg_py
 
     icon = icon_set["icons"][name]
@@ -35,7 +35,7 @@ def from_svg(icon_set: dict, name: str) -> Image.Image:
 
 
 def squared(picture: Image.Image) -> Image.Image:
-    """The picture as RGBA, fitted into the middle of a square of the standard size."""
+    """The picture as RGBA, centred in a square of the standard size."""
     return ImageOps.pad(picture.convert("RGBA"), (SIZE, SIZE), color=(0, 0, 0, 0))
 
 
@@ -66,10 +66,10 @@ def prepare(folder: Path, limit: int | None = None) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and render."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--limit", type=int, help="only the first N concepts (for a quick try)")
+    parser.add_argument("--limit", type=int, help="only the first N concepts, for a test")
     prepare(data_dir(), parser.parse_args().limit)
 
 

@@ -1,4 +1,4 @@
-"""A plain DDIM sampler with classifier-free guidance, for grids and measurements during training."""
+"""A DDIM sampler with classifier-free guidance, for grids and measurements."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ def ddim(
     predict: Callable[[Tensor, Tensor, Tensor], Tensor], context: Tensor, empty: Tensor, shape: tuple[int, int],
     steps: int = 30, guidance: float = 5.0, seed: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Scaled latents [n, 4, h, w] from noise.
+    """Sample scaled latents [n, 4, h, w] from noise.
 
     Args:
         predict: (latents, steps [n], context) -> noise.
-        context: text states [n, 77, width]; ``empty``: those of the empty caption [1, 77, width].
+        context: text states [n, 77, width].
+        empty: text states of the empty caption [1, 77, width].
         shape: height and width of the latents.
+        steps: number of DDIM steps.
+        guidance: scale of the classifier-free guidance.
+        seed: of the noise.
     """
     device, count = context.device, len(context)
     alphas = networks.schedule(device)
@@ -28,9 +32,9 @@ def ddim(
     generator = torch.Generator(device).manual_seed(seed)
     x = torch.randn(count, 4, *shape, device=device, generator=generator)
     both = torch.cat([empty.expand(count, -1, -1), context])
-    for place, t in enumerate(times):
+    for index, t in enumerate(times):
         now = alphas[t]
-        then = alphas[times[place + 1]] if place + 1 < steps else alphas.new_ones(())
+        then = alphas[times[index + 1]] if index + 1 < steps else alphas.new_ones(())
         blank, guided = predict(torch.cat([x, x]), t.expand(2 * count), both).float().chunk(2)
         noise = blank + guidance * (guided - blank)
         clean = (x - (1 - now).sqrt() * noise) / now.sqrt()

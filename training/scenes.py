@@ -1,4 +1,4 @@
-"""Procedural backgrounds: each scene is drawn anew, in plain tensor arithmetic, for every picture."""
+"""Procedural backgrounds: scenes that are drawn by tensor arithmetic, differently for every picture."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from torch import Tensor
 
 
 def rgb(like: Tensor, *values: int) -> Tensor:
-    """A colour of 0..255 values as [3, 1, 1] in 0..1."""
+    """A colour given as values from 0 to 255, as [3, 1, 1] in 0..1."""
     return torch.tensor(values, device=like.device, dtype=like.dtype).view(3, 1, 1) / 255
 
 
 def mix(a: Tensor, b: Tensor, amount: Tensor) -> Tensor:
-    """Linear blend, ``amount`` of 0..1."""
+    """Linear blend of a and b; ``amount`` is clamped to 0..1."""
     return a + (b - a) * amount.clamp(0, 1)
 
 
 def hill(xx: Tensor, draw: Callable[[], Tensor], height: float, swing: float) -> Tensor:
-    """The y of a wavy horizon over x."""
+    """The height of a wavy horizon over x."""
     wave = torch.sin(xx * (2 + 4 * draw()) + 6.3 * draw())
     return height + (draw() - 0.5) * 0.12 + swing * wave
 
 
 def edge(yy: Tensor, horizon: Tensor, soft: float = 0.008) -> Tensor:
-    """0 above the horizon, 1 below, with a soft step."""
+    """0 above the horizon, 1 below, with a soft transition."""
     return torch.sigmoid((yy - horizon) / soft)
 
 
 def dots(yy: Tensor, xx: Tensor, noise: Tensor, share: float) -> Tensor:
-    """Scattered small spots of varying strength, made from a coarse noise field [n, 1, h, w]."""
+    """Scattered small spots of varying strength, from a coarse noise field [n, 1, h, w]."""
     strength = (noise > 1 - share) * (0.4 + 0.6 * (noise - (1 - share)) / share)
     return torch.nn.functional.interpolate(strength.to(yy.dtype), size=(yy.shape[-2], xx.shape[-1]), mode="bilinear")
 

@@ -1,4 +1,4 @@
-"""Save and load training states as safetensors shards of bounded size."""
+"""Saves and loads training states as safetensors shards of bounded size."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def save(tensors: dict[str, Tensor], folder: Path, stem: str, facts: dict | None
     for old in folder.glob(f"{stem}-*.safetensors"):
         old.unlink()
     parts: list[dict[str, Tensor]] = [{}]
-    room = limit
+    free = limit
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
-        if size > room and parts[-1]:
+        if size > free and parts[-1]:
             parts.append({})
-            room = limit
+            free = limit
         parts[-1][name] = tensor.detach().cpu().contiguous()
-        room -= size
+        free -= size
     paths = [folder / f"{stem}-{number}.safetensors" for number in range(len(parts))]
     for path, part in zip(paths, parts, strict=True):
         save_file(part, path)
@@ -34,7 +34,7 @@ def save(tensors: dict[str, Tensor], folder: Path, stem: str, facts: dict | None
 
 
 def load(folder: Path, stem: str) -> tuple[dict[str, Tensor], dict] | None:
-    """All tensors and the facts of a saved state; None when there is none."""
+    """The tensors and facts of a saved state, or None if there is none."""
     if not (folder / f"{stem}.json").exists():
         return None
     tensors: dict[str, Tensor] = {}
@@ -44,5 +44,5 @@ def load(folder: Path, stem: str) -> tuple[dict[str, Tensor], dict] | None:
 
 
 def half(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Floating-point tensors as float16."""
+    """The tensors, with floating-point ones as float16."""
     return {name: tensor.half() if torch.is_floating_point(tensor) else tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""The training state of UNet and text encoder: a full one for the same machine, a small one to carry away."""
+"""The training state of UNet and text encoder: a full one for the same machine, a small one for other machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pair(nn.Module):
 
 
 def packed(tensors: dict[str, Tensor], untouched: Tensor) -> dict[str, Tensor]:
-    """float16, and of the token table only the rows that training has moved."""
+    """The state in float16, with only those rows of the token table that training has changed."""
     table = tensors[TABLE].cpu()
     rows = (table != untouched).any(1).nonzero()[:, 0]
     small = shards.half({name: tensor for name, tensor in tensors.items() if name != TABLE})
@@ -49,8 +49,10 @@ def initial_table(seed: int) -> Tensor:
     return clip_text.build(seed).state_dict()["text_model.embeddings.token_embedding.weight"]
 
 
-def save(pair: Pair, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, facts: dict, local: Path, away: Path) -> None:
-    """Write the full state to ``local`` and the small one (at most 15 MiB a file) to ``away``."""
+def save(
+    pair: Pair, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, facts: dict, local: Path, portable: Path
+) -> None:
+    """Write the full state to ``local`` and the small one (at most 15 MiB per file) to ``portable``."""
     local.mkdir(parents=True, exist_ok=True)
     full = {"pair": pair.state_dict(), "average": average, "optimizer": optimizer.state_dict(), "facts": facts}
     torch.save(full, local / "full.pt.new")
@@ -58,28 +60,28 @@ def save(pair: Pair, average: dict[str, Tensor], optimizer: torch.optim.Optimize
     untouched = initial_table(pair.seed)
     small = {f"now.{k}": v for k, v in packed(pair.state_dict(), untouched).items()}
     small |= {f"average.{k}": v for k, v in packed(average, untouched).items()}
-    shards.save(small, away, "unet", facts)
+    shards.save(small, portable, "unet", facts)
 
 
-def restore(pair: Pair, optimizer: torch.optim.Optimizer | None, local: Path, away: Path) -> tuple[dict[str, Tensor], dict]:
-    """Load the newer of the two states; returns the average weights and the facts (step 0 when there is no state)."""
+def restore(pair: Pair, optimizer: torch.optim.Optimizer | None, local: Path, portable: Path) -> tuple[dict[str, Tensor], dict]:
+    """Load the newer of the two states; returns the average weights and the facts (step 0 if there is no state)."""
     device = next(pair.parameters()).device
-    found = shards.load(away, "unet")
+    small = shards.load(portable, "unet")
     full = torch.load(local / "full.pt", map_location="cpu", weights_only=True) if (local / "full.pt").exists() else None
-    if full is not None and (found is None or full["facts"]["step"] >= found[1]["step"]):
+    if full is not None and (small is None or full["facts"]["step"] >= small[1]["step"]):
         pair.load_state_dict(full["pair"])
         if optimizer is not None:
             optimizer.load_state_dict(full["optimizer"])
         average, facts = full["average"], full["facts"]
-    elif found is not None:
+    elif small is not None:
         untouched = initial_table(pair.seed)
         both = {
-            kind: {k.removeprefix(f"{kind}."): v for k, v in found[0].items() if k.startswith(f"{kind}.")}
+            kind: {k.removeprefix(f"{kind}."): v for k, v in small[0].items() if k.startswith(f"{kind}.")}
             for kind in ("now", "average")
         }
         pair.load_state_dict(unpacked(both["now"], untouched))
-        average, facts = unpacked(both["average"], untouched), found[1] | {"warm_from": found[1]["step"]}
+        average, facts = unpacked(both["average"], untouched), small[1] | {"warm_from": small[1]["step"]}
     else:
         average, facts = {name: tensor.clone() for name, tensor in pair.state_dict().items()}, {"step": 0, "seconds": 0.0}
-    log.info("training goes on from step %d", facts["step"])
+    log.info("training continues from step %d", facts["step"])
     return {name: tensor.to(device) for name, tensor in average.items()}, facts

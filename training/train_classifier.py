@@ -1,4 +1,4 @@
-"""Train a classifier on freshly composed pictures of one thing."""
+"""Trains a classifier on composed pictures of one thing each."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def train(name: str, seconds: float, steps: int, batch: int, width: int, seed: i
         pictures = composer(specs).float()
         pictures = pictures + 0.05 * torch.rand(batch, 1, 1, 1, device=device) * torch.randn_like(pictures)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
-            answers = net(pictures.to(memory_format=torch.channels_last))
-        wanted = targets(specs, device)
-        loss = sum(F.cross_entropy(answers[key].float(), wanted[key]) for key in answers)
+            logits = net(pictures.to(memory_format=torch.channels_last))
+        expected = targets(specs, device)
+        loss = sum(F.cross_entropy(logits[key].float(), expected[key]) for key in logits)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -59,10 +59,10 @@ def train(name: str, seconds: float, steps: int, batch: int, width: int, seed: i
             bar.set_postfix(loss=f"{loss.item():.3f}")
     bar.close()
     net.eval()
-    held = [sampler.draw_held_out() for _ in range(512 if steps > 10 else 64)]
-    parts = [composer(held[n : n + 64]).float() for n in range(0, len(held), 64)]
+    held_out = [sampler.draw_held_out() for _ in range(512 if steps > 10 else 64)]
+    parts = [composer(held_out[n : n + 64]).float() for n in range(0, len(held_out), 64)]
     facts = {"steps": step, "seconds": round(time.monotonic() - begin, 1), "width": width, "seed": seed,
-             "held_out_real": accuracy(net, torch.cat(parts), held)}  # fmt: skip
+             "held_out_real": accuracy(net, torch.cat(parts), held_out)}  # fmt: skip
     shards.save(shards.half(net.state_dict()), out, name, facts)
     log.info("%s: %s", name, facts)
     return facts
@@ -72,18 +72,19 @@ def load(name: str, folder: Path, device: str) -> Classifier:
     """A trained classifier, in evaluation mode and frozen.
 
     Raises:
-        FileNotFoundError: it was not trained yet.
+        FileNotFoundError: it has not been trained yet.
     """
-    found = shards.load(folder, name)
-    if found is None:
+    saved = shards.load(folder, name)
+    if saved is None:
         raise FileNotFoundError(f"no classifier {name!r} in {folder}; train it first (python -m training.train_classifier)")
-    net = Classifier(found[0]["heads.concept.weight"].shape[0], found[1]["width"]).to(device)
-    net.load_state_dict({key: value.float() if value.is_floating_point() else value for key, value in found[0].items()})
+    weights, facts = saved
+    net = Classifier(weights["heads.concept.weight"].shape[0], facts["width"]).to(device)
+    net.load_state_dict({key: value.float() if value.is_floating_point() else value for key, value in weights.items()})
     return net.eval().requires_grad_(False)
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and train."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=("perceptual", "judge"))
@@ -92,9 +93,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, required=True)
-    a = parser.parse_args()
-    width, seed = (32, 11) if a.name == "perceptual" else (40, 12)
-    train(a.name, a.seconds, a.steps, a.batch, width, seed, a.device, a.out)
+    options = parser.parse_args()
+    width, seed = (32, 11) if options.name == "perceptual" else (40, 12)
+    train(options.name, options.seconds, options.steps, options.batch, width, seed, options.device, options.out)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def remarks(peer: dict[str, Any]) -> list[str]:
 
 def ratios(peers: dict[str, Any]) -> list[str]:
     """The peers' figures relative to those of ov_backend."""
-    rows = {name: figures(found) for name, found in peers.items()}
+    rows = {name: figures(peer) for name, peer in peers.items()}
     if OURS not in rows:
         return []
     lines = ["as multiples of ours:"]

@@ -1,7 +1,7 @@
-"""A TorchServe handler whose model is compiled by OpenVINO, as ``pt2: {compile: ...}`` of ``model-config.yaml`` says.
+"""A TorchServe handler that compiles its model with the arguments of ``pt2: {compile: ...}`` in ``model-config.yaml``.
 
-TorchServe 0.12 compiles for backends of its own list only; for others it logs "... is not a supported backend" and goes on
-without compiling. So this handler compiles, with everything that the configuration gives.
+TorchServe 0.12 itself compiles with backends of a fixed list only; for others it logs "... is not a supported backend" and does
+not compile.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 
 class Handler(BaseHandler):
-    """Takes rows of numbers, ``{"data": [...]}``, and answers with the model's and with what OpenVINO did so far."""
+    """Takes rows of numbers, ``{"data": [...]}``, and returns the model's results and the counts of OpenVINO so far."""
 
     def initialize(self, context: Any) -> None:
         """Load the model as TorchServe does, and compile it."""
         super().initialize(context)
-        given = dict(self.model_yaml_config["pt2"]["compile"])
-        if given.pop("enable", True):  # TorchServe takes it out itself where it is true
-            self.model = torch.compile(self.model, **given)
-            log.info("torch.compile: %s", given)
+        arguments = dict(self.model_yaml_config["pt2"]["compile"])
+        if arguments.pop("enable", True):  # TorchServe removes it if it is true
+            self.model = torch.compile(self.model, **arguments)
+            log.info("torch.compile: %s", arguments)
 
     def preprocess(self, data: list[dict[str, Any]]) -> torch.Tensor:
         """The requests of one batch as a tensor, f32 [requests, numbers]."""
@@ -36,7 +36,7 @@ class Handler(BaseHandler):
         return torch.tensor([body["data"] for body in parsed], dtype=torch.float32, device=self.device)
 
     def postprocess(self, data: torch.Tensor) -> list[dict[str, Any]]:
-        """One answer for each request."""
+        """One response for each request."""
         graphs = ov_backend.stats().values()
-        done = {"calls": sum(g["calls"] for g in graphs), "fallbacks": [why for g in graphs for why in g["fallbacks"]]}
-        return [{"answer": row.tolist(), "openvino": done} for row in data]
+        counts = {"calls": sum(g["calls"] for g in graphs), "fallbacks": [reason for g in graphs for reason in g["fallbacks"]]}
+        return [{"answer": row.tolist(), "openvino": counts} for row in data]

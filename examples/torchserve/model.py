@@ -1,4 +1,4 @@
-"""The model that the archive holds; TorchServe looks for one class in this file."""
+"""The model in the archive; TorchServe expects one class in this file."""
 
 import torch
 
