@@ -20,7 +20,7 @@ class ContainerState:
     """
 
     def __init__(self, module: torch.nn.Module, others: Iterable[Any] = ()) -> None:
-        tables = {id(table): table for child in module.modules() for table in _tables(child)}
+        tables: dict[int, Any] = {id(table): table for child in module.modules() for table in _tables(child)}
         tables.update((id(table), table) for table in others if isinstance(table, (dict, list)))
         self._before = [(table, table.copy()) for table in tables.values()]
 

@@ -112,7 +112,8 @@ def _same(value: Any, before: Any) -> bool:
 
 
 def _random_state() -> tuple[Any, Any]:
-    name, keys, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    name, keys, *rest = state
     return random.getstate(), (name, keys.tobytes(), *rest)
 
 

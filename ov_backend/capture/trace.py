@@ -158,7 +158,8 @@ def _check_side_effects(
     if removed:
         raise CaptureError("its forward collects tensors in a list or dict, which a compiled graph would not do")
     if strays:
-        raise CaptureError(f"its forward reads a tensor of shape {list(strays[0].shape)} that stands in no attribute, list, dict or global")
+        shape = list(strays[0].shape)
+        raise CaptureError(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
 
 
 

@@ -129,7 +129,7 @@ class Network:
         if os.getpid() != self._pid:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
-            raise CaptureError("its weights ask for gradients, which a compiled graph does not record; call it under torch.no_grad()")
+            raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
         call = self._call(args, kwargs)
         entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
@@ -150,7 +150,7 @@ class Network:
         self.seen.add(call.signature)
         statics = self._statics[call.signature.tensors]
         if len(statics) >= _MAX_STATICS and call.signature.statics not in statics:
-            raise OVBackendError(f"its arguments that are no tensors had {_MAX_STATICS} different values; each needs a graph of its own")
+            raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors; each needs a graph of its own")
         statics.add(call.signature.statics)
         return call
 

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from ov_backend.errors import CaptureError
-from ov_backend.guards.walk import LooseTensor, Walk, versioned
+from ov_backend.guards.describe import versioned
+from ov_backend.guards.walk import LooseTensor, Walk
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class CodeGuard:
         lost = set(missed) - {function.__code__ for function in functions}
         if lost:
             code = next(iter(lost))
-            raise CaptureError(f"it runs {code.co_name} of {code.co_filename}, whose function is gone and cannot be looked at again")
+            raise CaptureError(f"it runs {code.co_name} of {code.co_filename}, a function that is gone and cannot be watched")
         functions.sort(key=lambda function: (function.__module__ or "", function.__qualname__))
         log.debug("The guard missed %s; they are watched from now on.", [function.__qualname__ for function in functions])
         self._roots = (*self._roots, *functions)

@@ -103,7 +103,8 @@ def is_valid(spec: object, tensors: int, depth: int = 16) -> bool:
 
 def _is_torch_value(name: str) -> bool:
     kinds = (torch.dtype, torch.layout, torch.memory_format)
-    return isinstance(getattr(torch, name.removeprefix("torch."), None), kinds) or re.fullmatch(r"[a-z]+(:\d+)?", name) is not None
+    value = getattr(torch, name.removeprefix("torch."), None)
+    return isinstance(value, kinds) or re.fullmatch(r"[a-z]+(:\d+)?", name) is not None
 
 
 def _container(name: str | None) -> Any:

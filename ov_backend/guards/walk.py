@@ -1,8 +1,8 @@
 """A walk over everything that a forward can read, apart from its weights' values: code, attributes, objects, closures, globals.
 
-The walk makes three things at once: a fingerprint that another process computes alike, a cheap look that says whether anything was
-exchanged since, and the tensors that lie outside parameters and buffers. What it cannot describe by value it calls opaque: a
-graph of such a forward is not stored under the fingerprint.
+The walk makes three things at once: a fingerprint that another process computes alike, a cheap look that says whether
+anything was exchanged since, and the tensors that lie outside parameters and buffers. What it cannot describe by value it
+calls opaque: a graph of such a forward is not stored under the fingerprint.
 """
 
 from __future__ import annotations
@@ -12,51 +12,41 @@ import enum
 import functools
 import hashlib
 import inspect
-import logging
 import pathlib
 import re
-import sys
 import types
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ov_backend.guards.describe import (
+    BUILTINS,
+    DOCUMENTATION,
+    INERT,
+    MAKING,
+    MODULE_TABLES,
+    NO_CODE,
+    SCALARS,
+    TORCH_VALUES,
+    array_digest,
+    attribute_or_none,
+    code_text,
+    codes_of,
+    is_called_unnamed,
+    is_operator,
+    item_or_none,
+    slot_identity,
+    slots_of,
+    versioned,
+)
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.watch import Watch
 from ov_backend.patching import is_patched, unwrap
 
-#: Packages whose code is identified by their version, not by their bytecode.
-VERSIONED = ("torch", "numpy", "openvino", "einops", "packaging", "torchgen", "sympy", "typing_extensions")
-#: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
-_REPORTING = ("huggingface_hub", "transformers.utils.hub", "diffusers.utils.hub_utils")
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
-_TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
-#: What torch keeps on every module: tables that are walked by themselves, and hooks of gradients and state dicts.
-_MODULE_TABLES = frozenset(
-    {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks"}
-    | {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
-    | {"_is_full_backward_hook", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"}
-    | {"_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl"}
-)
-#: Names of documentation in configurations of transformers and diffusers: where a model came from, not what it is.
-_DOCUMENTATION = frozenset(
-    {"name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "_diffusers_version", "_is_hf_initialized"}
-    | {"_use_default_values"}
-)
-#: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
-_INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(__import__("threading").Lock()), type(__import__("threading").RLock()))
+#: A walk that meets more objects than this calls the rest opaque.
 _MAX_NODES = 400_000
-#: Called when an object is made: of no matter for modules, which are made before they are called.
-_MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
-#: Members of classes that are no code and no values of a forward.
-_NO_CODE = frozenset(
-    {"__doc__", "__module__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__static_attributes__"}
-    | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
-    | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
-)
 
 
 class LooseTensor(NamedTuple):
@@ -184,7 +174,7 @@ class Walk:
         self.watch.length(module._buffers)
         for name in sorted(attributes, key=str):
             value = attributes[name]
-            if name not in _MODULE_TABLES and name not in self._ignore and not is_patched(value):
+            if name not in MODULE_TABLES and name not in self._ignore and not is_patched(value):
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
@@ -220,9 +210,9 @@ class Walk:
         """A class's functions and values, as far as code that was walked mentions their names; the others wait for a mention."""
         made_here = not issubclass(base, torch.nn.Module)
         for name in sorted(vars(base)):
-            if name in self._mentioned or name == "forward" or (_is_called_unnamed(name) and (made_here or name not in _MAKING)):
+            if name in self._mentioned or name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING)):
                 self._member(base, name)
-            elif name not in _NO_CODE:
+            elif name not in NO_CODE:
                 self._waiting.setdefault(name, []).append(base)
 
     def _member(self, base: type, name: str) -> None:
@@ -256,7 +246,7 @@ class Walk:
             return
         if not self._first(function):
             return
-        self.codes.update(_codes(function.__code__))
+        self.codes.update(codes_of(function.__code__))
         self._add(code_text(function.__code__))
         self.watch.content(functools.partial(getattr, function, "__code__"))
         self._value(function.__defaults__, f"{path}'s defaults")
@@ -304,7 +294,7 @@ class Walk:
         elif isinstance(value, torch.Tensor):
             self._add(root, *attributes)
             self._tensor(value, f"{function.__module__}:{'.'.join((root, *attributes))}", functools.partial(table.get, name))
-        elif isinstance(value, (type, types.FunctionType, functools.partial, *_SCALARS, *_TORCH_VALUES)):
+        elif isinstance(value, (type, types.FunctionType, functools.partial, *SCALARS, *TORCH_VALUES)):
             self._add("global", root, *attributes)
             self._value(value, name)
         elif isinstance(value, (dict, list, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)):
@@ -315,7 +305,7 @@ class Walk:
 
     def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
         """A global object: only the attributes that are read of it count, for others may change at any time."""
-        if isinstance(value, _INERT) or type(value).__module__ in self._host_modules:
+        if isinstance(value, INERT) or type(value).__module__ in self._host_modules:
             self._add(type(value).__qualname__)
             return
         if not attributes:
@@ -338,8 +328,8 @@ class Walk:
             if not hasattr(type(value), "__getattr__"):
                 self._value(value, path)
             return
-        if isinstance(member, (*_SCALARS, *_TORCH_VALUES, enum.Enum)):
-            self.watch.content(functools.partial(_attribute, value, name))
+        if isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
+            self.watch.content(functools.partial(attribute_or_none, value, name))
         self._value(member, f"{path}.{name}")
 
     # ------------------------------------------------------------ values
@@ -359,7 +349,7 @@ class Walk:
     def _value(self, value: Any, path: str) -> None:
         if isinstance(value, enum.Enum):
             self._add("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
-        elif isinstance(value, (*_SCALARS, *_TORCH_VALUES, range, slice)):
+        elif isinstance(value, (*SCALARS, *TORCH_VALUES, range, slice)):
             self._add(type(value).__name__, repr(value))
         elif isinstance(value, torch.Tensor):
             self._tensor(value, path, lambda: value)
@@ -378,9 +368,11 @@ class Walk:
             self._other_module(value, path)
         elif isinstance(value, (types.ModuleType, re.Pattern, pathlib.PurePath)):
             self._add(type(value).__name__, getattr(value, "__name__", value))
-        elif isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)) or _is_operator(value):
-            self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""), str(value) if _is_operator(value) else "")
-        elif isinstance(value, _INERT):
+        elif is_operator(value):
+            self._add("operator", value)
+        elif isinstance(value, BUILTINS):
+            self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
+        elif isinstance(value, INERT):
             self._add("inert")
         elif len(self._places) > _MAX_NODES:
             self._opaque(value, path)
@@ -411,8 +403,8 @@ class Walk:
         if value.dtype.hasobject:
             self._opaque(value, path)
             return
-        self._add("array", value.dtype, value.shape, _array_digest(value))
-        self.watch.content(functools.partial(_array_digest, value))
+        self._add("array", value.dtype, value.shape, array_digest(value))
+        self.watch.content(functools.partial(array_digest, value))
 
     def _object(self, value: Any, path: str) -> None:
         self._add(type(value).__module__, type(value).__qualname__)
@@ -426,13 +418,13 @@ class Walk:
                 self._watch_table(value)
             for i, item in enumerate(value):
                 if isinstance(item, torch.Tensor):
-                    self._tensor(item, f"{path}[{i}]", functools.partial(_item, value, i))
+                    self._tensor(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
                 else:
                     self._value(item, f"{path}[{i}]")
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.watch.content(functools.partial(set, value))
-            if all(isinstance(item, _SCALARS) for item in value):
+            if all(isinstance(item, SCALARS) for item in value):
                 self._add(sorted(map(repr, value)))
             else:
                 self._opaque(value, path)
@@ -443,7 +435,7 @@ class Walk:
         if isinstance(value, dict):
             self._watch_table(value)
         for key in value:
-            if key in _DOCUMENTATION if isinstance(key, str) else False:
+            if key in DOCUMENTATION if isinstance(key, str) else False:
                 continue
             self._value(key, f"{path}'s key")
             item = value[key]
@@ -455,7 +447,7 @@ class Walk:
             self._value(value.default_factory, path)
 
     def _plain_object(self, value: Any, path: str) -> None:
-        slots = [name for base in type(value).__mro__ for name in _slots(base)]
+        slots = [name for base in type(value).__mro__ for name in slots_of(base)]
         attributes = getattr(value, "__dict__", None)
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
@@ -468,72 +460,10 @@ class Walk:
             if hasattr(value, name):
                 self._add(name)
                 self._value(getattr(value, name), f"{path}.{name}")
-                self.watch.content(functools.partial(_slot_identity, value, name))
+                self.watch.content(functools.partial(slot_identity, value, name))
         if attributes is not None:
             self._watch_table(attributes)
             for name in sorted(attributes, key=str):
-                if name not in _DOCUMENTATION and name not in self._ignore:
+                if name not in DOCUMENTATION and name not in self._ignore:
                     self._add(name)
                     self._entry(attributes, name, f"{path}.{name}")
-
-
-def _is_called_unnamed(name: str) -> bool:
-    """Whether a member is called by operators and statements, which do not name it."""
-    return name.startswith("__") and name.endswith("__") and name not in _NO_CODE
-
-
-def versioned(module: str | None) -> bool:
-    """Whether a Python module belongs to a package that is known by its version."""
-    top = (module or "").partition(".")[0]
-    return top in VERSIONED or top in sys.stdlib_module_names or (module or "").startswith(_REPORTING)
-
-
-@functools.lru_cache(maxsize=16384)
-def code_text(code: types.CodeType) -> str:
-    """A digest of a code object: what it does, apart from where it stands in its file."""
-    digest = hashlib.sha256(repr((code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
-    digest.update(code.co_code)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            digest.update(code_text(constant).encode())
-        else:
-            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-@functools.lru_cache(maxsize=16384)
-def _codes(code: types.CodeType) -> frozenset[types.CodeType]:
-    """A code object and those of the functions that are defined in it."""
-    inner = [_codes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset({code}.union(*inner))
-
-
-def _is_operator(value: Any) -> bool:
-    return isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
-
-
-def _array_digest(value: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"").hexdigest()
-
-
-def _attribute(value: Any, name: str) -> Any:
-    try:
-        return getattr(value, name)
-    except Exception:  # whatever the attribute's own code raises: it is not what it was
-        return None
-
-
-def _item(values: Any, index: int) -> Any:
-    return values[index] if index < len(values) else None
-
-
-def _slots(base: type) -> tuple[str, ...]:
-    slots = vars(base).get("__slots__", ())
-    return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__"))
-
-
-def _slot_identity(value: Any, name: str) -> int:
-    return id(getattr(value, name, None))
-
-

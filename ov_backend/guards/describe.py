@@ -1,0 +1,114 @@
+"""How single values and code objects are described, and which of them say nothing of what a forward computes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import sys
+import threading
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+#: Packages whose code is identified by their version, not by their bytecode.
+VERSIONED = ("torch", "numpy", "openvino", "einops", "packaging", "torchgen", "sympy", "typing_extensions")
+#: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
+_REPORTING = ("huggingface_hub", "transformers.utils.hub", "diffusers.utils.hub_utils")
+SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+#: What torch keeps on every module: tables that are walked by themselves, and hooks of gradients and state dicts.
+MODULE_TABLES = frozenset(
+    {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_backward_hooks", "_backward_pre_hooks"}
+    | {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
+    | {"_is_full_backward_hook", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"}
+    | {"_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl"}
+)
+#: Names of documentation in configurations of transformers and diffusers: where a model came from, not what it is.
+DOCUMENTATION = frozenset(
+    {"name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "_diffusers_version", "_is_hf_initialized"}
+    | {"_use_default_values"}
+)
+#: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
+INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+#: Functions written in C: their names say what they are.
+BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+#: Called when an object is made: of no matter for modules, which are made before they are called.
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
+#: Members of classes that are no code and no values of a forward.
+NO_CODE = frozenset(
+    {"__doc__", "__module__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__static_attributes__"}
+    | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
+    | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
+)
+
+
+def is_called_unnamed(name: str) -> bool:
+    """Whether a member is called by operators and statements, which do not name it."""
+    return name.startswith("__") and name.endswith("__") and name not in NO_CODE
+
+
+def versioned(module: str | None) -> bool:
+    """Whether a Python module belongs to a package that is known by its version."""
+    top = (module or "").partition(".")[0]
+    return top in VERSIONED or top in sys.stdlib_module_names or (module or "").startswith(_REPORTING)
+
+
+@functools.lru_cache(maxsize=16384)
+def code_text(code: types.CodeType) -> str:
+    """A digest of a code object: what it does, apart from where it stands in its file."""
+    digest = hashlib.sha256(repr((code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
+    digest.update(code.co_code)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            digest.update(code_text(constant).encode())
+        else:
+            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=16384)
+def codes_of(code: types.CodeType) -> frozenset[types.CodeType]:
+    """A code object and those of the functions that are defined in it."""
+    inner = [codes_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset({code}.union(*inner))
+
+
+def is_operator(value: Any) -> bool:
+    """Whether a value is one of torch's operators."""
+    return isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def array_digest(value: np.ndarray) -> str:
+    """A digest of an array's content."""
+    return hashlib.sha256(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"").hexdigest()
+
+
+def attribute_or_none(value: Any, name: str) -> Any:
+    """An attribute, or None where its own code fails."""
+    try:
+        return getattr(value, name)
+    except Exception:  # whatever the attribute's own code raises: it is not what it was
+        return None
+
+
+def item_or_none(values: Any, index: int) -> Any:
+    """An item of a list or tuple, or None where there are fewer."""
+    return values[index] if index < len(values) else None
+
+
+def slots_of(base: type) -> tuple[str, ...]:
+    """The names of a class's slots."""
+    slots = vars(base).get("__slots__", ())
+    return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__"))
+
+
+def slot_identity(value: Any, name: str) -> int:
+    """Which object stands in a slot."""
+    return id(getattr(value, name, None))
+
+
