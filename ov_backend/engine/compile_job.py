@@ -158,7 +158,8 @@ class CompileJob:
         """Whether a stored graph fits the request's inputs and weights, and describes its result."""
         weights = {name: TensorSpec.of(name, tensor) for name, tensor in self.request.weights.items()}
         slots = all(weights.get(spec.name) == spec for spec in model.slots)
-        return slots and model.inputs == self.request.call.signature.tensors and is_valid(model.extra.get("result"), len(model.returns))
+        inputs = model.inputs == self.request.call.signature.tensors
+        return slots and inputs and is_valid(model.extra.get("result"), len(model.returns))
 
     def _capture(self) -> tuple[Program, Spec]:
         request, stats = self.request, self.context.stats

@@ -150,7 +150,7 @@ class Network:
         self.seen.add(call.signature)
         statics = self._statics[call.signature.tensors]
         if len(statics) >= _MAX_STATICS and call.signature.statics not in statics:
-            raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors; each needs a graph of its own")
+            raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph")
         statics.add(call.signature.statics)
         return call
 
