@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ov_backend
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import ov_backend
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
 from tests.helpers.densenet import DenseNet
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ def test_training_step_compiled_as_a_whole(compiled: Compile) -> None:
     agree([p.grad for p in net.parameters()], [p.grad for p in expected.parameters()])
 
 
-class Fallback(torch.nn.Module):
+class WithoutBuffers(torch.nn.Module):
     """Normalises within a picture only, so that it writes to no buffer."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Fallback(torch.nn.Module):
         return self.head(F.silu(self.norm(self.into(x))).mean((2, 3)))
 
 
-class Batch(Fallback):
+class WithBuffers(WithoutBuffers):
     """Normalises over the batch, and writes to its buffers."""
 
     def __init__(self) -> None:
@@ -185,10 +185,12 @@ class Batch(Fallback):
 
 @pytest.mark.parametrize("option", [False, True], ids=["dynamic", "dynamic_shapes"])
 @pytest.mark.parametrize(
-    "kind, why", [(Fallback, "AOTAutograd traces every size by itself"), (Batch, "it writes to its inputs")], ids=["plain", "batch"]
+    "kind, why",
+    [(WithoutBuffers, "AOTAutograd traces every size by itself"), (WithBuffers, "it writes to its inputs")],
+    ids=["group norm", "batch norm"],
 )
 def test_training_with_dynamic_shapes(
-    compiled: Compile, kind: type[Fallback], why: str, option: bool, caplog: pytest.LogCaptureFixture
+    compiled: Compile, kind: type[WithoutBuffers], why: str, option: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Dynamo keeps one graph for all batch sizes; OpenVINO has a static pair for each, and says so once where asked for more."""
     expected = kind()

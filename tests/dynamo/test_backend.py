@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.uint8]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +10,12 @@ import torch
 from torch.nn import functional as F
 
 import ov_backend
-from ov_backend.capture import symbolic_trace as symbolic
+from ov_backend.capture import symbolic_trace
+from ov_backend.capture.symbolic_trace import SymbolicTrace
 from ov_backend.errors import CaptureError, ConversionError
+from ov_backend.partitioning import dynamic_shapes
 from ov_backend.settings import Settings
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
-from tests.dynamo.test_cache_keys import run
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
 def counts() -> dict[str, int]:
@@ -195,45 +196,39 @@ def test_what_cannot_be_dynamic_is_counted(compiled: Compile, function: Compile,
     assert calls() == 2
 
 
-def test_a_graph_with_dynamic_dimensions_is_kept_for_the_next_process(tmp_path: Path) -> None:
-    code = """
-import torch, ov_backend
-torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
-options = {"precision": "f32", "fallback": "raise", "dynamic_shapes": True, "model_caching": True, "cache_dir": %r}
-from ov_backend.conversion import converter as convert
-made, original = [], convert.convert
-convert.convert = lambda *args, **kwargs: made.append(1) or original(*args, **kwargs)
-g = torch.compile(net, backend="openvino_fx", options=options, dynamic=True)
-with torch.no_grad():
-    for batch in (3, 5):
-        x = torch.randn(batch, 4)
-        assert torch.allclose(g(x), net(x), atol=1e-5)
-print(len(made), *[network["compiles"] for network in ov_backend.stats().values()])
-"""
-    assert [run(code % str(tmp_path)) for _ in range(2)] == ["1 1", "0 1"]
-
-
-def traced(function: Any, x: torch.Tensor) -> symbolic.Symbolic:
+def traced(function: Any, x: torch.Tensor) -> SymbolicTrace:
     dims = {0: tuple(range(x.dim()))}
-    return symbolic.trace(lambda slots, inputs: [function(*inputs)], [], [x], dims, {}, Settings())
+    return symbolic_trace.trace(lambda slots, inputs: [function(*inputs)], [], [x], dims, {})
 
 
 def test_conditions_on_sizes() -> None:
-    found = traced(lambda x: x * 2 if x.shape[0] > 8 else x + 1, torch.randn(10, 3))
-    assert found.serves(((9, 50),))
-    assert not found.serves(((8, 50),))
+    branch = traced(lambda x: x * 2 if x.shape[0] > 8 else x + 1, torch.randn(10, 3))
+    assert branch.meets_conditions(((9, 50),))
+    assert not branch.meets_conditions(((8, 50),))
     square = traced(lambda x: x + x.t(), torch.randn(4, 4))
-    assert square.serves(((9, 9),))
-    assert not square.serves(((9, 8),))
+    assert square.meets_conditions(((9, 9),))
+    assert not square.meets_conditions(((9, 8),))
 
 
 def test_integers_bound_the_sizes() -> None:
-    found = traced(lambda x: x.cumsum(0), torch.randint(0, 9, (4, 3)))
-    assert found.serves(((32, 24),))
-    assert not found.serves(((33, 3),)), "sums of 2 ** 20 could leave the range of int32"
+    def factor(function: Any, x: torch.Tensor) -> float:
+        trace = traced(function, x)
+        return dynamic_shapes.check(trace.gm, trace.sizes, Settings())
+
+    small = torch.randint(0, 9, (4, 3))
+    assert factor(lambda x: x + 1, small) == math.inf
+    assert factor(lambda x: x.cumsum(0), small) == 8, "64 times as many sums of 2 ** 20 would leave the range of int32"
     with pytest.raises(ConversionError, match="int64"):
-        traced(lambda x: x * x * x, torch.randint(0, 9, (30, 3)))
+        factor(lambda x: x * x * x, torch.randint(0, 9, (30, 3)))
+
+
+def test_integers_bound_the_sizes_of_calls(compiled: Compile) -> None:
+    g = compiled(lambda x: x.cumsum(0), dynamic=True, dynamic_shapes=True)
+    for rows, compiles in ((4, 1), (32, 1), (33, 2)):
+        x = torch.randint(0, 9, (rows, 3))
+        agree(g(x), x.cumsum(0))
+        assert counts()["compiles"] == compiles
+    assert not corrections()
 
 
 def test_sizes_of_one_are_refused() -> None:

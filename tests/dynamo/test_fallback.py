@@ -8,50 +8,54 @@ import pytest
 import torch
 
 import ov_backend
-import ov_backend.dynamo.backend
-from ov_backend.dynamo import fallback as plain
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+from ov_backend.dynamo import fallback
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
 def complex_only(x: torch.Tensor) -> torch.Tensor:
     return torch.fft.fft(x).abs()
 
 
-def test_a_graph_that_fails_runs_by_inductor(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
-    if not plain.compiler_found():
-        pytest.skip("there is no C++ compiler")
-    g = compiled(complex_double, fallback="inductor")
-    x = torch.randn(4, dtype=torch.float64)
-    with caplog.at_level(logging.WARNING, "ov_backend"):
-        for _ in range(3):
-            agree(g(x), complex_double(x))
-    assert sum(fallbacks().values()) == 3
-    assert calls() == 0
-    assert caplog.text.count("runs in PyTorch") == 1, "said once"
-    assert ov_backend.dynamo.backend.compiled_by() == {"inductor"}
-
-
-def complex_double(x: torch.Tensor) -> torch.Tensor:
+def double_precision(x: torch.Tensor) -> torch.Tensor:
     return (x * 2).sin() + x.cos()
 
 
-def test_without_a_compiler_it_runs_eagerly(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "compiler_found", lambda: False)
+def answered_by() -> set[str]:
+    """What answered instead of OpenVINO: inductor or eager PyTorch."""
+    return {network["answered_by"] for network in ov_backend.stats().values()}
+
+
+def test_a_graph_that_fails_runs_by_inductor(compiled: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    if not fallback.compiler_found():
+        pytest.skip("there is no C++ compiler")
+    g = compiled(double_precision, fallback="inductor")
     x = torch.randn(4, dtype=torch.float64)
-    agree(compiled(complex_double, fallback="inductor")(x), complex_double(x))
+    with caplog.at_level(logging.WARNING, "ov_backend"):
+        for _ in range(3):
+            agree(g(x), double_precision(x))
+    assert sum(fallbacks().values()) == 3
+    assert calls() == 0
+    assert caplog.text.count("runs in PyTorch") == 1, "said once"
+    assert answered_by() == {"inductor"}
+
+
+def test_without_a_compiler_it_runs_eagerly(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fallback, "compiler_found", lambda: False)
+    x = torch.randn(4, dtype=torch.float64)
+    agree(compiled(double_precision, fallback="inductor")(x), double_precision(x))
     assert sum(fallbacks().values()) == 1
-    assert ov_backend.dynamo.backend.compiled_by() == {"eager"}
+    assert answered_by() == {"eager"}
 
 
 def test_fallback_raise(compiled: Compile) -> None:
     with pytest.raises(Exception, match=r"none of its operators can run in OpenVINO.*float64"):
-        compiled(complex_double, fallback="raise")(torch.randn(4, dtype=torch.float64))
+        compiled(double_precision, fallback="raise")(torch.randn(4, dtype=torch.float64))
 
 
 def test_fallback_pytorch(compiled: Compile) -> None:
     x = torch.randn(4, dtype=torch.float64)
-    agree(compiled(complex_double, fallback="pytorch")(x), complex_double(x))
-    assert ov_backend.dynamo.backend.compiled_by() == {"eager"}
+    agree(compiled(double_precision, fallback="pytorch")(x), double_precision(x))
+    assert answered_by() == {"eager"}
 
 
 def test_complex_numbers(compiled: Compile) -> None:

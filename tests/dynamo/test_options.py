@@ -13,7 +13,7 @@ import ov_backend
 from ov_backend import Settings
 from ov_backend.dynamo import options
 from ov_backend.errors import DeviceError, SettingsError
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
 def f(x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import ov_backend
 from ov_backend.dynamo import backend
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 decomposed = pytest.importorskip("torch.ao.quantization.fx._decomposed", reason="moved to torchao")
 

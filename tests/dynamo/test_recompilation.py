@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 import ov_backend
-from tests.dynamo.conftest import Compile, agree, calls
-from tests.dynamo.test_cache_keys import run
+from ov_backend import compiler
+from tests.helpers.alone import alone
+from tests.helpers.torch_compile import Compile, agree, calls, total
 
 
 def compiles() -> int:
-    return sum(network["compiles"] for network in ov_backend.stats().values())
+    return total("compiles")
 
 
 def test_the_second_round_recompiles_nothing(compiled: Compile) -> None:
@@ -69,28 +71,24 @@ def test_another_dtype_or_branch_is_another_graph(compiled: Compile) -> None:
     assert len(ov_backend.stats()) == 4
 
 
-#: Converts a small network, or takes it from the folder; prints how many graphs were converted.
-STORED = """
-import torch, ov_backend
-torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
-options = {"precision": "f32", "fallback": "raise", "model_caching": True, "cache_dir": %r}
-from ov_backend.conversion import converter as convert
-made, original = [], convert.convert
-convert.convert = lambda *args, **kwargs: made.append(1) or original(*args, **kwargs)
-with torch.no_grad():
-    x = torch.randn(3, 4)
-    assert torch.allclose(torch.compile(net, backend="openvino_fx", options=options)(x), net(x), atol=1e-5)
-print(len(made))
-"""
+@torch.no_grad()
+def conversions(folder: Path, dynamic_shapes: bool = False) -> tuple[int, int]:
+    """Compile a small network with a store; the number of conversions, and of compiles."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    options = {"precision": "f32", "fallback": "raise", "model_caching": True, "cache_dir": str(folder)}
+    options["dynamic_shapes"] = dynamic_shapes
+    with mock.patch.object(compiler, "convert", wraps=compiler.convert) as convert:
+        g = torch.compile(net, backend="openvino_fx", options=options, dynamic=dynamic_shapes)
+        for batch in (3, 5) if dynamic_shapes else (3,):
+            x = torch.randn(batch, 4)
+            agree(g(x), net(x))
+    return convert.call_count, compiles()
 
 
-def test_graphs_from_dynamo_are_kept_for_the_next_process(tmp_path: Path) -> None:
-    assert [run(STORED % str(tmp_path)) for _ in range(2)] == ["1", "0"]
-
-
-def test_stored_graphs_travel_as_a_folder(tmp_path: Path) -> None:
-    assert run(STORED % str(tmp_path / "here")) == "1"
+@pytest.mark.parametrize("dynamic_shapes", [False, True], ids=["static", "dynamic_shapes"])
+def test_stored_graphs_serve_the_next_process_also_from_a_copied_folder(tmp_path: Path, dynamic_shapes: bool) -> None:
+    assert conversions(tmp_path / "here", dynamic_shapes) == (1, 1)
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
-    assert run(STORED % str(tmp_path / "there")) == "0"
+    assert alone(conversions, tmp_path / "there", dynamic_shapes) == (0, 1)

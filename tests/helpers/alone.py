@@ -11,9 +11,6 @@ from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from typing import Any
 
-#: Imported once by the server that the fresh processes are forked from; nothing of it has run in them.
-PRELOADED = ["numpy", "torch", "torch._dynamo", "openvino", "pytest"]
-PRELOADED += ["ov_backend.dynamo.backend", "ov_backend.pipelines.accelerate"]
 #: The fresh processes hash strings in another order than the tests' own process, whose seed is random.
 HASH_SEED = "12345"
 
@@ -34,7 +31,7 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload(["tests.helpers.forked"])
     seed = os.environ.get("PYTHONHASHSEED")
     os.environ["PYTHONHASHSEED"] = HASH_SEED
     try:

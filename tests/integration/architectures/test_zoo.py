@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.dynamo.conftest import calls, fallbacks
+from tests.helpers.torch_compile import calls, fallbacks
 from tests.integration.architectures.zoo_diffusers import ZOO  # with what zoo.py put in
 
 PART = (

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import ov_backend
-from tests.dynamo.conftest import Compile, agree, calls, fallbacks
 from tests.dynamo.test_cache_keys import run
 from tests.helpers.densenet import DenseNet
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
 def foo(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

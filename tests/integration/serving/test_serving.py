@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ov_backend
-from tests.dynamo.conftest import agree
 from tests.helpers.densenet import DenseNet
+from tests.helpers.torch_compile import agree
 
 #: As in a TorchServe ``model-config.yaml``: ``pt2: {compile: {enable: true, backend: openvino_fx}}``.
 CONFIG = {"pt2": {"compile": {"enable": True, "backend": "openvino_fx", "options": {"precision": "f32", "fallback": "raise"}}}}

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.dynamo.conftest import agree
+from tests.helpers.torch_compile import agree
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "torchserve"
