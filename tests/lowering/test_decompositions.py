@@ -1,0 +1,196 @@
+"""Each of our decompositions computes what PyTorch's operator computes, eagerly and in OpenVINO."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend.errors import SettingsError
+from ov_backend.lowering.decompose import decompose
+from ov_backend.lowering.decompositions import (
+    OPENVINO_DECOMPOSITIONS,
+    argmax,
+    available,
+    convolution_backward,
+    decompositions,
+    max_pool2d_with_indices_backward,
+    safe_softmax,
+    selected,
+    training_decompositions,
+    var_mean,
+)
+from tests.helpers.graphs import assert_close, names, run_openvino, traced
+
+aten = torch.ops.aten
+REDUCTIONS: list[dict[str, Any]] = [{}, {"dim": 0}, {"dim": -1, "keepdim": True}, {"keepdim": True}]
+
+
+@pytest.mark.parametrize("keywords", REDUCTIONS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+def test_argmax_of_integers_is_the_first_position(dtype: torch.dtype, keywords: dict[str, Any]) -> None:
+    x = torch.tensor([[3, 7, 7, 1], [9, 0, 9, 9], [9, 7, 2, 2]], dtype=dtype)
+    expected = torch.argmax(x, **keywords)
+    assert_close([argmax(x, **keywords)], [expected])
+    gm = decompose(traced(lambda x: torch.argmax(x, **keywords), x), OPENVINO_DECOMPOSITIONS)
+    assert "aten.argmax.default" not in names(gm)
+    assert_close(run_openvino(gm, x), [expected])
+
+
+def test_argmax_of_floats_and_scalars_is_not_decomposed() -> None:
+    assert argmax(torch.randn(3)) is NotImplemented
+    assert argmax(torch.tensor(3)) is NotImplemented
+
+
+def with_infinite_row() -> torch.Tensor:
+    x = torch.randn(3, 4)
+    x[1], x[2, 0] = -math.inf, -math.inf
+    return x
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_safe_softmax_is_zero_where_all_values_are_minus_infinity(dtype: torch.dtype | None) -> None:
+    x = with_infinite_row()
+    result = safe_softmax(x, -1, dtype)
+    assert result.dtype is (dtype or torch.float32)
+    assert result[1].tolist() == [0.0] * 4
+    assert_close([result[::2]], [torch.softmax(x, -1, dtype=dtype)[::2]])
+
+
+@pytest.mark.skipif(not hasattr(aten, "_safe_softmax"), reason="the operator came with torch 2.5")
+def test_safe_softmax_in_openvino() -> None:
+    x = with_infinite_row()
+    table = decompositions((), [aten.all.dim])  # OpenVINO has no conversion for all.dim
+    gm = decompose(traced(lambda x: aten._safe_softmax(x, -1), x), table)
+    assert "aten._safe_softmax.default" not in names(gm)
+    assert_close(run_openvino(gm, x), [aten._safe_softmax(x, -1)])
+
+
+@pytest.mark.parametrize("correction", [0, 1, 2.5, None, 12, 24])
+@pytest.mark.parametrize("dim", [None, [0], [-1, 0]], ids=str)
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_var_mean(dim: list[int] | None, correction: float | None, keepdim: bool) -> None:
+    x = torch.randn(2, 3, 4)
+    expected = torch.ops.aten.var_mean.correction(x, dim, correction=correction, keepdim=keepdim)
+    assert_close(var_mean(x, dim, correction=correction, keepdim=keepdim), expected)
+
+
+@pytest.mark.parametrize("operator", ["var", "std", "var_mean"])
+def test_variances_in_openvino(operator: str) -> None:
+    x = torch.randn(2, 3, 4) + 5
+    function = getattr(torch, operator)
+    gm = decompose(traced(lambda x: function(x, 1, correction=2), x), OPENVINO_DECOMPOSITIONS)
+    assert f"aten.{operator}.correction" not in names(gm)
+    expected = function(x, 1, correction=2)
+    assert_close(run_openvino(gm, x), expected if isinstance(expected, tuple) else [expected])
+
+
+def test_expand_copy_in_openvino() -> None:
+    x = torch.randn(3, 1)
+    gm = decompose(traced(lambda x: aten.expand_copy(x, [2, 3, 4]) + 1, x), OPENVINO_DECOMPOSITIONS)
+    assert_close(run_openvino(gm, x), [x.expand(2, 3, 4) + 1])
+
+
+#: Shape of x, shape of weight, stride, padding, dilation, groups.
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int], list[int], int]] = [
+    ((2, 3, 9), (4, 3, 3), [1], [0], [1], 1),
+    ((2, 3, 8, 9), (4, 3, 3, 3), [1, 1], [1, 1], [1, 1], 1),
+    ((2, 4, 8, 9), (6, 2, 3, 2), [2, 3], [1, 0], [1, 1], 2),
+    ((1, 4, 9, 9), (4, 1, 3, 3), [2, 2], [2, 2], [2, 2], 4),
+    ((2, 2, 5, 6, 7), (3, 2, 2, 3, 3), [1, 2, 1], [0, 1, 1], [1, 1, 2], 1),
+]
+
+
+def convolution_arguments(case: tuple[Any, ...], mask: list[bool]) -> list[Any]:
+    shape, kernel, stride, padding, dilation, groups = case
+    x, weight = torch.randn(shape), torch.randn(kernel)
+    out = aten.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+    bias = [kernel[0]]
+    return [torch.randn_like(out), x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups, mask]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_gradients_of_convolutions(case: tuple[Any, ...]) -> None:
+    arguments = convolution_arguments(case, [True, True, True])
+    assert_close(convolution_backward(*arguments), aten.convolution_backward(*arguments), 1e-4)
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS[1:3], ids=str)
+def test_gradients_of_convolutions_in_openvino(case: tuple[Any, ...]) -> None:
+    grad, x, weight, *rest = convolution_arguments(case, [True, True, True])
+    gm = traced(lambda grad, x, weight: aten.convolution_backward(grad, x, weight, *rest), grad, x, weight)
+    gm = decompose(gm, training_decompositions())
+    assert "aten.convolution_backward.default" not in names(gm)
+    assert_close(run_openvino(gm, grad, x, weight), aten.convolution_backward(grad, x, weight, *rest), 1e-4)
+
+
+def test_only_the_gradients_of_the_mask_are_computed() -> None:
+    arguments = convolution_arguments(CONVOLUTIONS[1], [False, True, False])
+    grad_x, grad_weight, grad_bias = convolution_backward(*arguments)
+    assert grad_x is None
+    assert grad_bias is None
+    assert grad_weight is not None
+    assert_close([grad_weight], [aten.convolution_backward(*arguments)[1]], 1e-4)
+
+
+def test_transposed_convolutions_are_not_decomposed() -> None:
+    arguments = convolution_arguments(CONVOLUTIONS[1], [True, True, True])
+    arguments[7] = True
+    assert convolution_backward(*arguments) is NotImplemented
+
+
+#: Kernel, stride, padding, dilation, ceil_mode.
+POOLS: list[tuple[Any, ...]] = [
+    ([2, 2], [2, 2], [0, 0], [1, 1], False),
+    ([3, 3], [1, 2], [1, 1], [1, 1], False),  # windows overlap: an input is the maximum of several
+    ([3, 2], [2, 2], [1, 0], [2, 1], True),
+]
+
+
+@pytest.mark.parametrize("lead", [(2, 3), (3,)], ids=str)
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_gradients_of_max_pooling(pool: tuple[Any, ...], lead: tuple[int, ...]) -> None:
+    x = torch.randn(*lead, 9, 8)
+    out, indices = aten.max_pool2d_with_indices(x, *pool)
+    grad = torch.randn_like(out)
+    arguments = (grad, x, *pool, indices)
+    expected = aten.max_pool2d_with_indices_backward(*arguments)
+    assert_close([max_pool2d_with_indices_backward(*arguments)], [expected])
+
+
+def test_gradients_of_max_pooling_in_openvino() -> None:
+    x = torch.randn(2, 3, 9, 8)
+    out, indices = aten.max_pool2d_with_indices(x, *POOLS[1])
+    grad = torch.randn_like(out)
+
+    def f(grad: torch.Tensor, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        return aten.max_pool2d_with_indices_backward(grad, x, *POOLS[1], indices)
+
+    gm = decompose(traced(f, grad, x, indices), training_decompositions())
+    assert "aten.scatter_add.default" in names(gm)
+    assert_close(run_openvino(gm, grad, x, indices), [f(grad, x, indices)])
+
+
+def test_training_decomposes_the_backward_pass_and_no_operator_that_openvino_has() -> None:
+    table = training_decompositions()
+    assert {aten.gelu_backward.default, aten._softmax_backward_data.default, aten.native_layer_norm.default} <= set(table)
+    assert not {aten.convolution.default, aten._softmax.default, aten.gelu.default} & set(table)
+    assert table[aten.convolution_backward.default] is convolution_backward
+
+
+def test_an_operator_is_selected_by_overload_or_by_packet() -> None:
+    assert set(selected(("aten.silu.default",))) == {aten.silu.default}
+    assert {aten.silu.default, aten.silu.out} <= set(selected(("aten.silu",)))
+    with pytest.raises(SettingsError, match=r"aten\.mm\.default"):
+        selected(("aten.silu", "aten.mm.default"))
+
+
+def test_the_users_choice_precedes_ours_and_ours_precedes_pytorchs() -> None:
+    refused = [aten.var.correction, aten.silu.default, aten.mm.default]
+    table = decompositions((), refused)
+    assert table[aten.var.correction] is OPENVINO_DECOMPOSITIONS[aten.var.correction]
+    assert table[aten.silu.default] is available(refused)[aten.silu.default]
+    assert aten.mm.default not in table
+    assert decompositions(("aten.std_mean",))[aten.std_mean.correction] is selected(("aten.std_mean",))[aten.std_mean.correction]
