@@ -86,7 +86,7 @@ class Compiler:
             self._key = text_key(gm, self._captured.slots, self._captured.inputs, self._settings)
             stored = self._load(self._key)
             if stored is not None:
-                return Compilation(Program.single(stored), gm)
+                return Compilation(Program.single(stored, str(self._key)), gm)
         in_pytorch = self._unsupported(gm)
         for _ in range(_MAX_ROUNDS):
             try:
@@ -126,7 +126,7 @@ class Compiler:
             assert self._key is not None
             model = self._converted(gm, slots, inputs, self._extra)
             self._put(self._key, model)
-            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}))
+            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}), str(self._key))
         return self._convert_parts(gm, in_pytorch)
 
     def _convert_parts(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 from collections.abc import Callable
@@ -24,9 +25,34 @@ def is_patched(value: object) -> bool:
 
 def unwrap(value: Any) -> Any:
     """The original function below this module's patches; any other value as it is."""
-    while isinstance(value, types.FunctionType) and is_patched(value):
-        value = value.__wrapped__  # type: ignore[attr-defined]
+    while isinstance(value, (types.FunctionType, _Replacement)) and is_patched(value):
+        value = value.__wrapped__  # type: ignore[union-attr]
     return value
+
+
+class _Replacement:
+    """What stands on an instance in the place of its function; a copy of the instance gets the original of its own."""
+
+    def __init__(self, call: Callable[..., Any], original: Any, owner: Any, name: str) -> None:
+        functools.update_wrapper(self, original)
+        self._call, self._owner, self._name = call, owner, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        owner = memo.get(id(self._owner), self._owner)
+        original = self.__wrapped__
+        if getattr(original, "__self__", None) is self._owner:
+            return types.MethodType(original.__func__, owner)
+        return copy.deepcopy(original, memo)
+
+    def __reduce__(self) -> Any:
+        original = self.__wrapped__
+        own = getattr(type(self._owner), self._name, None)
+        if getattr(original, "__self__", None) is self._owner and original.__func__ is own:
+            return getattr, (self._owner, self._name)  # before its attributes are restored, the class's function is found
+        return copy.copy, (original,)
 
 
 class Patch:
@@ -50,11 +76,12 @@ class Patch:
         patched = make(self.original)
         self._active = True
 
-        @functools.wraps(self.original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             # other code may keep a reference to this function and call it after the undo
             return patched(*args, **kwargs) if self._active else self.original(*args, **kwargs)
 
+        on_class = isinstance(owner, type)
+        replacement = functools.wraps(self.original)(call) if on_class else _Replacement(call, self.original, owner, name)
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         setattr(owner, name, replacement)

@@ -8,7 +8,6 @@ the same network is missed, and its size has no bound.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def open_blobs(settings: Settings, graphs: Path) -> GraphStore:
     return GraphStore(graphs / "blobs", settings.blob_mb << 20, BLOBS)
 
 
-def blob(store: GraphStore, graph: Hashable, part: str, weights: str, settings: Settings, torch_version: str) -> Blob:
+def blob(store: GraphStore, graph: str, part: str, weights: str, settings: Settings, torch_version: str) -> Blob:
     """The entry of one compiled graph.
 
     Args:
@@ -78,7 +77,7 @@ def blob(store: GraphStore, graph: Hashable, part: str, weights: str, settings: 
         "openvino": devices.openvino_version(),
         "device": devices.full_name(settings.device),
     }
-    key = cache_key(code=repr(graph), inputs=part, slots=weights, settings=compile_settings, versions=versions, extra="blob")
+    key = cache_key(code=graph, inputs=part, slots=weights, settings=compile_settings, versions=versions, extra="blob")
     return Blob(store, str(key))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import openvino as ov
+import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
@@ -19,7 +20,7 @@ from ov_backend.conversion.refusals import refused_in_graph, refused_one_by_one
 from ov_backend.conversion.torchscript import convert_through_torchscript
 from ov_backend.errors import ConversionError, NothingToCompute
 from ov_backend.fx_utils import graph_module, output_node
-from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec
+from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec, constant, share
 
 __all__ = ["UnsupportedNodes", "WeightlessModel", "convert", "parameter_name"]
 
@@ -98,7 +99,7 @@ def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Se
 def _convert_directly(gm: GraphModule) -> ov.Model:
     decoder = fx_decoder(gm)
     try:
-        return pytorch_frontend().convert(pytorch_frontend().load(decoder))
+        return _own_literals(pytorch_frontend().convert(pytorch_frontend().load(decoder)))
     except Exception as error:
         refused = refused_in_graph(gm) or refused_one_by_one(gm)
         if not refused:
@@ -106,6 +107,18 @@ def _convert_directly(gm: GraphModule) -> ov.Model:
         raise UnsupportedNodes(refused) from error
     finally:
         del decoder  # it must live until the conversion returns
+
+
+def _own_literals(model: ov.Model) -> ov.Model:
+    """The model with copies of its bfloat16 literals, whose memory the decoder frees."""
+    for node in model.get_ops():
+        if node.get_type_name() == "Constant" and node.get_element_type() == TO_OV[torch.bfloat16]:
+            content = torch.empty(list(node.get_output_shape(0)), dtype=torch.bfloat16)
+            if content.numel():
+                node.get_tensor_view().copy_to(share(content))
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(constant(content, shared=False).output(0))
+    return model
 
 
 def _order_results(model: ov.Model, gm: GraphModule) -> ov.Model:

@@ -6,7 +6,8 @@ applies the writes, views and gradients around it. The functional graphs are com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch._guards import tracing
 from torch.fx import GraphModule
 
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
+from ov_backend.dynamo.side_effects import SideEffects
 from ov_backend.engine.engine import Network
 from ov_backend.errors import CaptureError
 from ov_backend.lowering.decompositions import training_decompositions
@@ -26,13 +28,15 @@ class AotGraph:
         graph: the graph.
         name: its name in statistics.
         network: creates a network of the engine for a graph from AOTAutograd.
-        written: indices of the inputs that the graph writes to; they cannot be constants.
+        effects: the inputs that the graph writes to cannot be constants, and where an output is a view of an input, the
+            place of the input in its memory is a part of the trace.
     """
 
     def __init__(
-        self, graph: DynamoGraph, name: str, network: Callable[[str, WeightHolder], Network], written: Sequence[int]
+        self, graph: DynamoGraph, name: str, network: Callable[[str, WeightHolder], Network], effects: SideEffects
     ) -> None:
-        self._graph, self._name, self.network, self._written = graph, name, network, set(written)
+        self._graph, self._name, self.network = graph, name, network
+        self._written, self._aliases = set(effects.written), effects.aliases
         self._functions: dict[Hashable, Callable[..., Any]] = {}
         self._constant: set[tuple[int, int]] = set()
 
@@ -42,7 +46,7 @@ class AotGraph:
         Raises:
             CaptureError: AOTAutograd cannot trace it.
         """
-        key = _key(full)
+        key = _key(full, self._aliases, self._written)
         if key not in self._functions:
             self._functions[key] = self._trace(len(self._functions))
         weights = [full[i] for i in self._graph.weights(full) if i not in self._written]
@@ -95,24 +99,33 @@ class _FunctionalGraph:
             self._holder = WeightHolder(self._gm, weights, len(args))
             self._network = self._owner.network(self._name, self._holder)
         with torch.no_grad():
-            inputs = self._holder.hold([arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args])
-            return self._network(*inputs)
+            return self._holder.answer(self._network, [arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args])
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.data_ptr(), tensor.numel())
 
 
-def _key(full: Sequence[Any]) -> Hashable:
-    """The properties that AOTAutograd's graph depends on: metadata, gradients, and which inputs share memory."""
+def _key(full: Sequence[Any], aliases: bool, written: Collection[int]) -> Hashable:
+    """The properties that AOTAutograd's graph depends on: metadata, gradients, and which inputs share memory.
+
+    Where in its memory an input begins counts only where views are made anew: minibatches are slices of one tensor.
+    """
     storages: dict[int, int] = {}
+    memories = Counter(value.untyped_storage().data_ptr() for value in full if _has_memory(value))
     key: list[Hashable] = [torch.is_grad_enabled()]
-    for value in full:
+    for i, value in enumerate(full):
         if not isinstance(value, torch.Tensor):
             key.append(value)
             continue
         if value.layout is not torch.strided:
             raise CaptureError(f"an input is a {value.layout} tensor, which OpenVINO does not have")
         shared = storages.setdefault(value.untyped_storage().data_ptr(), len(storages)) if value.numel() else -1
-        key.append((value.dtype, tuple(value.shape), value.stride(), value.storage_offset(), value.requires_grad, shared))
+        views = aliases or i in written or (_has_memory(value) and memories[value.untyped_storage().data_ptr()] > 1)
+        offset = value.storage_offset() if views else 0
+        key.append((value.dtype, tuple(value.shape), value.stride(), offset, value.requires_grad, shared))
     return tuple(key)
+
+
+def _has_memory(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel() > 0

@@ -156,7 +156,7 @@ class CompiledDynamoGraph:
         if self._dynamic is not None:
             self._count_static(network, "an input holds integers beyond 2 ** 20" if wide else self._dynamic.refusal)
         with torch.no_grad():
-            return network(*holder.hold(full))
+            return holder.answer(network, full)
 
     def _count_static(self, network: Network, reason: str) -> None:
         """Count a call with sizes that Dynamo marked as dynamic, but that a static graph answers."""
@@ -197,7 +197,7 @@ class CompiledDynamoGraph:
             def network(name: str, holder: WeightHolder) -> Network:
                 return add_network(self.engine, name, holder, NetworkHooks())
 
-            self._aot = AotGraph(self.graph, self.name, network, effects.written)
+            self._aot = AotGraph(self.graph, self.name, network, effects)
         return self._aot(full)
 
     def _fall_back(self, error: OVBackendError, full: Sequence[Any]) -> Any:

@@ -63,7 +63,7 @@ class DynamicGraph:
         if variant is None:
             return NotImplemented
         with torch.no_grad():
-            return variant.with_numbers(variant.network(*variant.holder.hold(full)), full)
+            return variant.with_numbers(variant.holder.answer(variant.network, full), full)
 
     def _variant(self, full: Sequence[Any]) -> _Variant | None:
         if self.refusal:

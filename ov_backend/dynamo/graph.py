@@ -6,7 +6,8 @@ become the first inputs, so that all other code is the same for both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -125,6 +126,12 @@ class WeightHolder(torch.nn.Module):
         self._function = (function,)  # in a tuple, so that a module is not registered and its weights are not listed twice
         self._weights = {i: f"weight_{i}" for i in weights}
         self._count = count
+        self._lock = threading.RLock()
+
+    def answer(self, network: Callable[..., Any], full: Sequence[Any]) -> Any:
+        """``network``'s result for a call with all arguments; threads take turns, since each brings weights of its own."""
+        with self._lock:
+            return network(*self.hold(full))
 
     def hold(self, full: Sequence[Any]) -> list[Any]:
         """Hold the weights among a call's arguments; returns the other arguments."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class RecomputeBackward(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Run the graph in PyTorch and compute its gradients."""
         full = list(ctx.others)

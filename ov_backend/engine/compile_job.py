@@ -152,7 +152,7 @@ class CompileJob:
             store.remove(str(key))
             return None
         context.stats.graph_hits += 1
-        return Program.single(model), model.extra["result"]
+        return Program.single(model, str(key)), model.extra["result"]
 
     def _fits(self, model: WeightlessModel) -> bool:
         """Whether a stored graph fits the request's inputs and weights, and describes its result."""
@@ -208,4 +208,4 @@ class CompileJob:
             return None
         blob_store = blobs.open_blobs(request.settings, store.folder)
         version = str(torch.__version__)
-        return lambda part: blobs.blob(blob_store, request.graph_key, part, request.digest, request.settings, version)
+        return lambda part: blobs.blob(blob_store, program.key, part, request.digest, request.settings, version)

@@ -10,6 +10,7 @@ from ov_backend.lowering.passes.remove_identities import remove_identities
 from ov_backend.lowering.passes.squeeze_scalars import squeeze_scalars
 from ov_backend.lowering.passes.unify_attention import unify_attention
 from ov_backend.lowering.passes.widen_group_norm import widen_group_norm
+from ov_backend.lowering.passes.zero_masked_rows import zero_masked_rows
 
 Pass = Callable[[GraphModule], GraphModule]
 
@@ -17,6 +18,7 @@ PASSES: tuple[Pass, ...] = (
     remove_identities,
     squeeze_scalars,
     unify_attention,
+    zero_masked_rows,
     widen_group_norm,
 )
 

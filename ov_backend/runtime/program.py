@@ -28,18 +28,20 @@ class Program:
         models: the subgraphs, by the name of the submodule that they replace.
         slots: names of the weights, in the order of the outer graph's placeholders.
         coverage: which operators run in OpenVINO.
+        key: of the graph, as the store knows it; "" where it is split.
     """
 
     outer: GraphModule | None
     models: Mapping[str, WeightlessModel]
     slots: tuple[str, ...]
     coverage: Coverage
+    key: str = ""
 
     @classmethod
-    def single(cls, model: WeightlessModel) -> Program:
+    def single(cls, model: WeightlessModel, key: str) -> Program:
         """A program of one model."""
         operators = sum(op.get_type_name() not in ("Parameter", "Constant", "Result") for op in model.model.get_ops())
-        return cls(None, {"": model}, tuple(spec.name for spec in model.slots), Coverage(operators, {}, {}))
+        return cls(None, {"": model}, tuple(spec.name for spec in model.slots), Coverage(operators, {}, {}), key)
 
     def compile(
         self,
