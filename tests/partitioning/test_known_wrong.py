@@ -1,0 +1,141 @@
+"""Operators that OpenVINO gets wrong stay in PyTorch, with the arguments with which it gets them wrong and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx import Graph, GraphModule
+
+from ov_backend import fx_utils
+from ov_backend.partitioning import known_wrong
+from ov_backend.partitioning.packets import aten_packets, packet_of
+from ov_backend.partitioning.partitioner import unsupported
+from tests.helpers.graphs import SETTINGS, assert_close, node_of, run_openvino, traced
+
+aten = torch.ops.aten
+x = torch.randn(1, 2, 6, 6)
+
+#: A function whose operator stays in PyTorch, and one of the same operator that runs in OpenVINO.
+PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "argmax": (lambda: traced(lambda x: x.argmax(), x), lambda: traced(lambda x: x.argmax(), x.int())),
+    "avg_pool2d": (
+        lambda: traced(lambda x: F.avg_pool2d(x, 4, ceil_mode=True), x),
+        lambda: traced(lambda x: F.avg_pool2d(x, 4), x),
+    ),
+    "upsample_nearest2d": (
+        lambda: traced(lambda x: aten.upsample_nearest2d(x, [9, 9], 1.6, 1.6), x),
+        lambda: traced(lambda x: aten.upsample_nearest2d(x, [9, 9], 1.5, 1.5), x),
+    ),
+    "upsample_bilinear2d": (
+        lambda: traced(lambda x: aten.upsample_bilinear2d(x, [9, 9], False, 1.6, 1.6), x),
+        lambda: traced(lambda x: aten.upsample_bilinear2d(x, [9, 9], False), x),
+    ),
+    "round": (lambda: traced(lambda x: x.round(decimals=2), x), lambda: traced(lambda x: x.round(), x)),
+    "repeat": (
+        lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
+        lambda: traced(lambda x: aten.repeat(x, [2]), torch.tensor(1.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_arguments_decide(name: str) -> None:
+    wrong, right = (node_of(make(), node_name(make(), name)) for make in PAIRS[name])
+    assert known_wrong.reason(wrong)
+    assert known_wrong.reason(right) == ""
+
+
+def node_name(gm: GraphModule, packet: str) -> str:
+    """The overload of a packet that a graph holds."""
+    (name,) = {str(node.target) for node in fx_utils.operators(gm) if str(packet_of(node)) == f"aten.{packet}"}
+    return name
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.amax(-1),
+        lambda x: x.amin(),
+        lambda x: torch.logsumexp(x, -1),
+        lambda x: torch.erfinv(x),
+        lambda x: torch.linspace(0, 1, 5) + x[0, 0, 0, :5],
+        lambda x: x.as_strided([2, 2], [1, 3]),
+        lambda x: x.kthvalue(2)[0],
+        lambda x: torch.rot90(x, 1, [2, 3]).contiguous(),
+    ],
+    ids=["amax", "amin", "logsumexp", "erfinv", "linspace", "as_strided", "kthvalue", "rot90"],
+)
+def test_operators_that_are_wrong_with_any_arguments(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, x)))
+
+
+def test_the_reason_reaches_the_partitioner() -> None:
+    gm = traced(lambda x: x.amax(-1) + 1, x)
+    ((node, why),) = unsupported(gm, SETTINGS).items()
+    assert (str(node.target), why) == ("aten.amax.default", known_wrong.reason(node))
+    assert "infinite" in why
+
+
+def test_the_reason_is_true_of_amax() -> None:
+    """The entry can go when this fails: OpenVINO then answers with minus infinity as PyTorch does."""
+    gm = traced(lambda x: x.amax(-1), torch.zeros(2, 3))
+    infinite = torch.full((2, 3), -torch.inf)
+    assert run_openvino(gm, infinite)[0].isfinite().all()
+    assert_close(run_openvino(gm, torch.ones(2, 3)), [torch.ones(2)])
+
+
+def test_other_operators_have_no_reason() -> None:
+    gm = traced(lambda x: (x + 1).relu().sum(-1), x)
+    assert not any(known_wrong.reason(node) for node in fx_utils.operators(gm))
+
+
+def test_a_plain_function_has_no_reason() -> None:
+    graph = Graph()
+    assert known_wrong.reason(graph.call_function(abs, (graph.placeholder("x"),))) == ""
+
+
+def quantizers() -> Any:
+    """The operators of PT2E quantization; torch.ao registers them."""
+    import torch.ao.quantization.fx._decomposed
+
+    return torch.ops.quantized_decomposed
+
+
+def test_a_pair_of_quantize_and_dequantize_runs_in_openvino() -> None:
+    q = quantizers()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        stored = q.quantize_per_tensor.default(x, 0.1, 0, -128, 127, torch.int8)
+        return q.dequantize_per_tensor.default(stored, 0.1, 0, -128, 127, torch.int8)
+
+    gm = traced(f, x)
+    assert [known_wrong.reason(node) for node in fx_utils.operators(gm)] == ["", ""]
+
+
+def test_stored_integers_and_lone_quantizations_stay_in_pytorch() -> None:
+    q = quantizers()
+    stored = torch.zeros(3, dtype=torch.int8)
+    dequantize = traced(lambda s: q.dequantize_per_tensor.default(s, 0.1, 0, -128, 127, torch.int8), stored)
+    quantize = traced(lambda x: q.quantize_per_tensor.default(x, 0.1, 0, -128, 127, torch.int8) + 1, x)
+    for gm in (dequantize, quantize):
+        assert "pairs" in known_wrong.reason(fx_utils.operators(gm)[0])
+
+
+def test_arguments_by_position_by_name_and_by_default() -> None:
+    gm = traced(lambda x: aten.avg_pool2d(x, [2, 2], [2, 2], [0, 0], True), x)
+    node = node_of(gm, "aten.avg_pool2d")
+    assert known_wrong.argument(node, "ceil_mode") is True
+    assert known_wrong.argument(node, "count_include_pad") is True, "the schema's default"
+    assert known_wrong.argument(node, "no such argument", 3) == 3
+    node.args, node.kwargs = node.args[:2], {"ceil_mode": True}
+    assert known_wrong.argument(node, "ceil_mode") is True
+
+
+def test_packets() -> None:
+    gm = traced(lambda x: x + 1, x)
+    assert packet_of(node_of(gm, "aten.add")) is aten.add
+    assert aten_packets("add", "no_such_operator", "mul") == [aten.add, aten.mul]
