@@ -33,6 +33,8 @@ def unwrap(value: Any) -> Any:
 class _Replacement:
     """What stands on an instance in the place of its function; a copy of the instance gets the original of its own."""
 
+    __wrapped__: Any
+
     def __init__(self, call: Callable[..., Any], original: Any, owner: Any, name: str) -> None:
         functools.update_wrapper(self, original)
         self._call, self._owner, self._name = call, owner, name
