@@ -9,6 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend
+from ov_backend.conversion.model import same_shape
 from ov_backend.fx_utils import graph_module, is_getitem, values_read
 from ov_backend.tensors import TO_OV, TensorSpec
 
@@ -21,7 +22,7 @@ def refused_in_graph(gm: GraphModule) -> dict[str, str]:
     decoder = fx_decoder(gm)
     try:
         model = pytorch_frontend().convert_partially(pytorch_frontend().load(decoder))
-    except RuntimeError:  # the converter fails on operators that it has left unconverted
+    except Exception:  # the converter fails on operators that it has left unconverted; its exceptions have no common base
         return {}
     refused = {op.get_friendly_name().split("/")[0] for op in model.get_ops() if op.get_type_name() in _UNCONVERTED}
     del decoder  # the unconverted operators read the graph through it
@@ -46,13 +47,14 @@ def _converts(node: Node, gm: GraphModule) -> bool:
                 model.inputs[i].get_node().set_partial_shape(ov.PartialShape(list(TensorSpec.of("", value).shape)))
                 model.inputs[i].get_node().set_element_type(TO_OV[value.dtype])
         model.validate_nodes_and_infer_types()
-    except (RuntimeError, KeyError, IndexError):
+        specs = [TensorSpec.of("", value) for value in values_read(node)]
+    except Exception:  # a dtype that OpenVINO does not have, or one of the converter's exceptions, which have no common base
         return False
     finally:
         del decoder  # it must live until the conversion returns
-    values = values_read(node)
-    shapes = [list(output.get_partial_shape()) for output in model.outputs]
-    return not values or sorted(map(str, shapes)) == sorted(str(list(value.shape)) for value in values)
+    if len(specs) != len(model.outputs):
+        return not specs
+    return all(same_shape(port.get_partial_shape(), spec) for port, spec in zip(model.outputs, specs))
 
 
 def _alone(node: Node, gm: GraphModule) -> GraphModule:
@@ -64,7 +66,7 @@ def _alone(node: Node, gm: GraphModule) -> GraphModule:
         inputs[source].meta = dict(source.meta)
     copy = graph.node_copy(node, lambda n: inputs[n])
     copy.meta = dict(node.meta)
-    indices = {user.args[1]: None for user in node.users if is_getitem(user) and user.users}
+    indices = sorted({user.args[1] for user in node.users if is_getitem(user) and user.users})
     results = [graph.call_function(operator.getitem, (copy, i)) for i in indices] or [copy]
     graph.output(tuple(results))
     return graph_module(gm, graph)

@@ -42,7 +42,7 @@ def load(files: Mapping[str, bytes]) -> WeightlessModel:
         returns = tuple((kind, i) for kind, i in description["returns"])
         graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]))
         _check(graph)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ConversionError(f"the stored graph cannot be read: {error}") from error
     return graph
 
