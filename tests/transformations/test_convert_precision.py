@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
 import psutil
 import pytest
 import torch
@@ -102,9 +105,7 @@ def test_nothing_is_left_in_the_folder(strict: Strict, tmp_path: Path) -> None:
     assert not list(settings.cache_folder.rglob("weights-*"))
 
 
-def test_a_folder_that_cannot_be_used_costs_memory_only(
-    strict: Strict, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_used_costs_memory_only(strict: Strict, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").write_text("a file")
     with caplog.at_level(logging.WARNING):
         buffer = WeightBuffer(torch.float32, [torch.ones(1000, dtype=torch.float16)], tmp_path / "taken")
@@ -178,3 +179,33 @@ def test_memory_holds_no_third_copy(strict: Strict) -> None:
     grown, compiles = alone(_grown, strict(precision="bf16"))
     assert compiles == 1
     assert 0.9 < grown < 1.9
+
+
+def half_model() -> ov.Model:
+    x = ops.parameter([2, 3], np.float16)
+    weight = ops.constant(np.arange(6, dtype=np.float16).reshape(3, 2))
+    product = ops.matmul(x, weight, False, False)
+    total = ops.add(product, ops.convert(ops.constant(np.int32(1)), "f16"))
+    return ov.Model([total, ops.convert(total, "f32")], [x])
+
+
+@pytest.mark.parametrize("target", [torch.float32, torch.bfloat16], ids=str)
+def test_inputs_and_results_keep_their_types(target: torch.dtype) -> None:
+    model = half_model()
+    convert_precision.convert_precision(model, torch.float16, target)
+    assert [port.get_element_type() for port in (*model.inputs, *model.outputs)] == [ov.Type.f16, ov.Type.f16, ov.Type.f32]
+    (product,) = (op for op in model.get_ordered_ops() if op.get_type_name() == "MatMul")
+    assert product.get_element_type() == (ov.Type.f32 if target is torch.float32 else ov.Type.bf16)
+    x = np.arange(6, dtype=np.float16).reshape(2, 3)
+    result, wide = ov.compile_model(model, "CPU")([x]).values()
+    np.testing.assert_array_equal(result, (x @ np.arange(6, dtype=np.float16).reshape(3, 2)) + 1)
+    np.testing.assert_array_equal(wide, result.astype(np.float32))
+
+
+def test_an_operator_that_keeps_its_type_is_named() -> None:
+    x = ops.parameter([2, 3], np.float16)
+    uniform = ops.random_uniform(ops.constant(np.array([2, 3])), np.float16(0), np.float16(1), "f16")
+    uniform.set_friendly_name("noise")
+    model = ov.Model([ops.relu(x), ops.convert(ops.relu(ops.convert(uniform, "f32")), "f16")], [x])
+    with pytest.raises(RuntimeError, match=r"noise \(RandomUniform\) stays in torch.float16"):
+        convert_precision.convert_precision(model, torch.float16, torch.float32)

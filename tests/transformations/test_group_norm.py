@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
 import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.transformations.group_norm import decompose_group_norms
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -64,3 +68,30 @@ def test_group_norm_between_convolutions_in_bfloat16(strict: Strict, mean: float
     module = torch.nn.Sequential(first, norm(8, 32), torch.nn.SiLU(), last)
     x = torch.randn(2, 8, 24, 20)
     assert relative_error(engine_for(strict(precision="bf16"), module)(x), module(x)) < tolerance
+
+
+def decomposed(shape: list[int], corrected: bool) -> list[str]:
+    """The operators of a model with one group normalisation after the transformation."""
+    x = ops.parameter(shape, np.float32)
+    weight, bias = (ops.constant(np.ones(8, np.float32)) for _ in range(2))
+    norm = ops.group_normalization(x, weight, bias, 4, 1e-5)
+    norm.set_friendly_name("norm")
+    model = ov.Model([norm], [x])
+    decompose_group_norms(model, corrected)
+    model.validate_nodes_and_infer_types()
+    assert model.get_results()[0].input_value(0).get_node().get_friendly_name() == "norm"
+    return [op.get_type_name() for op in model.get_ordered_ops()]
+
+
+@pytest.mark.parametrize("shape", [[2, 8, 5, 5], [1, 8, 9]], ids=str)
+def test_group_norms_of_pixels_are_decomposed(shape: list[int]) -> None:
+    assert "GroupNormalization" not in decomposed(shape, True)
+
+
+def test_only_the_corrected_form_has_a_mean_of_the_deviations() -> None:
+    assert decomposed([2, 8, 5, 5], True).count("ReduceMean") == decomposed([2, 8, 5, 5], False).count("ReduceMean") + 2
+
+
+@pytest.mark.parametrize("shape", [[2, 8], [2, 8, -1, 5], [-1, 8, 5, 5]], ids=str)
+def test_group_norms_without_pixels_or_with_open_sizes_stay(shape: list[int]) -> None:
+    assert "GroupNormalization" in decomposed(shape, True)
