@@ -1,4 +1,4 @@
-"""Installs OpenVINO into the WebUI's environment if it is not there, and touches nothing else."""
+"""Installs OpenVINO into the WebUI's environment if it is not there; changes nothing else."""
 
 import launch
 

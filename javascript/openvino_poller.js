@@ -1,42 +1,42 @@
 "use strict";
 
-// Asks for the status while somebody looks, and only then.
+// Polls the status while the panel is visible, and only then.
 (function () {
     const BUSY_MS = 300;
     const IDLE_MS = 700;
-    // After a click something may begin at any moment.
-    const STIRRED_MS = 3000;
+    // After a click something may begin at any moment; for this long the status is polled as if something ran.
+    const AFTER_CLICK_MS = 3000;
     const LONGEST_MS = 30000;
-    // An answer that takes longer than this is given up: the server may be gone without saying so.
-    const GIVE_UP_MS = 20000;
+    // A request is aborted after this time: a server that is gone may never answer.
+    const TIMEOUT_MS = 20000;
 
     class Poller {
-        // ask(signal): promise of a snapshot; wanted(): whether anybody looks; show(snapshot); fail(error).
-        constructor({ ask, wanted, show, fail, timers = globalThis }) {
-            Object.assign(this, { ask, wanted, show, fail, timers });
+        // request(signal): promise of a snapshot; isVisible(): whether to poll at all; show(snapshot); fail(error).
+        constructor({ request, isVisible, show, fail, timers = globalThis }) {
+            Object.assign(this, { request, isVisible, show, fail, timers });
             this.timer = null;
-            this.asking = false;
+            this.requesting = false;
             this.failures = 0;
             this.busy = false;
-            this.stirred = -Infinity;
+            this.clickedAt = -Infinity;
         }
 
-        // Somebody may be looking now: ask at once, unless asking already or waiting for a turn.
-        poke() {
-            if (this.asking || this.timer !== null || !this.wanted()) return;
-            this.asked = this.#round();
+        // Start polling if the panel is visible, unless a request or a timer is pending.
+        wake() {
+            if (this.requesting || this.timer !== null || !this.isVisible()) return;
+            this.pending = this.#poll();
         }
 
-        // Something was clicked: for a while, look as often as when something runs.
-        stir() {
-            this.stirred = this.timers.performance.now();
-            this.hurry();
+        // Something was clicked: poll now, and for a while as often as when something runs.
+        clicked() {
+            this.clickedAt = this.timers.performance.now();
+            this.pollNow();
         }
 
-        // Ask now even if it is not time yet: something was done whose effect should be seen.
-        hurry() {
+        // Poll without waiting for the timer: the effect of an action should be seen at once.
+        pollNow() {
             this.#cancel();
-            this.poke();
+            this.wake();
         }
 
         #cancel() {
@@ -44,12 +44,12 @@
             this.timer = null;
         }
 
-        async #round() {
-            this.asking = true;
-            const giveUp = new AbortController();
-            const limit = this.timers.setTimeout(() => giveUp.abort(), GIVE_UP_MS);
+        async #poll() {
+            this.requesting = true;
+            const abort = new AbortController();
+            const timeout = this.timers.setTimeout(() => abort.abort(), TIMEOUT_MS);
             try {
-                const snapshot = await this.ask(giveUp.signal);
+                const snapshot = await this.request(abort.signal);
                 this.failures = 0;
                 this.busy = snapshot.state !== "idle";
                 this.show(snapshot);
@@ -57,21 +57,21 @@
                 this.failures += 1;
                 this.fail(error);
             } finally {
-                this.timers.clearTimeout(limit);
-                this.asking = false;
+                this.timers.clearTimeout(timeout);
+                this.requesting = false;
             }
-            if (!this.wanted()) return;
+            if (!this.isVisible()) return;
             this.timer = this.timers.setTimeout(() => {
                 this.timer = null;
-                this.poke();
+                this.wake();
             }, this.delay());
         }
 
-        // Milliseconds to the next question; twice as long after each failure.
+        // Milliseconds to the next request; twice as long after each failure.
         delay() {
             if (this.failures > 0) return Math.min(LONGEST_MS, IDLE_MS * 2 ** this.failures);
-            const stirred = this.timers.performance.now() - this.stirred < STIRRED_MS;
-            return this.busy || stirred ? BUSY_MS : IDLE_MS;
+            const justClicked = this.timers.performance.now() - this.clickedAt < AFTER_CLICK_MS;
+            return this.busy || justClicked ? BUSY_MS : IDLE_MS;
         }
     }
 

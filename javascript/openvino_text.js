@@ -1,6 +1,6 @@
 "use strict";
 
-// What the panel says, made from a status snapshot: no page, no network.
+// The panel's texts from a status snapshot, without access to the page or the network.
 (function () {
     const BYTE_UNITS = ["B", "KB", "MB", "GB", "TB"];
 
@@ -24,7 +24,7 @@
         return `${Math.round(100 * share)} %`;
     }
 
-    // What a screen reader is told: it changes with the stage, not with every second.
+    // What is running now, or how the last generation ended.
     function headline(snapshot) {
         const { stage, run, job } = snapshot;
         if (stage) return stage.label;
@@ -34,12 +34,13 @@
         return run ? `Done in ${seconds(run.seconds)}` : "Nothing is running";
     }
 
+    // The headline for screen readers: it changes with the stage, not with every step.
     function spoken(snapshot) {
         const { stage, run } = snapshot;
         return !stage && run && run.active ? run.what : headline(snapshot);
     }
 
-    // How far it is, 0 to 1, or null where nobody can know.
+    // The share that is done, 0 to 1, or null where the end is unknown.
     function progress(snapshot) {
         const { stage, run, job } = snapshot;
         if (stage) return stage.stages > 0 && stage.number > 0 ? (stage.number - 0.5) / stage.stages : null;
@@ -59,20 +60,20 @@
         return parts.join(", ");
     }
 
-    const OTHERS = { preparing: "Preparing", other: "Everything else" };
+    const OTHER_LABELS = { preparing: "Preparing", other: "Everything else" };
 
-    // [{name, label, share, text}], largest network first, then preparing and the rest; shares too small to see are left out.
+    // [{name, share, text}], largest network first, then preparing and the rest; shares too small to see are left out.
     function shares(snapshot) {
-        const found = (snapshot.run && snapshot.run.shares) || {};
-        const label = (name) => OTHERS[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name;
-        const rank = (name) => Object.keys(OTHERS).indexOf(name);
-        return Object.entries(found)
+        const shareByName = (snapshot.run && snapshot.run.shares) || {};
+        const label = (name) => OTHER_LABELS[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name;
+        const rank = (name) => Object.keys(OTHER_LABELS).indexOf(name);
+        return Object.entries(shareByName)
             .filter(([, share]) => share >= 0.005)
             .sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x)
-            .map(([name, share]) => ({ name, label: label(name), share, text: `${label(name)} ${percent(share)}` }));
+            .map(([name, share]) => ({ name, share, text: `${label(name)} ${percent(share)}` }));
     }
 
-    function compared(result) {
+    function comparison(result) {
         const { pytorch_seconds: pytorch, openvino_seconds: openvino } = result;
         const verdict =
             openvino < pytorch
@@ -84,16 +85,16 @@
     function jobResult(job) {
         if (!job || job.state === "running") return "";
         if (job.state !== "done") return job.text;
-        if (job.kind === "compare") return compared(job.result);
+        if (job.kind === "compare") return comparison(job.result);
         return job.kind === "precompile" ? `Ready for ${job.result.sizes.join(", ")}.` : "";
     }
 
     function coverage(snapshot) {
         const lines = [];
         for (const network of Object.values(snapshot.networks)) {
-            const left = Object.entries(network.in_pytorch || {});
-            if (left.length > 0) {
-                lines.push(`${network.label}: in PyTorch ${left.map(([name, count]) => `${name} (${count})`).join(", ")}`);
+            const operators = Object.entries(network.in_pytorch || {});
+            if (operators.length > 0) {
+                lines.push(`${network.label}: in PyTorch ${operators.map(([name, count]) => `${name} (${count})`).join(", ")}`);
             } else if (network.calls > 0) {
                 lines.push(`${network.label}: 100 % in OpenVINO`);
             }
@@ -107,29 +108,24 @@
             ...Object.entries(network.fallbacks || {}).map(
                 ([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`,
             ),
-            ...Object.entries(network.corrections || {}).map(([what, count]) => `${network.label}, ${times(count)}: ${what}`),
+            ...Object.entries(network.corrections || {}).map(([reason, count]) => `${network.label}, ${times(count)}: ${reason}`),
         ]);
     }
 
-    function held(snapshot) {
+    // How many compiled networks are in memory, and their bytes.
+    function compiledSummary(snapshot) {
         const count = snapshot.compiled.length;
         const text = `${count} compiled ${count === 1 ? "network" : "networks"}`;
         return snapshot.engine ? `${text}, ${bytes(snapshot.engine.bytes)} of at most ${bytes(snapshot.engine.budget_bytes)}` : text;
     }
 
-    const COLUMNS = [
-        ["Network", (row) => row.label],
-        ["Size", (row) => row.size],
-        ["Batch", (row) => String(row.batch)],
-        ["Device", (row) => row.device],
-        ["Precision", (row) => row.precision],
-        ["Memory", (row) => bytes(row.bytes)],
-        ["Compiled in", (row) => seconds(row.compile_seconds)],
-        ["Calls", (row) => String(row.calls)],
-        ["Found again", (row) => String(row.hits)],
-    ];
+    // The cells of a compiled network's row, in the order of COLUMNS in ov_backend/ui/status_html.py.
+    function cells(row) {
+        const { label, size, device, precision } = row;
+        return [label, size, String(row.batch), device, precision, bytes(row.bytes), seconds(row.compile_seconds), String(row.calls), String(row.hits)];
+    }
 
-    function cache(info) {
+    function cacheSummary(info) {
         if (!info.kept) return "Nothing is kept on disk.";
         const graphs = info.entries === 1 ? "1 prepared graph" : `${info.entries} prepared graphs`;
         return `${graphs} on disk, ${bytes(info.bytes)} of at most ${bytes(info.max_bytes)}`;
@@ -148,6 +144,6 @@
     }
 
     globalThis.OpenVINOText = {
-        bytes, cache, COLUMNS, coverage, fallbacks, headline, held, jobResult, parseSizes, percent, progress, seconds, shares, spoken, timing,
+        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, parseSizes, progress, seconds, shares, spoken, timing,
     };
 })();

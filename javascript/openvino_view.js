@@ -1,8 +1,10 @@
 "use strict";
 
-// Loaded last, by its name. Puts the status into the panels of a page and answers their buttons. All text from the server is set as text, never as HTML.
+// Shows the status in the panels of a page and handles their buttons. The WebUI loads scripts by their names, so this one
+// after those it uses. Text from the server is set as text, never as HTML.
 (function () {
     const ROOT = ".openvino-view";
+    // How often a panel is checked for having become visible.
     const CHECK_MS = 300;
 
     const part = (root, name) => root.querySelector(`[data-openvino="${name}"]`);
@@ -12,17 +14,17 @@
     }
 
     function element(tag, text, className) {
-        const made = document.createElement(tag);
-        if (text) made.textContent = text;
-        if (className) made.className = className;
-        return made;
+        const created = document.createElement(tag);
+        if (text) created.textContent = text;
+        if (className) created.className = className;
+        return created;
     }
 
-    // Rebuilt only when its content changes, so that a reader's place and a selection stay.
-    function fill(parent, key, make) {
+    // Replace the children only when the key changes, so that a screen reader keeps its place and a selection stays.
+    function fill(parent, key, createChildren) {
         if (parent.dataset.openvinoKey === key) return;
         parent.dataset.openvinoKey = key;
-        parent.replaceChildren(...make());
+        parent.replaceChildren(...createChildren());
     }
 
     function renderProgress(root, snapshot) {
@@ -57,12 +59,12 @@
     function renderTable(root, snapshot) {
         const rows = snapshot.compiled;
         part(root, "networks").hidden = rows.length === 0;
-        setText(part(root, "networks-summary"), OpenVINOText.held(snapshot));
+        setText(part(root, "networks-summary"), OpenVINOText.compiledSummary(snapshot));
         fill(part(root, "rows"), JSON.stringify(rows), () =>
             rows.map((row) => {
                 const line = element("tr");
-                OpenVINOText.COLUMNS.forEach(([, text], i) => {
-                    const cell = element(i === 0 ? "th" : "td", text(row));
+                OpenVINOText.cells(row).forEach((text, i) => {
+                    const cell = element(i === 0 ? "th" : "td", text);
                     if (i === 0) cell.scope = "row";
                     line.append(cell);
                 });
@@ -86,7 +88,7 @@
 
     function render(root, snapshot) {
         root.dataset.openvinoState = snapshot.state;
-        explain(root);
+        setTooltips(root);
         setText(part(root, "headline"), OpenVINOText.headline(snapshot));
         setText(part(root, "spoken"), OpenVINOText.spoken(snapshot));
         setText(part(root, "timing"), OpenVINOText.timing(snapshot));
@@ -102,8 +104,8 @@
     const roots = () => [...document.querySelectorAll(ROOT)];
     const shown = (root) => root.getClientRects().length > 0;
 
-    function say(sentence) {
-        for (const root of roots()) setText(part(root, "alert"), sentence);
+    function showAlert(message) {
+        for (const root of roots()) setText(part(root, "alert"), message);
     }
 
     async function request(path, options = {}) {
@@ -120,27 +122,27 @@
 
     async function showCache() {
         const info = await request("cache");
-        for (const root of roots()) setText(part(root, "cache"), OpenVINOText.cache(info));
+        for (const root of roots()) setText(part(root, "cache"), OpenVINOText.cacheSummary(info));
     }
 
     const control = (root, field) => document.getElementById(root.id.replace(/view$/, field));
     const tips = (root) => Object.entries(JSON.parse(root.dataset.openvinoTips));
 
-    // Gradio gives its controls no tooltips, and loses them when it draws a control again.
-    function explain(root) {
+    // Gradio's controls have no tooltips, and lose ours when Gradio draws a control again.
+    function setTooltips(root) {
         for (const [field, tip] of tips(root)) {
-            const found = control(root, field);
-            if (found && found.title !== tip) found.title = tip;
+            const widget = control(root, field);
+            if (widget && widget.title !== tip) widget.title = tip;
         }
     }
 
-    // What the controls of a panel show now, by field.
+    // The values that the controls of a panel show now, by field.
     function choices(root) {
         const input = (field) => control(root, field)?.querySelector("input, textarea");
-        const found = tips(root).map(([field]) => [field, input(field)]);
+        const inputs = tips(root).map(([field]) => [field, input(field)]);
         const value = (input) =>
             input.type === "checkbox" ? input.checked : input.type === "number" ? Number(input.value) : input.value;
-        return Object.fromEntries(found.filter(([, input]) => input).map(([field, input]) => [field, value(input)]));
+        return Object.fromEntries(inputs.filter(([, input]) => input).map(([field, input]) => [field, value(input)]));
     }
 
     const ACTIONS = {
@@ -153,45 +155,45 @@
         interrupt: () => post("interrupt", {}),
         async clear() {
             const info = await request("cache");
-            if (!globalThis.confirm(`Remove what is kept? ${OpenVINOText.cache(info)}. It is made anew when needed.`)) return;
+            if (!globalThis.confirm(`Remove the prepared graphs? ${OpenVINOText.cacheSummary(info)}. They are prepared again when needed.`)) return;
             const { removed } = await request("cache", { method: "DELETE" });
-            say(removed === 1 ? "1 graph removed." : `${removed} graphs removed.`);
+            showAlert(removed === 1 ? "1 graph removed." : `${removed} graphs removed.`);
         },
     };
 
     function start() {
         let state = "";
         const poller = new OpenVINOPoller({
-            ask: (signal) => request("status", { signal }),
-            wanted: () => !document.hidden && roots().some(shown),
+            request: (signal) => request("status", { signal }),
+            isVisible: () => !document.hidden && roots().some(shown),
             show(snapshot) {
-                if (snapshot.state === "idle" && state !== "idle") showCache().catch((error) => say(error.message));
-                if (state === "lost") say("");
+                if (snapshot.state === "idle" && state !== "idle") showCache().catch((error) => showAlert(error.message));
+                if (state === "lost") showAlert("");
                 state = snapshot.state;
                 for (const root of roots().filter(shown)) render(root, snapshot);
             },
             fail(error) {
                 state = "lost";
-                say(`The status cannot be read: ${error.message}`);
+                showAlert(`The status cannot be read: ${error.message}`);
             },
         });
 
-        document.addEventListener("click", () => poller.stir());
+        document.addEventListener("click", () => poller.clicked());
         document.addEventListener("click", async (event) => {
             const button = event.target instanceof Element ? event.target.closest("button[data-openvino-action]") : null;
             if (!button || button.disabled) return;
-            say("");
+            showAlert("");
             try {
                 await ACTIONS[button.dataset.openvinoAction](button.closest(ROOT));
             } catch (error) {
-                say(error.message);
+                showAlert(error.message);
             }
             state = "";
-            poller.hurry();
+            poller.pollNow();
         });
-        document.addEventListener("visibilitychange", () => poller.poke());
-        setInterval(() => poller.poke(), CHECK_MS);
-        poller.poke();
+        document.addEventListener("visibilitychange", () => poller.wake());
+        setInterval(() => poller.wake(), CHECK_MS);
+        poller.wake();
     }
 
     globalThis.OpenVINOPanel = { render, request, start };

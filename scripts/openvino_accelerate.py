@@ -1,8 +1,9 @@
-"""The extension's one script: "Accelerate with OpenVINO" in the dropdown, and its companion that is always on.
+"""The extension's script, "Accelerate with OpenVINO" in the dropdown, and its companion that is always on.
 
-Everything is in the package ov_backend; here is only what the WebUI calls.
+The WebUI calls these classes; the package ov_backend does the work.
 """
 
+import html
 import logging
 
 import gradio as gr
@@ -14,10 +15,10 @@ TITLE = "Accelerate with OpenVINO"
 PROBLEM = ""
 try:
     from ov_backend.ui.panel import build_panel, paste_fields
-    from ov_backend.webui import callbacks as host
+    from ov_backend.webui import callbacks
 
-    host.register()
-except Exception as error:  # whatever is broken, the script stays in the list and says so
+    callbacks.register()
+except Exception as error:  # whatever is broken, the script stays in the list and reports it
     log.exception("The OpenVINO extension could not be loaded")
     PROBLEM = (
         f"OpenVINO cannot be used: {error}. Install it into the WebUI's environment with: pip install openvino;"
@@ -26,37 +27,37 @@ except Exception as error:  # whatever is broken, the script stays in the list a
 
 
 class Script(scripts.Script):
-    """The script in the dropdown: generates with the WebUI's own pipeline, its networks in OpenVINO."""
+    """The script in the dropdown: the WebUI's own pipeline generates, with its networks in OpenVINO."""
 
     def title(self):
         """The name in the dropdown."""
         return TITLE
 
     def show(self, is_img2img):
-        """In txt2img and img2img."""
+        """Shown in txt2img and img2img."""
         return True
 
     def ui(self, is_img2img):
-        """The panel."""
+        """Build the panel."""
         if PROBLEM:
-            gr.HTML(f"<p class='openvino-note'>{PROBLEM}</p>")
+            gr.HTML(f"<p class='openvino-note'>{html.escape(PROBLEM)}</p>")
             return []
-        components = build_panel("img2img" if is_img2img else "txt2img", host.defaults())
+        components = build_panel("img2img" if is_img2img else "txt2img", callbacks.defaults())
         self.infotext_fields = paste_fields(components)
         return components
 
     def run(self, p, *args):
-        """Generate; in PyTorch and with a sentence wherever OpenVINO cannot be used."""
+        """Generate; where OpenVINO cannot be used, in PyTorch and with a message."""
         if PROBLEM:
             log.warning(PROBLEM)
             processed = processing.process_images(p)
             processed.comments += PROBLEM + "\n"
             return processed
-        return host.run(self, p, args)
+        return callbacks.run(self, p, args)
 
 
 class Companion(scripts.Script):
-    """Always there, without controls: accelerates every generation where the settings ask for it."""
+    """Runs in every generation, without controls; accelerates it if the settings ask for that."""
 
     create_group = False
 
@@ -65,15 +66,15 @@ class Companion(scripts.Script):
         return f"{TITLE} (every generation)"
 
     def show(self, is_img2img):
-        """Never seen."""
+        """Runs without being selected."""
         return scripts.AlwaysVisible
 
     def before_process(self, p, *args):
-        """The first call of a generation."""
+        """A generation begins; the first call in it."""
         if not PROBLEM:
-            host.before_process(p)
+            callbacks.before_process(p)
 
     def process_before_every_sampling(self, p, *args, **kwargs):
-        """By now all extensions have put in place what they want."""
+        """Sampling begins; all extensions have patched what they need."""
         if not PROBLEM:
-            host.before_sampling()
+            callbacks.before_sampling()

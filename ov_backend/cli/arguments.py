@@ -1,22 +1,65 @@
-"""What the commands have in common: how one is added, sizes, and JSON."""
+"""What the commands share: how one is added, common options, sizes, and JSON."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import parse_size
+from ov_backend.settings import PRECISIONS, Settings
+
+#: Help of an argument that names a checkpoint.
+CHECKPOINT_HELP = "a Stable Diffusion 1, 2 or XL .safetensors file"
 
 
-def add_command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-    """A subcommand with ``--json``; its function takes the options and returns the exit code."""
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, *, with_json: bool = True
+) -> argparse.ArgumentParser:
+    """Add a subcommand; ``run`` takes the options and returns the exit code."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    if with_json:
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(run=run)
     return parser
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device`` and ``--precision``."""
+    parser.add_argument("--device", help="an OpenVINO device, default CPU; see the command devices")
+    precisions = ", ".join(PRECISIONS)
+    parser.add_argument("--precision", default="auto", help=f"one of {precisions}; auto (default) is the device's own choice")
+
+
+def add_cache_dir(parser: argparse.ArgumentParser) -> None:
+    """Add ``--cache-dir``."""
+    parser.add_argument("--cache-dir", metavar="FOLDER", help="folder of the captured graphs, default: the user's cache folder")
+
+
+def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
+    """The settings for ``--device``, ``--precision`` and ``--cache-dir``.
+
+    Raises:
+        SettingsError: a value cannot be used.
+    """
+    device = {"device": options.device} if options.device is not None else {}
+    return Settings(precision=options.precision, cache_dir=options.cache_dir, **device, **more)
+
+
+@contextlib.contextmanager
+def demo_packages(subject: str) -> Iterator[None]:
+    """In this block, a missing package is reported together with what installs it.
+
+    Raises:
+        OVBackendError: an import failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise OVBackendError(f"{subject} needs more packages ({error}): pip install 'ov-backend[demo]'") from error
 
 
 def print_json(value: Any) -> None:
@@ -28,7 +71,7 @@ def size(text: str) -> tuple[int, int]:
     """Read ``512x768`` or ``512``, width first.
 
     Raises:
-        ArgumentTypeError: it is no size of a picture; the message says what would do.
+        ArgumentTypeError: it is no size of a picture; the message says what is expected.
     """
     try:
         return parse_size(text)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ov_backend.cli.arguments import add_command, print_json
+from ov_backend.cli.arguments import add_cache_dir, add_command, print_json
 from ov_backend.settings import Settings
 
 
 def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     parser = add_command(commands, "cache", run, "Look at the captured graphs on disk, check them, or remove them.")
-    parser.add_argument("action", choices=("info", "list", "verify", "clear"))
-    parser.add_argument("--cache-dir", metavar="FOLDER", help="another folder than the default one")
+    what = "info: how many and how large; list: each of them; verify: look for damage; clear: remove all"
+    parser.add_argument("action", choices=("info", "list", "verify", "clear"), help=what)
+    add_cache_dir(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do what was asked for; the exit code is 1 where an entry is damaged."""
+    """Show, check or remove the graphs; the exit code is 1 where a graph is damaged."""
     from ov_backend.compiler import open_store
 
     store = open_store(Settings(cache_dir=options.cache_dir))
@@ -28,15 +29,16 @@ def run(options: argparse.Namespace) -> int:
         )
         return 0
     entries: list[dict[str, Any]] = [{"key": e.key, "bytes": e.bytes, "used": e.used} for e in store.entries()]
-    bad = store.verify() if options.action == "verify" else {}
+    damaged = store.verify() if options.action == "verify" else {}
     info = {"folder": str(store.folder), "graphs": len(entries), "bytes": store.bytes, "bound": store.max_bytes}
     if options.json:
-        print_json({**info, **({"entries": entries} if options.action == "list" else {}), **({"damaged": bad} if bad else {})})
+        listed = {"entries": entries} if options.action == "list" else {}
+        print_json({**info, **listed, **({"damaged": damaged} if damaged else {})})
     elif options.action == "list":
         for entry in entries:
             print(f"{entry['key']}  {entry['bytes'] / 1e6:8.2f} MB")
     else:
         print(f"{len(entries)} graphs, {store.bytes / 1e6:.1f} of at most {store.max_bytes / 1e6:.0f} MB, in {store.folder}")
-        for key, reason in bad.items():
+        for key, reason in damaged.items():
             print(f"{key} is damaged: {reason}")
-    return 1 if bad else 0
+    return 1 if damaged else 0

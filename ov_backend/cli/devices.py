@@ -1,4 +1,4 @@
-"""``python -m ov_backend devices``: what OpenVINO finds on this machine."""
+"""``python -m ov_backend devices``: the devices that OpenVINO finds on this machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def run(options: argparse.Namespace) -> int:
     """List the devices; the exit code is 0."""
     from ov_backend.devices import list_devices
 
-    found = [device.as_dict() for device in list_devices()]
+    devices = [device.as_dict() for device in list_devices()]
     if options.json:
-        print_json(found)
-    for device in [] if options.json else found:
-        others = ", ".join(device["precisions"])
-        print(f"{device['name']:8}{device['full_name']} ({others}; by default {device['default_precision']})")
+        print_json(devices)
+        return 0
+    for device in devices:
+        precisions = ", ".join(device["precisions"])
+        print(f"{device['name']:8}{device['full_name']} ({precisions}; by default {device['default_precision']})")
     return 0

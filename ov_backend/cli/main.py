@@ -20,7 +20,7 @@ _COMMANDS = (demo, devices, cache, precompile, serve, report)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one sentence."""
+    """A parser that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")

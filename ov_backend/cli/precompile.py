@@ -1,9 +1,8 @@
-"""``python -m ov_backend precompile``: a checkpoint's graphs are put on disk before a picture is wanted of them."""
+"""``python -m ov_backend precompile``: capture and compile a checkpoint's networks before the first picture."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ov_backend.cli.arguments import size
-from ov_backend.errors import OVBackendError
+from ov_backend.cli.arguments import (
+    CHECKPOINT_HELP,
+    add_cache_dir,
+    add_command,
+    add_device_options,
+    demo_packages,
+    print_json,
+    settings_of,
+    size,
+)
 from ov_backend.pipelines.sizes import MAX_BATCH
-from ov_backend.settings import BLOB_CACHES, PRECISIONS, Settings
+from ov_backend.settings import BLOB_CACHES
 
 if TYPE_CHECKING:
     from ov_backend.pipelines.accelerate import Accelerated
@@ -26,58 +33,50 @@ _COUNTS = ("captures", "graph_hits", "compiles", "blob_hits")
 def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Capture, convert and compile a checkpoint's networks for sizes before they are needed; their graphs stay on disk."
-    parser = commands.add_parser("precompile", help=text, description=text)
-    parser.set_defaults(run=run)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a Stable Diffusion 1, 2 or XL .safetensors file")
-    parser.add_argument("--sizes", type=sizes, metavar="WxH,...", help="pixels, default: what the checkpoint was made for")
+    parser = add_command(commands, "precompile", run, text)
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT_HELP)
+    parser.add_argument("--sizes", type=sizes, metavar="WxH,...", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--batch", type=batches, default=[1], metavar="N,...", help="pictures at once, default 1")
-    parser.add_argument("--guidance", type=float, default=7.0, help="guidance scale, default 7; 1 is none and another graph")
-    parser.add_argument("--device", help="an OpenVINO device, default CPU; see the command devices")
-    parser.add_argument("--precision", default="auto", help=f"one of {', '.join(PRECISIONS)}")
-    parser.add_argument("--cache-dir", metavar="FOLDER", help="where captured graphs are kept")
-    words = "keep what the device made of the weights too: auto (where compiling is slow), on or off"
-    parser.add_argument("--blob-cache", default="auto", choices=BLOB_CACHES, help=words)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    what = "guidance scale, default 7; 1 is no guidance, which needs other graphs"
+    parser.add_argument("--guidance", type=float, default=7.0, help=what)
+    add_device_options(parser)
+    add_cache_dir(parser)
+    what = "keep compiled networks on disk too: auto (where compiling is slow), on or off"
+    parser.add_argument("--blob-cache", default="auto", choices=BLOB_CACHES, help=what)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make everything ready; the exit code is 0, or 1 where a network stays in PyTorch."""
-    device = {"device": options.device} if options.device is not None else {}
-    settings = Settings(precision=options.precision, cache_dir=options.cache_dir, blob_cache=options.blob_cache, **device)
+    """Prepare every size and batch; the exit code is 0, or 1 where a network stays in PyTorch."""
+    settings = settings_of(options, blob_cache=options.blob_cache)
     from ov_backend import devices
 
     devices.check(settings)  # before a checkpoint of gigabytes is read
-    try:
+    with demo_packages("Reading a checkpoint"):
         from ov_backend.checkpoint import load_pipeline
-        from ov_backend.pipelines import accelerate
+        from ov_backend.pipelines.accelerate import accelerate
         from ov_backend.pipelines.sizes import own_size
-    except ImportError as error:
-        raise OVBackendError(f"Reading a checkpoint needs more packages ({error}): pip install 'ov-backend[demo]'") from error
     pipe = load_pipeline(options.checkpoint)
     pipe.set_progress_bar_config(disable=True)
-    wanted = options.sizes or [own_size(pipe)]
 
-    def say(text: str) -> None:
-        stream = sys.stderr if options.json else sys.stdout
-        stream.write(f"{text}\n")
-        stream.flush()
+    def report(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
     with accelerate(pipe, settings) as accelerated:
-        made = prepare(accelerated, wanted, options.batch, {"guidance_scale": options.guidance}, say)
+        arguments = {"guidance_scale": options.guidance}
+        prepared = prepare(accelerated, options.sizes or [own_size(pipe)], options.batch, arguments, report)
         store = accelerated.engine.store
         fallbacks = {name: values["fallbacks"] for name, values in accelerated.stats().items() if values["fallbacks"]}
     folder = str(store.folder) if store is not None else None
     if options.json:
-        result = {"folder": folder, "ready": [asdict(each) for each in made], "fallbacks": fallbacks}
-        sys.stdout.write(json.dumps(result, indent=2) + "\n")
+        print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
     else:
-        say(f"The graphs are in {folder}." if folder else "The graphs are not kept: caching is switched off.")
+        report(f"The graphs are in {folder}." if folder else "The graphs are not kept: caching is switched off.")
     return 1 if fallbacks else 0
 
 
 @dataclass(frozen=True)
-class Made:
-    """One size that is ready: what was made for it, over all networks."""
+class Prepared:
+    """One size and batch that is ready, with the counts over all networks."""
 
     width: int
     height: int
@@ -89,32 +88,32 @@ class Made:
     blob_hits: int
 
     def __str__(self) -> str:
-        made = f"{self.captures} captured, {self.graph_hits} found on disk, {self.compiles} compiled"
-        more = f", {self.blob_hits} compiled before" if self.blob_hits else ""
-        return f"{self.width}x{self.height}, {self.batch} at once: ready after {self.seconds:.1f} s ({made}{more})"
+        counts = f"{self.captures} captured, {self.graph_hits} found on disk, {self.compiles} compiled"
+        counts += f", {self.blob_hits} compiled before" if self.blob_hits else ""
+        return f"{self.width}x{self.height}, {self.batch} at once: ready after {self.seconds:.1f} s ({counts})"
 
 
 def prepare(
     accelerated: Accelerated,
-    wanted: Sequence[tuple[int, int]],
-    batch: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
+    batches: Sequence[int],
     arguments: Mapping[str, Any],
-    say: Callable[[str], None],
-) -> list[Made]:
-    """Make every size and batch ready; ``say`` is told of each, and of a network that stays in PyTorch."""
-    made: list[Made] = []
+    report: Callable[[str], None],
+) -> list[Prepared]:
+    """Prepare the networks for every size and batch, and report each that is ready."""
+    prepared: list[Prepared] = []
     before = _counts(accelerated)
     start = time.perf_counter()
 
     def done(size: Size) -> None:
         nonlocal before, start
         now, end = _counts(accelerated), time.perf_counter()
-        made.append(Made(*size, end - start, *(now[name] - before[name] for name in _COUNTS)))
+        prepared.append(Prepared(*size, end - start, *(now[name] - before[name] for name in _COUNTS)))
         before, start = now, end
-        say(str(made[-1]))
+        report(str(prepared[-1]))
 
-    accelerated.precompile(wanted, batch, arguments=arguments, done=done)
-    return made
+    accelerated.precompile(sizes, batches, arguments=arguments, done=done)
+    return prepared
 
 
 def _counts(accelerated: Accelerated) -> dict[str, int]:
@@ -126,7 +125,7 @@ def sizes(text: str) -> list[tuple[int, int]]:
     """Read ``512x768,512`` (width first).
 
     Raises:
-        ArgumentTypeError: one of them is no size that can be made; the message says which and what would do.
+        ArgumentTypeError: one of them is no size of a picture; the message says which, and what is expected.
     """
     return [size(each) for each in text.split(",")]
 
@@ -137,9 +136,9 @@ def batches(text: str) -> list[int]:
     Raises:
         ArgumentTypeError: one of them is no number of pictures.
     """
-    found = []
+    numbers = []
     for each in text.split(","):
         if not each.strip().isdecimal() or not 1 <= int(each) <= MAX_BATCH:
             raise argparse.ArgumentTypeError(f"{each!r} is no batch; give whole numbers from 1 to {MAX_BATCH}, as 1,2")
-        found.append(int(each))
-    return found
+        numbers.append(int(each))
+    return numbers

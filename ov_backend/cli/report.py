@@ -1,4 +1,4 @@
-"""``python -m ov_backend report``: what of a checkpoint's networks, or of anybody's module, runs in OpenVINO."""
+"""``python -m ov_backend report``: how much of a checkpoint's networks, or of any module, runs in OpenVINO."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Report how much of a checkpoint's networks, or of a module, runs in OpenVINO."
     parser = add_command(commands, "report", run, text)
-    what = "a checkpoint file, or module:callable that returns (model, inputs); inputs are a tuple, or a dict of keywords"
+    what = "a checkpoint file, or module:callable that returns (model, inputs), inputs being a tuple or a dict of keywords"
     parser.add_argument("target", metavar="CHECKPOINT|module:callable", help=what)
     parser.add_argument("--size", type=int, default=512, help="width and height of a checkpoint's picture, default 512")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the partitions into this file")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the partitions into this file")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the report; the exit code is 0."""
+    """Print the report; the exit code is 0."""
     report = of_target(options.target, options.size)
     sys.stdout.write((report.json() if options.json else report.text()) + "\n")
     if options.svg is not None:
@@ -53,31 +53,31 @@ def of_target(target: str, size: int = 512) -> Report:
     if not colon:
         raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
     try:
-        make: Callable[[], Any] = getattr(importlib.import_module(name), attribute)
+        function: Callable[[], Any] = getattr(importlib.import_module(name), attribute)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"{target!r} cannot be imported ({error}); give module:callable.") from error
-    if not callable(make):
-        raise SettingsError(f"{target!r} is {make!r}, which cannot be called; give module:callable.")
-    made = make()
-    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (tuple, list, dict)):
-        raise SettingsError(f"{target!r} returned {type(made).__name__}; module:callable must return (model, inputs).")
-    model, inputs = made
+    if not callable(function):
+        raise SettingsError(f"{target!r} is {function!r}, which cannot be called; give module:callable.")
+    returned = function()
+    if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], (tuple, list, dict)):
+        raise SettingsError(f"{target!r} returned {type(returned).__name__}; module:callable must return (model, inputs).")
+    model, inputs = returned
     return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
 
 
 def of_checkpoint(path: Path, size: int) -> Report:
-    """The report on every network of a checkpoint, for one picture of ``size`` pixels with and without its prompt."""
+    """The report on every network of a checkpoint, for a picture of ``size`` x ``size`` pixels with guidance."""
     from ov_backend.checkpoint import load_pipeline
     from ov_backend.pipelines.accelerate import networks_of
     from ov_backend.report.coverage import Report, of_module
 
     pipe = load_pipeline(path)
-    found = []
+    parts = []
     with torch.no_grad():
         for role, module in networks_of(pipe).items():
             inputs = _INPUTS[role.rstrip("_23")](pipe, module, size)
-            found.append(of_module(role, module, settings=Settings(), **inputs))
-    return Report(tuple(found))
+            parts.append(of_module(role, module, settings=Settings(), **inputs))
+    return Report(tuple(parts))
 
 
 def _unet(pipe: Any, module: Any, size: int) -> dict[str, Any]:
@@ -112,4 +112,3 @@ _INPUTS: dict[str, Callable[[Any, Any, int], dict[str, Any]]] = {
     "vae_decode": _decode,
     "text_encoder": _text,
 }
-

@@ -1,1 +1,1 @@
-"""The demo and the page that need no WebUI."""
+"""The demo and the web page that need no WebUI."""

@@ -1,4 +1,4 @@
-"""The main job: a checkpoint file becomes the same picture twice, by PyTorch and by OpenVINO, held against each other."""
+"""The demo: one picture of a checkpoint file by PyTorch and by OpenVINO, with the difference and the seconds of both."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import check_size, own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
+from ov_backend.ui.snapshot import PREPARATION
 
 log = logging.getLogger(__name__)
 
-#: The project's own trained checkpoint.
+#: The project's own trained checkpoint; an installed package has none.
 TRAINED = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd.safetensors"
 SAMPLERS = {
     "dpmpp-2m": "DPMSolverMultistepScheduler",
@@ -37,15 +38,14 @@ SAMPLERS = {
     "ddim": "DDIMScheduler",
     "unipc": "UniPCMultistepScheduler",
 }
-PREPARATION = ("load", "capture", "convert", "bind", "compile")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. ``size`` is (width, height) in pixels, None: what the checkpoint was made for.
+    """What to generate. ``size`` is (width, height) in pixels; None is the size that the checkpoint was trained for.
 
     Raises:
-        SettingsError: a value cannot be used; the message says what would do.
+        SettingsError: a value cannot be used; the message says what is expected.
     """
 
     prompt: str
@@ -60,13 +60,11 @@ class Request:
     out: Path = Path("demo.png")
 
     def __post_init__(self) -> None:
-        """Check what can be known before anything is loaded."""
+        """Check what can be checked before anything is loaded."""
         if not 1 <= self.steps <= 1000:
             raise SettingsError(f"--steps is {self.steps}; it must be a whole number from 1 to 1000, 20 for example.")
         if not 0 <= self.seed < 1 << 63:
             raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
-        if self.random and self.checkpoint is not None:
-            raise SettingsError("--random and --checkpoint exclude each other; give one of them.")
         if self.size is not None:
             check_size(*self.size)
         _check_writable(self.out)
@@ -74,7 +72,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall clock of one generation, without what was prepared once."""
+    """Wall-clock seconds of one generation, without the preparation of networks; ``step`` is the median step."""
 
     text: float
     step: float
@@ -84,7 +82,14 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Result:
-    """Both pictures, [height, width, 3] uint8, and everything measured. ``prepared``: seconds by stage, done once."""
+    """Both pictures, [height, width, 3] uint8, and the measurements.
+
+    Attributes:
+        prepared: seconds of preparation by stage, spent once.
+        speedup: PyTorch's seconds divided by OpenVINO's.
+        difference: "largest" and "mean" absolute difference of the pictures, 0 to 255.
+        fallbacks: by network, how often PyTorch answered for which reason.
+    """
 
     checkpoint: str
     size: tuple[int, int]
@@ -102,7 +107,7 @@ class Result:
     pictures: tuple[np.ndarray, np.ndarray]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, for JSON."""
+        """For JSON, without the pictures."""
         fields = {name: value for name, value in vars(self).items() if name not in ("pictures", "pytorch", "openvino")}
         return {**fields, "pytorch": asdict(self.pytorch), "openvino": asdict(self.openvino)}
 
@@ -113,10 +118,10 @@ def run(request: Request, settings: Settings) -> Result:
     Raises:
         CheckpointError: the file is no checkpoint that can be read.
         DeviceError: the device is not there, or cannot compute in that precision.
-        SettingsError: the sheet cannot be written.
+        SettingsError: the request has both a checkpoint and random weights, or the sheet cannot be written.
     """
     devices.check(settings)
-    path = checkpoint_file(request)
+    path = checkpoint_file(request.checkpoint, request.random)
     pipe = load_pipeline(path)
     _use_sampler(pipe, request.sampler)
     size = request.size or own_size(pipe)
@@ -149,23 +154,33 @@ def run(request: Request, settings: Settings) -> Result:
     )
 
 
-def checkpoint_file(request: Request) -> Path:
-    """The user's checkpoint, the project's own, or a seeded random one, which is written to the cache folder first."""
-    if request.checkpoint is not None:
-        return request.checkpoint
-    if TRAINED.is_file() and not request.random:
+def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:
+    """The user's checkpoint, the project's own, or a seeded random one, which is first written to the cache folder.
+
+    Raises:
+        SettingsError: both a checkpoint and a random one are asked for.
+    """
+    if checkpoint is not None and random:
+        raise SettingsError("--random and --checkpoint exclude each other; give one of them.")
+    if checkpoint is not None:
+        return checkpoint
+    if TRAINED.is_file() and not random:
         return TRAINED
     return write_random_checkpoint(Settings(cache_dir=None).cache_folder.parent / "checkpoints" / "random-0.safetensors")
 
 
 class _Generation:
-    """One picture, with a progress bar and a clock."""
+    """Generates and times one picture, with a progress bar."""
 
     def __init__(self, pipe: Any, request: Request, size: tuple[int, int]) -> None:
         self._pipe, self._request, self._size = pipe, request, size
 
     def run(self, label: str, accelerated: Accelerated | None = None) -> tuple[np.ndarray, Seconds]:
-        """The picture, [height, width, 3] uint8, and how long its parts took, without what is prepared once."""
+        """Generate in PyTorch, or with ``accelerated`` networks, which are warmed up first.
+
+        Returns:
+            the picture, [height, width, 3] uint8, and the seconds of its parts.
+        """
         from tqdm import tqdm
 
         with tqdm(total=self._request.steps, desc=f"{label:8}", unit="step") as bar:
@@ -200,8 +215,9 @@ class _Generation:
                 output_type="np",
             ).images
         marks.append(time.perf_counter())
-        text, *each, vae = (after - before for before, after in itertools.pairwise(marks))
-        seconds = Seconds(text, statistics.median(each[1:] or each), vae, marks[-1] - marks[0])
+        text, *steps_seconds, vae = (after - before for before, after in itertools.pairwise(marks))
+        step = statistics.median(steps_seconds[1:] or steps_seconds)
+        seconds = Seconds(text, step, vae, marks[-1] - marks[0])
         return (picture * 255).round().clip(0, 255).astype(np.uint8), seconds
 
     def _prompt_embeds(self) -> dict[str, torch.Tensor]:
@@ -236,7 +252,7 @@ def _check_writable(out: Path) -> None:
         with tempfile.TemporaryFile(dir=out.parent):
             pass
     except OSError as error:
-        raise SettingsError(f"{out} cannot be written ({error.strerror}); give another file with --out.") from error
+        raise _cannot_write(out, error) from error
     if out.suffix.lower() != ".png":
         raise SettingsError(f"--out is {out}; it must be the name of a .png file.")
 
@@ -245,4 +261,8 @@ def _write(image: Image.Image, out: Path) -> None:
     try:
         image.save(out, format="PNG")
     except OSError as error:
-        raise SettingsError(f"{out} cannot be written ({error.strerror}); give another file with --out.") from error
+        raise _cannot_write(out, error) from error
+
+
+def _cannot_write(out: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"{out} cannot be written ({error.strerror}); give another file with --out.")

@@ -10,7 +10,7 @@ _PAPER, _INK = (255, 255, 255), (20, 20, 20)
 
 
 def gain(largest: int) -> int:
-    """How much a difference is amplified to be seen: a power of two that keeps the largest within 255, 64 at most."""
+    """The factor that makes a difference visible: a power of two that keeps the largest within 255, 64 at most."""
     factor = 1
     while factor < 64 and largest * factor * 2 <= 255:
         factor *= 2
@@ -18,13 +18,13 @@ def gain(largest: int) -> int:
 
 
 def sheet(expected: np.ndarray, actual: np.ndarray, difference: np.ndarray, precision: str) -> Image.Image:
-    """One picture of three.
+    """Draw both pictures and their difference side by side.
 
     Args:
         expected: PyTorch's picture, [height, width, 3] uint8.
-        actual: OpenVINO's.
-        difference: absolute difference of the two, in 0 to 255.
-        precision: what OpenVINO computed in; PyTorch computes in f32.
+        actual: OpenVINO's picture, of the same shape.
+        difference: their absolute difference, 0 to 255.
+        precision: the precision that OpenVINO computed in; PyTorch computes in f32.
     """
     largest = int(difference.max())
     factor = gain(largest)

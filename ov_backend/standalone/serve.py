@@ -1,4 +1,4 @@
-"""``python -m ov_backend serve``: the panel and a prompt box over one pipeline, without a WebUI (current Gradio)."""
+"""The standalone page: the panel and a prompt box for one pipeline, without a WebUI (current Gradio)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
-from ov_backend.standalone.generator import Made, PictureGenerator
+from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
-from ov_backend.ui.panel import build_panel, described, device_choices
+from ov_backend.ui.panel import as_listed, build_panel, device_choices
 
 log = logging.getLogger("ov_backend")
 
-#: Where the page's scripts and style are: the WebUI loads the same files by itself.
+#: The folder of the page's scripts and style; the WebUI loads the same files by itself.
 ROOT = Path(__file__).parents[2]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What ``serve`` is given.
+    """Options of the command ``serve``.
 
     Attributes:
         checkpoint: a .safetensors file; None is the project's own, or a random one.
-        random: a small checkpoint of random weights.
+        random: use a small checkpoint of random weights.
         host: address to listen at.
-        port: port to listen at; 0 is any that is free.
-        out: folder that pictures are written to.
-        cache_dir: folder of prepared graphs; None is the user's cache folder.
-        auth: "user:password" to ask for, or None.
+        port: port to listen at; 0 is any free one.
+        out: folder that the pictures are written to.
+        cache_dir: folder of the graph store; None is the user's cache folder.
+        auth: the login to ask for, "user:password", or None.
     """
 
     checkpoint: Path | None = None
@@ -48,7 +48,7 @@ class Options:
 
 
 def serve(options: Options, announce: Callable[[str], None]) -> int:
-    """Serve until interrupted; ``announce`` is told the address once the page can be opened.
+    """Serve until interrupted; calls ``announce`` with the address once the page can be opened.
 
     Raises:
         OVBackendError: the checkpoint, the address or an option cannot be used.
@@ -59,8 +59,8 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
     try:
         listening = socket.create_server((options.host, options.port))
     except (OSError, OverflowError) as error:
-        place = f"{options.host}:{options.port}"
-        raise SettingsError(f"Cannot listen at {place}: {error}. Choose another --port or --host.") from error
+        address = f"{options.host}:{options.port}"
+        raise SettingsError(f"Cannot listen at {address}: {error}. Choose another --port or --host.") from error
     with listening:
         app = application(load(options), auth)
         if options.host not in _LOOPBACK and auth is None:
@@ -71,20 +71,21 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
 
 
 def load(options: Options) -> PictureGenerator:
-    """A picture generator over the checkpoint.
+    """A picture generator for the checkpoint.
 
     Raises:
         CheckpointError: the file is no checkpoint that can be read.
+        SettingsError: both a checkpoint and a random one are asked for.
     """
     from ov_backend.checkpoint import load_pipeline
-    from ov_backend.standalone.demo import Request, checkpoint_file
+    from ov_backend.standalone.demo import checkpoint_file
 
-    path = checkpoint_file(Request(prompt="", checkpoint=options.checkpoint, random=options.random))
+    path = checkpoint_file(options.checkpoint, options.random)
     return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir)
 
 
 def login(text: str | None) -> tuple[str, str] | None:
-    """User and password of ``--auth``.
+    """Read ``--auth`` into user and password.
 
     Raises:
         SettingsError: one of them is missing.
@@ -106,8 +107,8 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
     from ov_backend.ui.routes import add_routes
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
-    add_routes(app, generator.controller, allowed)
+    is_allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
+    add_routes(app, generator.controller, is_allowed)
     style = ROOT / "style.css"
     return gr.mount_gradio_app(
         app,
@@ -124,7 +125,7 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
 
 
 def _theme() -> Any:
-    """Gradio's own with fonts that every machine has and texts that contrast with what they stand on."""
+    """Gradio's default theme, with fonts that every machine has and texts of enough contrast."""
     import gradio as gr
 
     theme = gr.themes.Default(
@@ -167,12 +168,12 @@ def page(generator: PictureGenerator) -> Any:
                     start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", elem_id="start")
                     strength = gr.Slider(0.05, 1.0, 0.6, step=0.05, label="How much of it changes", elem_id="strength")
                 with gr.Accordion("Read settings from a picture", open=False, elem_id="restore_from"):
-                    restored = gr.File(label="A PNG made here or by the WebUI", file_types=[".png"], elem_id="restore")
+                    file = gr.File(label="A PNG made here or by the WebUI", file_types=[".png"], elem_id="restore")
             with gr.Column(scale=2):
                 with gr.Row():
-                    make = gr.Button("Generate", variant="primary", elem_id="generate")
-                    stop = gr.Button("Interrupt", elem_id="interrupt")
-                said = gr.HTML(elem_id="said")
+                    generate_button = gr.Button("Generate", variant="primary", elem_id="generate")
+                    interrupt_button = gr.Button("Interrupt", elem_id="interrupt")
+                message = gr.HTML(elem_id="message")
                 gallery = gr.Gallery(label="Pictures", elem_id="gallery", format="png", columns=2, object_fit="contain")
         with gr.Accordion("OpenVINO", open=True, elem_id="openvino"):
             panel = build_panel("txt2img")
@@ -184,76 +185,85 @@ def page(generator: PictureGenerator) -> Any:
         def recent() -> Iterator[list[str]]:
             yield from _recent(generator)
 
-        make.click(generate, [start, *fields, *panel], [gallery, said], show_progress="hidden")
-        prompt.submit(generate, [start, *fields, *panel], [gallery, said], show_progress="hidden")
-        stop.click(generator.interrupt, queue=False)
-        restored.upload(_restore, [restored], [*fields, *panel, said])
+        generate_button.click(generate, [start, *fields, *panel], [gallery, message], show_progress="hidden")
+        prompt.submit(generate, [start, *fields, *panel], [gallery, message], show_progress="hidden")
+        interrupt_button.click(generator.interrupt, queue=False)
+        file.upload(_restore, [file], [*fields, *panel, message])
         blocks.load(recent, None, [gallery], show_progress="hidden", concurrency_limit=None)
     return blocks
 
 
-def _generate(generator: PictureGenerator, picture: Any, values: Sequence[Any], chosen: Sequence[Any]) -> tuple[Any, str]:
-    """Make pictures of what the page's fields say; a sentence instead where that is impossible."""
+def _generate(generator: PictureGenerator, picture: Any, values: Sequence[Any], choice_values: Sequence[Any]) -> tuple[Any, str]:
+    """Generate with the values of the page's fields; returns the gallery, and the parameters or an error as HTML."""
     import gradio as gr
 
-    choices, sentences = Choices.from_args(list(chosen))
-    for sentence in sentences:
-        generator.status.say(sentence)
+    choices, messages = Choices.from_args(list(choice_values))
+    for message in messages:
+        generator.status.add_message(message)
     try:
-        made = generator.generate(_parameters(values, picture is not None), choices, picture)
+        generated = generator.generate(_parameters(values, picture is not None), choices, picture)
     except Interrupted:
         return gr.update(), _note("Interrupted.")
     except OVBackendError as error:
         return gr.update(), _note(str(error))
-    return _shown(made), f'<p class="openvino-parameters">{html.escape(made.sentence)}</p>'
+    return _paths(generated.files), f'<p class="openvino-parameters">{html.escape(generated.infotext)}</p>'
 
 
 def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
-    *texts, last = values
-    prompt, negative, steps, guidance, seed, width, height, batch = texts
+    prompt, negative, steps, guidance, seed, width, height, batch, strength = values
     try:
-        numbers = [int(value) for value in (steps, seed, width, height, batch)]
-        steps, seed, width, height, batch = numbers
-        strength = float(last) if from_picture else None
-        return Parameters(prompt or "", negative or "", steps, float(guidance), seed, width, height, batch, strength)
+        return Parameters(
+            prompt or "",
+            negative or "",
+            int(steps),
+            float(guidance),
+            int(seed),
+            int(width),
+            int(height),
+            int(batch),
+            float(strength) if from_picture else None,
+        )
     except (TypeError, ValueError, OverflowError):
         raise SettingsError("A number is missing: steps, guidance, seed, width, height and pictures need one each.") from None
 
 
-def _shown(made: Made) -> list[str]:
-    return [str(path) for path in made.files]
+def _paths(files: Sequence[Path]) -> list[str]:
+    return [str(path) for path in files]
 
 
 def _recent(generator: PictureGenerator) -> Iterator[list[str]]:
-    """What was made last, for a page that is loaded; once more when the generation that is running now is done."""
-    shown = generator.recent
-    yield [str(path) for path in shown]
+    """The last pictures, for a page that is loaded; once more when the generation that is running now is done."""
+    files = generator.recent
+    yield _paths(files)
     while generator.status.generating:
         time.sleep(0.2)
-    if generator.recent != shown:
-        yield [str(path) for path in generator.recent]
+    if generator.recent != files:
+        yield _paths(generator.recent)
 
 
 def _restore(path: str | None) -> list[Any]:
-    """The values of all fields and of the panel, as a picture's parameters say."""
+    """The values of the page's fields and of the panel from a picture's parameters, and a message as HTML."""
     import gradio as gr
     from PIL import Image, UnidentifiedImageError
 
-    unchanged = [gr.update()] * (9 + len(vars(Choices())))
+    unchanged_fields = [gr.update()] * len(vars(Parameters()))
+    unchanged_panel = [gr.update()] * len(vars(Choices()))
     try:
         with Image.open(path or "") as picture:
             text = str(picture.info.get("parameters", ""))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return [*unchanged, _note("This file is no picture that can be read.")]
+        return [*unchanged_fields, *unchanged_panel, _note("This file is no picture that can be read.")]
     if not text.strip():
-        return [*unchanged, _note("This picture carries no parameters.")]
-    found, choices = Parameters.from_text(text)
-    fields = [found.prompt, found.negative_prompt, found.steps, found.guidance, found.seed, found.width, found.height]
-    strength = gr.update() if found.strength is None else found.strength
-    chosen = vars(choices or Choices())
-    panel = [described(str(value), device_choices()[0]) if name == "device" else value for name, value in chosen.items()]
-    return [*fields, found.batch, strength, *(panel if choices else unchanged[9:]), _note("Settings read from the picture.")]
+        return [*unchanged_fields, *unchanged_panel, _note("This picture carries no parameters.")]
+    parameters, choices = Parameters.from_text(text)
+    fields = vars(parameters).copy()
+    if parameters.strength is None:
+        fields["strength"] = gr.update()
+    panel = unchanged_panel
+    if choices is not None:
+        panel = list({**vars(choices), "device": as_listed(choices.device, device_choices()[0])}.values())
+    return [*fields.values(), *panel, _note("Settings read from the picture.")]
 
 
-def _note(sentence: str) -> str:
-    return f'<p class="openvino-note" role="alert">{html.escape(sentence)}</p>'
+def _note(message: str) -> str:
+    return f'<p class="openvino-note" role="alert">{html.escape(message)}</p>'

@@ -1,1 +1,1 @@
-"""The panel, its live status, its routes and their authentication: the same in both hosts."""
+"""The panel, its live status, its routes and their authentication: the same in the WebUI and in the standalone page."""

@@ -15,7 +15,7 @@ TOKEN_HEADER = "x-openvino-token"
 
 @functools.cache
 def page_token() -> str:
-    """A secret of this process that stands in its pages: whoever was allowed to load the page may use its routes."""
+    """A random secret of this process, written into the pages it serves: whoever could load a page may use its routes."""
     return secrets.token_urlsafe(24)
 
 
@@ -25,9 +25,9 @@ def has_page_token(headers: Mapping[str, str]) -> bool:
 
 
 def has_password(headers: Mapping[str, str], credentials: Mapping[str, str]) -> bool:
-    """Whether a request carries HTTP Basic credentials out of ``credentials`` (password by user)."""
-    kind, _, encoded = headers.get("authorization", "").partition(" ")
-    if kind.lower() != "basic":
+    """Whether a request carries HTTP Basic credentials that are in ``credentials`` (password by user)."""
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
         return False
     try:
         user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
@@ -41,8 +41,8 @@ def has_password(headers: Mapping[str, str], credentials: Mapping[str, str]) -> 
 def same_origin(headers: Mapping[str, str]) -> bool:
     """Whether a request that changes something comes from our own page, or from no page at all (curl, a program).
 
-    A browser says itself, in ``Sec-Fetch-Site``, whose page it was, or at least names the page in ``Origin``; no page can
-    make it lie in either. Behind a reverse proxy the address that the browser sees is in ``X-Forwarded-Host``.
+    A browser names the origin of the page in ``Sec-Fetch-Site``, or at least in ``Origin``; a page can forge neither.
+    Behind a reverse proxy the host that the browser sees is in ``X-Forwarded-Host``.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -50,5 +50,5 @@ def same_origin(headers: Mapping[str, str]) -> bool:
     origin = headers.get("origin")
     if origin is None:
         return True
-    ours = {headers.get("host", ""), headers.get("x-forwarded-host", "")} - {""}
-    return urlsplit(origin).netloc in ours
+    own_hosts = {headers.get("host", ""), headers.get("x-forwarded-host", "")} - {""}
+    return urlsplit(origin).netloc in own_hosts

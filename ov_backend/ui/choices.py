@@ -1,4 +1,4 @@
-"""What a user chose in the panel: eight values, read from anything a host may hand over, written as one infotext field."""
+"""The user's choices: the panel's eight values, read from whatever a host passes, written as one infotext field."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from typing import Any
 from ov_backend.settings import PRECISIONS, Settings, parse_bool
 
 #: Between a device's name and its description in the panel's list: "CPU — AMD EPYC 9B45".
-DESCRIBED = " — "
-#: Under this name the choices stand in a picture's generation parameters.
-INFOTEXT = "OpenVINO"
+DESCRIPTION_SEPARATOR = " — "
+#: The field of a picture's generation parameters that holds the choices.
+INFOTEXT_FIELD = "OpenVINO"
+#: The choices that switch networks, each all networks of one kind.
+SWITCHES = ("unet", "vae", "text_encoder")
 
 _DEVICE = re.compile(r"[A-Z]+(\.\d+)?(:-?[A-Z]+(\.\d+)?(\(\d+\))?(,-?[A-Z]+(\.\d+)?(\(\d+\))?)*)?")
 _MAX_MEMORY_MB = 1 << 24
-_MAX_CONFIG = 4096
+_MAX_CONFIG_LENGTH = 4096
+_CONFIG_EXPECTED = 'a JSON object of OpenVINO properties such as {"PERFORMANCE_HINT": "LATENCY"}'
 #: A property that names a file or folder would let a remote caller choose where this machine reads and writes.
 _FILE_PROPERTY = re.compile(r"DIR|PATH|FILE|LOCATION", re.IGNORECASE)
+
+
+def switch_of(role: str) -> str:
+    """The choice that switches a network: "vae" for "vae_decode"; "unet" for every network that denoises."""
+    return next((switch for switch in SWITCHES if role.startswith(switch)), "unet")
 
 
 @dataclass(frozen=True)
@@ -50,34 +58,35 @@ class Choices:
 
     @classmethod
     def from_args(cls, args: object, defaults: Choices | None = None) -> tuple[Choices, list[str]]:
-        """Read what a host passed; whatever makes no sense becomes its default and one sentence.
+        """Read what a host passed; a value that makes no sense is replaced by its default and reported in one message.
 
         Args:
             args: the values in this class's order, as many as there are, of any type.
-            defaults: what is used instead of nonsense and of what is missing.
+            defaults: replace values that make no sense or are missing.
 
         Returns:
-            the choices, and the sentences (none when all is well, or when nothing was passed at all).
+            the choices, and the messages (none when all is well, or when nothing was passed at all).
         """
         defaults = defaults or cls()
         names = [f.name for f in dataclasses.fields(cls)]
         if args is None:
             return defaults, []
         if not isinstance(args, (list, tuple)):
-            return defaults, [f"The script's arguments are {_shown(args)}; they must be a list: {', '.join(names)}."]
-        said = []
+            return defaults, [f"The script's arguments are {short_repr(args)}; they must be a list: {', '.join(names)}."]
+        messages = []
         if args and len(args) != len(names):
-            said.append(f"{len(args)} arguments were given; the script takes {len(names)}: {', '.join(names)}.")
+            messages.append(f"{len(args)} arguments were given; the script takes {len(names)}: {', '.join(names)}.")
         values = dataclasses.asdict(defaults)
-        for name, given in zip(names, args):
+        for name, value in zip(names, args):
             try:
-                values[name] = _READERS[name](given)
+                values[name] = _READERS[name](value)
             except ValueError as error:
-                said.append(f"{name} is {_shown(given)}; it must be {error}. {_shown(values[name])} is used instead.")
-        return cls(**values), said
+                used = short_repr(values[name])
+                messages.append(f"{name} is {short_repr(value)}; it must be {error}. {used} is used instead.")
+        return cls(**values), messages
 
-    def settings(self, cache_dir: str | None = None, **more: Any) -> Settings:
-        """The backend's settings for these choices; which networks run in OpenVINO is the host's own affair."""
+    def settings(self, cache_dir: str | None = None) -> Settings:
+        """The backend's settings for these choices; which networks run in OpenVINO is up to the host."""
         return Settings(
             device=self.device,
             precision=self.precision,
@@ -85,11 +94,10 @@ class Choices:
             cache_dir=cache_dir,
             memory_mb=self.memory_mb,
             config=json.loads(self.config_json or "{}"),
-            **more,
         )
 
     def as_infotext(self) -> str:
-        """One field that :meth:`from_infotext` reads back: only what is not default, or "on" when all of it is."""
+        """The choices as one field for :meth:`from_infotext`: only what is not default, or "on" when all of it is."""
         parts = []
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
@@ -99,7 +107,7 @@ class Choices:
 
     @classmethod
     def from_infotext(cls, text: object) -> Choices:
-        """Choices from a picture's field; what is missing or makes no sense there is the default.
+        """Read the choices from a picture's field; what is missing or makes no sense there is the default.
 
         ``config_json`` comes last, so that a semicolon inside it ends nothing.
         """
@@ -111,39 +119,44 @@ class Choices:
             value, _, rest = (tail, "", "") if name == "config_json" else tail.partition(";")
             if equals and name in _READERS:
                 values[name] = value.strip()
-        known = cls()
-        return cls.from_args([values.get(f.name, getattr(known, f.name)) for f in dataclasses.fields(cls)])[0]
+        return cls.from_args([values.get(f.name, f.default) for f in dataclasses.fields(cls)])[0]
 
 
-def _device(given: object) -> str:
-    name = given.split(DESCRIBED)[0].strip().upper() if isinstance(given, str) else ""
+def short_repr(value: object) -> str:
+    """A value for a message, in at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _read_device(value: object) -> str:
+    name = value.split(DESCRIPTION_SEPARATOR)[0].strip().upper() if isinstance(value, str) else ""
     name = re.sub(r"\s*([:,])\s*", r"\1", name)
     if not _DEVICE.fullmatch(name):
         raise ValueError("an OpenVINO device such as 'CPU', 'GPU.0' or 'AUTO:GPU,CPU'")
     return name
 
 
-def _precision(given: object) -> str:
-    if not isinstance(given, str) or given.strip().lower() not in PRECISIONS:
+def _read_precision(value: object) -> str:
+    if not isinstance(value, str) or value.strip().lower() not in PRECISIONS:
         raise ValueError(f"one of {', '.join(PRECISIONS)}")
-    return given.strip().lower()
+    return value.strip().lower()
 
 
-def _switch(given: object) -> bool:
-    if isinstance(given, (bool, str)) or (isinstance(given, (int, float)) and given in (0, 1)):
+def _read_switch(value: object) -> bool:
+    if isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and value in (0, 1)):
         try:
-            return parse_bool(int(given) if isinstance(given, float) else given, "it")
+            return parse_bool(int(value) if isinstance(value, float) else value, "it")
         except ValueError:
             pass
     raise ValueError("true or false")
 
 
-def _memory(given: object) -> int:
+def _read_memory(value: object) -> int:
     expected = f"a whole number of MiB from 0 to {_MAX_MEMORY_MB}"
-    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(expected)
     try:
-        number = float(given)
+        number = float(value)
     except (ValueError, OverflowError):
         raise ValueError(expected) from None
     if not math.isfinite(number) or not 0 <= number <= _MAX_MEMORY_MB or number != int(number):
@@ -151,21 +164,21 @@ def _memory(given: object) -> int:
     return int(number)
 
 
-def _config(given: object) -> str:
+def _read_config(value: object) -> str:
     """Normalise OpenVINO properties to one spelling of JSON, refusing those that name files."""
-    if given is None or given == "":
+    if value is None or value == "":
         return ""
     try:
-        text = json.dumps(given) if isinstance(given, Mapping) else given
-        if not isinstance(text, str) or len(text) > _MAX_CONFIG:
+        text = json.dumps(value) if isinstance(value, Mapping) else value
+        if not isinstance(text, str) or len(text) > _MAX_CONFIG_LENGTH:
             raise ValueError
-        value = json.loads(text) if text.strip() else {}
+        properties = json.loads(text) if text.strip() else {}
     except (ValueError, TypeError, RecursionError):
-        raise ValueError('a JSON object of OpenVINO properties such as {"PERFORMANCE_HINT": "LATENCY"}') from None
-    if not isinstance(value, dict):
-        raise ValueError('a JSON object of OpenVINO properties such as {"PERFORMANCE_HINT": "LATENCY"}')
-    _check_properties(value)
-    return json.dumps(value, sort_keys=True) if value else ""
+        raise ValueError(_CONFIG_EXPECTED) from None
+    if not isinstance(properties, dict):
+        raise ValueError(_CONFIG_EXPECTED)
+    _check_properties(properties)
+    return json.dumps(properties, sort_keys=True) if properties else ""
 
 
 def _check_properties(properties: Mapping[str, Any]) -> None:
@@ -178,18 +191,13 @@ def _check_properties(properties: Mapping[str, Any]) -> None:
             raise ValueError(f"such that {name!r} has a text, a number, true or false as its value")
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 _READERS: dict[str, Callable[[object], Any]] = {
-    "device": _device,
-    "precision": _precision,
-    "unet": _switch,
-    "vae": _switch,
-    "text_encoder": _switch,
-    "model_caching": _switch,
-    "memory_mb": _memory,
-    "config_json": _config,
+    "device": _read_device,
+    "precision": _read_precision,
+    "unet": _read_switch,
+    "vae": _read_switch,
+    "text_encoder": _read_switch,
+    "model_caching": _read_switch,
+    "memory_mb": _read_memory,
+    "config_json": _read_config,
 }

@@ -1,7 +1,6 @@
-"""What the panel's live view and routes can do, whichever host they are in: the cache, precompiling, comparing.
+"""What the panel's buttons and routes do in either host: show the cache, precompile, compare with PyTorch.
 
-The host says how; here is what is common: requests are checked, one job runs at a time, in a thread of its own, and
-the status shows it.
+A host provides the functions; the controller checks requests and runs one job at a time, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import Any
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH, check_size
-from ov_backend.ui.choices import Choices
-from ov_backend.ui.status import Job, Status
+from ov_backend.ui.choices import Choices, short_repr
+from ov_backend.ui.snapshot import Job
+from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
 
@@ -31,44 +31,59 @@ class Unavailable(OVBackendError):
 
 
 @dataclass(frozen=True)
-class Control:
-    """How a job tells where it is, and learns that nobody wants it any more."""
+class JobControl:
+    """What a job's function reports its progress to, and learns from that the user has cancelled it."""
 
     job: Job
-    event: threading.Event
+    cancelled: threading.Event
 
     def step(self, done: int, text: str) -> None:
-        """``done`` parts are done; ``text`` says what comes now.
+        """Report that ``done`` parts are done and that the part described by ``text`` begins.
 
         Raises:
-            Interrupted: the user has ended the job.
+            Interrupted: the user has cancelled the job.
         """
-        if self.event.is_set():
+        if self.cancelled.is_set():
             raise Interrupted("Ended by the user.")
         self.job.done, self.job.text = done, text
 
     def prepare(self, sizes: Sequence[Size], batch: int, generate: Callable[[int, int, int], Any]) -> None:
-        """Make networks ready for every size by a warmup of ``generate(width, height, batch)``, a picture of one step.
+        """Prepare networks for every size by a warm-up of ``generate(width, height, batch)``, a generation of one step.
 
         Raises:
-            Interrupted: the user has ended the job.
+            Interrupted: the user has cancelled the job.
         """
-        from ov_backend.pipelines.precompile import every, precompile  # not before it is wanted: it loads OpenVINO
+        from ov_backend.pipelines.precompile import every, precompile  # here, because it loads OpenVINO
 
         precompile(
             every(sizes, [batch]),
             lambda size: generate(*size),
             begin=lambda size: self.step(self.job.done, f"Preparing {size[0]}x{size[1]}"),
             done=lambda size: self.step(self.job.done + 1, ""),
-            cancel=self.event.is_set,
+            cancel=self.cancelled.is_set,
         )
         self.step(len(sizes), "")
 
+    def compare(
+        self, side: int, batch: int, pytorch_seconds: Callable[[], float], openvino_seconds: Callable[[], float]
+    ) -> dict[str, Any]:
+        """Time one step of a ``side`` x ``side`` picture by both functions; returns the job's result.
 
-#: Makes networks ready for sizes and a batch, with these choices; None are those used last.
-Precompile = Callable[[Sequence[Size], int, "Choices | None", Control], None]
-#: Times one step of each with these choices.
-Compare = Callable[["Choices | None", Control], "dict[str, Any]"]
+        Raises:
+            Interrupted: the user has cancelled the job.
+        """
+        self.step(0, "Timing PyTorch")
+        pytorch = pytorch_seconds()
+        self.step(1, "Timing OpenVINO")
+        openvino = openvino_seconds()
+        self.step(2, "")
+        return {"size": f"{side}x{side}", "batch": batch, "pytorch_seconds": pytorch, "openvino_seconds": openvino}
+
+
+#: Prepares networks for sizes and a batch with these choices; None are those used last.
+Precompile = Callable[[Sequence[Size], int, "Choices | None", JobControl], None]
+#: Times one step of both with these choices.
+Compare = Callable[["Choices | None", JobControl], "dict[str, Any]"]
 
 
 def _no_store() -> GraphStore | None:
@@ -77,13 +92,13 @@ def _no_store() -> GraphStore | None:
 
 @dataclass
 class Controller:
-    """One host's live view.
+    """What one host shows and does.
 
     Attributes:
-        status: what is happening.
-        store: the graph store now in use, or None.
-        precompile: makes networks ready for sizes and a batch; None where the host cannot.
-        compare: one step by PyTorch and one by OpenVINO on the loaded model; returns size, batch and seconds of both.
+        status: the live status.
+        store: returns the graph store in use, or None.
+        precompile: prepares networks for sizes and a batch; None where the host cannot.
+        compare: times one step by PyTorch and one by OpenVINO on the loaded model; returns size, batch and seconds of both.
         interrupt: ends the generation that is running.
     """
 
@@ -92,7 +107,7 @@ class Controller:
     precompile: Precompile | None = None
     compare: Compare | None = None
     interrupt: Callable[[], None] | None = None
-    _cancel: threading.Event = field(default_factory=threading.Event)
+    _cancelled: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def devices(self) -> list[dict[str, Any]]:
@@ -109,7 +124,7 @@ class Controller:
             raise Unavailable(f"OpenVINO cannot be used: {error}. Install it with: pip install openvino") from error
 
     def cache(self) -> dict[str, Any]:
-        """How many graphs are on disk, their bytes and the bound."""
+        """How many graphs are on disk, their bytes and the most bytes allowed."""
         store = self.store()
         if store is None:
             return {"kept": False, "entries": 0, "bytes": 0, "max_bytes": 0}
@@ -117,60 +132,60 @@ class Controller:
         return {"kept": True, "entries": len(entries), "bytes": sum(e.bytes for e in entries), "max_bytes": store.max_bytes}
 
     def clear_cache(self) -> int:
-        """Remove the graphs on disk; how many there were. What is compiled in memory goes on serving."""
+        """Remove the graphs on disk and return how many there were; compiled networks stay in memory."""
         store = self.store()
         return store.clear() if store is not None else 0
 
     def start_precompile(self, sizes: Sequence[Size], batch: int, choices: Choices | None = None) -> Job:
-        """Make networks ready in the background.
+        """Prepare networks in the background.
 
         Raises:
             Unavailable: the host cannot, or something else is running.
         """
-        work = self.precompile
-        if work is None:
+        precompile = self.precompile
+        if precompile is None:
             raise Unavailable("Nothing can be prepared ahead here: no model is loaded.")
 
-        def run(control: Control) -> dict[str, Any]:
-            work(sizes, batch, choices, control)
+        def run(control: JobControl) -> dict[str, Any]:
+            precompile(sizes, batch, choices, control)
             return {"sizes": [f"{width}x{height}" for width, height in sizes], "batch": batch}
 
         return self._start("precompile", len(sizes), run)
 
     def start_compare(self, choices: Choices | None = None) -> Job:
-        """Measure one step of both in the background.
+        """Time one step by PyTorch and one by OpenVINO in the background.
 
         Raises:
             Unavailable: the host cannot, or something else is running.
         """
-        work = self.compare
-        if work is None:
+        compare = self.compare
+        if compare is None:
             raise Unavailable("There is nothing to compare: no model is loaded.")
-        return self._start("compare", 2, lambda control: work(choices, control))
+        return self._start("compare", 2, lambda control: compare(choices, control))
 
     def stop(self) -> None:
-        """End the job and the generation that are running, each at its next possible moment."""
-        self._cancel.set()
+        """End the job and the generation that are running, each as soon as it can."""
+        self._cancelled.set()
         if self.interrupt is not None:
             self.interrupt()
 
-    def _start(self, kind: str, total: int, work: Callable[[Control], dict[str, Any]]) -> Job:
+    def _start(self, kind: str, total: int, run: Callable[[JobControl], dict[str, Any]]) -> Job:
         with self._lock:
             if self.status.busy:
                 raise Unavailable("Something is running already; try again when it is done, or interrupt it.")
-            self._cancel = threading.Event()
+            self._cancelled = threading.Event()
             job = self.status.job = Job(kind, total=total)
-            control = Control(job, self._cancel)
-        threading.Thread(target=_work, args=(job, control, work), name=f"openvino-{kind}", daemon=True).start()
+            control = JobControl(job, self._cancelled)
+        threading.Thread(target=_run_job, args=(job, control, run), name=f"openvino-{kind}", daemon=True).start()
         return job
 
 
-def _work(job: Job, control: Control, work: Callable[[Control], dict[str, Any]]) -> None:
+def _run_job(job: Job, control: JobControl, run: Callable[[JobControl], dict[str, Any]]) -> None:
     try:
-        job.result = work(control)
+        job.result = run(control)
         job.done, job.text, job.state = job.total, "", "done"
-    except Interrupted as ended:
-        job.text, job.state = str(ended), "cancelled"
+    except Interrupted as interrupted:
+        job.text, job.state = str(interrupted), "cancelled"
     except OVBackendError as error:
         job.text, job.state = str(error), "failed"
     except Exception as error:  # the thread's last handler: without it the panel would show a job that runs for ever
@@ -184,7 +199,7 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
     Batch and choices may be left out.
 
     Raises:
-        SettingsError: anything else.
+        SettingsError: the body is anything else.
     """
     expected = 'a JSON object such as {"sizes": [[512, 768]], "batch": 1}'
     if not isinstance(body, dict) or not isinstance(body.get("sizes"), list) or set(body) - {"sizes", "batch", "choices"}:
@@ -192,9 +207,9 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
     sizes, batch = body["sizes"], body.get("batch", 1)
     if not 1 <= len(sizes) <= MAX_SIZES:
         raise SettingsError(f"{len(sizes)} sizes were given; at least 1 and at most {MAX_SIZES} can be prepared at once.")
-    if not _whole(batch) or not 1 <= batch <= MAX_BATCH:
-        raise SettingsError(f"The batch is {_shown(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
-    return [_size(size) for size in sizes], batch, parse_choices(body)
+    if not _is_int(batch) or not 1 <= batch <= MAX_BATCH:
+        raise SettingsError(f"The batch is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
+    return [_parse_size(size) for size in sizes], batch, parse_choices(body)
 
 
 def parse_choices(body: object) -> Choices | None:
@@ -203,28 +218,26 @@ def parse_choices(body: object) -> Choices | None:
     Raises:
         SettingsError: a field is unknown or its value makes no sense.
     """
-    given = body.get("choices") if isinstance(body, dict) else None
-    if given is None:
+    fields = body.get("choices") if isinstance(body, dict) else None
+    if fields is None:
         return None
-    known = vars(Choices())
-    if not isinstance(given, dict) or set(given) - set(known):
-        raise SettingsError(f"The choices are not understood; they must be an object of {', '.join(known)}.")
-    choices, said = Choices.from_args([given.get(name, default) for name, default in known.items()])
-    if said:
-        raise SettingsError(said[0])
+    defaults = vars(Choices())
+    if not isinstance(fields, dict) or set(fields) - set(defaults):
+        raise SettingsError(f"The choices are not understood; they must be an object of {', '.join(defaults)}.")
+    choices, messages = Choices.from_args([fields.get(name, default) for name, default in defaults.items()])
+    if messages:
+        raise SettingsError(messages[0])
     return choices
 
 
-def _size(size: Any) -> Size:
-    fits = isinstance(size, list) and len(size) == 2 and all(map(_whole, size))
-    if not fits:
-        raise SettingsError(f"{_shown(size)} is no size that can be prepared; give width and height in pixels, as [512, 768].")
+def _parse_size(size: Any) -> Size:
+    is_pair = isinstance(size, list) and len(size) == 2 and all(map(_is_int, size))
+    if not is_pair:
+        raise SettingsError(
+            f"{short_repr(size)} is no size that can be prepared; give width and height in pixels, as [512, 768]."
+        )
     return check_size(*size)
 
 
-def _whole(value: object) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:80]

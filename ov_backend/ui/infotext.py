@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.ui.choices import INFOTEXT, Choices
+from ov_backend.ui.choices import INFOTEXT_FIELD, Choices
 
 _FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 _NEGATIVE = "Negative prompt:"
@@ -17,7 +17,7 @@ _NEGATIVE = "Negative prompt:"
 
 @dataclass(frozen=True)
 class Parameters:
-    """What one generation is made of; sizes in pixels, ``strength`` only where it starts from a picture."""
+    """The parameters of one generation; sizes in pixels, ``strength`` only where it starts from a picture."""
 
     prompt: str = ""
     negative_prompt: str = ""
@@ -30,7 +30,7 @@ class Parameters:
     strength: float | None = None
 
     def with_seed(self, seed: int) -> Parameters:
-        """These, with ``seed`` where none was chosen."""
+        """The same parameters, with ``seed`` where none was chosen."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
 
     def as_text(self, model: str, choices: Choices) -> str:
@@ -43,35 +43,39 @@ class Parameters:
             "Batch size": self.batch if self.batch > 1 else None,
             "Denoising strength": self.strength,
             "Model": model,
-            INFOTEXT: choices.as_infotext(),
+            INFOTEXT_FIELD: choices.as_infotext(),
         }
-        last = ", ".join(f"{name}: {_quoted(value)}" for name, value in fields.items() if value is not None)
+        last_line = ", ".join(f"{name}: {_quoted(value)}" for name, value in fields.items() if value is not None)
         negative = f"{_NEGATIVE} {self.negative_prompt}" if self.negative_prompt else ""
-        return "\n".join(part for part in (self.prompt, negative, last) if part)
+        return "\n".join(part for part in (self.prompt, negative, last_line) if part)
 
     @classmethod
     def from_text(cls, text: str) -> tuple[Parameters, Choices | None]:
-        """Read a picture's text; what is missing or makes no sense is the default, of choices too (None without any)."""
-        *lines, last = text.strip().split("\n") or [""]
-        if len(_FIELD.findall(last)) < 3:
-            lines, last = [*lines, last], ""
-        fields = {name: _unquoted(value) for name, value in _FIELD.findall(last)}
-        start = next((i for i, line in enumerate(lines) if line.startswith(_NEGATIVE)), len(lines))
-        negative = "\n".join(lines[start:]).removeprefix(_NEGATIVE).strip()
+        """Read a picture's text; parameters and choices that are missing or make no sense are the default.
+
+        Returns:
+            the parameters, and the choices (None where the text has no field of them).
+        """
+        *lines, last_line = text.strip().split("\n") or [""]
+        if len(_FIELD.findall(last_line)) < 3:
+            lines, last_line = [*lines, last_line], ""
+        fields = {name: _unquoted(value) for name, value in _FIELD.findall(last_line)}
+        negative_at = next((i for i, line in enumerate(lines) if line.startswith(_NEGATIVE)), len(lines))
+        negative = "\n".join(lines[negative_at:]).removeprefix(_NEGATIVE).strip()
         width, _, height = fields.get("Size", "").partition("x")
-        known = cls()
+        default = cls()
         parameters = cls(
-            "\n".join(lines[:start]).strip(),
+            "\n".join(lines[:negative_at]).strip(),
             negative,
-            _number(int, fields.get("Steps"), known.steps),
-            _number(float, fields.get("CFG scale"), known.guidance),
-            _number(int, fields.get("Seed"), known.seed),
-            _number(int, width, known.width),
-            _number(int, height, known.height),
-            _number(int, fields.get("Batch size"), known.batch),
-            _number(float, fields.get("Denoising strength"), known.strength),
+            _number(int, fields.get("Steps"), default.steps),
+            _number(float, fields.get("CFG scale"), default.guidance),
+            _number(int, fields.get("Seed"), default.seed),
+            _number(int, width, default.width),
+            _number(int, height, default.height),
+            _number(int, fields.get("Batch size"), default.batch),
+            _number(float, fields.get("Denoising strength"), default.strength),
         )
-        return parameters, Choices.from_infotext(fields[INFOTEXT]) if INFOTEXT in fields else None
+        return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
 
 
 def _quoted(value: object) -> str:
@@ -89,8 +93,8 @@ def _unquoted(text: str) -> str:
         return text
 
 
-def _number(kind: Callable[[str], Any], text: str | None, default: Any) -> Any:
+def _number(number_type: Callable[[str], Any], text: str | None, default: Any) -> Any:
     try:
-        return kind(text or "")
+        return number_type(text or "")
     except (ValueError, OverflowError):
         return default

@@ -1,7 +1,8 @@
 """The panel's HTTP routes, the same in every host; docs/panel.md describes them.
 
-No route takes a path. Whatever changes something is refused to a page of another origin. The status route answers at a
-bounded rate while something runs, however many ask: a poller waits its turn, and the steps keep their time.
+No route takes a path. A request that changes something is refused if it comes from a page of another origin. While
+something runs, the status route answers at a bounded rate however many clients poll it, so that polling does not slow
+the steps down.
 """
 
 from __future__ import annotations
@@ -18,72 +19,71 @@ from fastapi.concurrency import run_in_threadpool
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
 from ov_backend.ui.controller import Controller, Unavailable, parse_choices, parse_precompile
-from ov_backend.ui.status import VERSION
+from ov_backend.ui.snapshot import VERSION
 
 PREFIX = "/openvino"
-#: Answers of the status route per second while something runs, and the longest that one poller waits for its turn.
+#: Answers of the status route per second while something runs, and the longest that one client waits for its answer.
 RATE, LONGEST_WAIT_S = 10.0, 15.0
-#: A snapshot serves everybody who asks within this time.
+#: A snapshot is sent to everybody who asks within this time.
 FRESH_S = 0.1
 _MAX_BODY = 16384
 
-Allowed = Callable[[Request], bool]
+IsAllowed = Callable[[Request], bool]
 
 
 class _Refused(Exception):
-    def __init__(self, code: int, sentence: str) -> None:
-        self.code, self.sentence = code, sentence
+    def __init__(self, code: int, message: str) -> None:
+        self.code, self.message = code, message
 
 
-class _Board:
-    """The status as bytes, made at most once in :data:`FRESH_S`, handed out at most :data:`RATE` times a second."""
+class _ThrottledStatus:
+    """The status as JSON: rendered at most once in :data:`FRESH_S`, sent at most :data:`RATE` times a second."""
 
     def __init__(self, controller: Controller, clock: Callable[[], float] = time.monotonic) -> None:
         self._controller, self._clock = controller, clock
-        self._made, self._bytes = float("-inf"), b""
-        self._next = float("-inf")
+        self._json, self._rendered_at = b"", float("-inf")
+        self._next_turn = float("-inf")
 
-    def wait(self) -> float:
-        """Seconds until the one who asks now has its turn."""
+    def seconds_to_wait(self) -> float:
+        """Take the next turn; returns the seconds until then."""
         now = self._clock()
         if not self._controller.status.busy:
-            self._next = now
+            self._next_turn = now
             return 0.0
-        turn = min(max(now, self._next), now + LONGEST_WAIT_S)
-        self._next = turn + 1 / RATE
+        turn = min(max(now, self._next_turn), now + LONGEST_WAIT_S)
+        self._next_turn = turn + 1 / RATE
         return turn - now
 
-    def bytes(self) -> bytes:
+    def as_json(self) -> bytes:
         """The newest snapshot."""
-        if self._clock() - self._made > FRESH_S:
-            self._bytes = json.dumps(self._controller.status.snapshot()).encode()
-            self._made = self._clock()
-        return self._bytes
+        if self._clock() - self._rendered_at > FRESH_S:
+            self._json = json.dumps(self._controller.status.snapshot()).encode()
+            self._rendered_at = self._clock()
+        return self._json
 
 
-def add_routes(app: FastAPI, controller: Controller, allowed: Allowed | None = None) -> None:
+def add_routes(app: FastAPI, controller: Controller, is_allowed: IsAllowed | None = None) -> None:
     """Add the routes to an application.
 
     Args:
         app: a FastAPI application, running or not.
         controller: what the routes show and do.
-        allowed: whether the host's own authentication admits a request that carries no token of a page; None admits all.
+        is_allowed: the host's own authentication, for a request without the token of a page; None admits all.
     """
-    board = _Board(controller)
+    throttled = _ThrottledStatus(controller)
 
     def admit(request: Request) -> None:
         if request.method != "GET" and not same_origin(request.headers):
             raise _Refused(403, "This request comes from a page of another origin; use the panel's own page.")
-        if allowed is not None and not has_page_token(request.headers) and not allowed(request):
+        if is_allowed is not None and not has_page_token(request.headers) and not is_allowed(request):
             raise _Refused(401, "Log in first, or reload the page if the server was restarted.")
 
     async def status(request: Request) -> Response:
-        await asyncio.sleep(board.wait())
-        return Response(board.bytes(), media_type="application/json", headers={"Cache-Control": "no-store"})
+        await asyncio.sleep(throttled.seconds_to_wait())
+        return Response(throttled.as_json(), media_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def devices(request: Request) -> Response:
-        found = await run_in_threadpool(controller.devices)
-        return _json({"version": VERSION, "devices": found})
+        return _json({"version": VERSION, "devices": await run_in_threadpool(controller.devices)})
 
     async def cache(request: Request) -> Response:
         return _json({"version": VERSION, **await run_in_threadpool(controller.cache)})
@@ -103,7 +103,7 @@ def add_routes(app: FastAPI, controller: Controller, allowed: Allowed | None = N
         controller.stop()
         return _json({"version": VERSION}, 202)
 
-    table: list[tuple[str, str, Callable[[Request], Any]]] = [
+    endpoints: list[tuple[str, str, Callable[[Request], Any]]] = [
         ("GET", "/status", status),
         ("GET", "/devices", devices),
         ("GET", "/cache", cache),
@@ -112,18 +112,20 @@ def add_routes(app: FastAPI, controller: Controller, allowed: Allowed | None = N
         ("POST", "/compare", compare),
         ("POST", "/interrupt", stop),
     ]
-    for method, path, endpoint in table:
-        app.router.add_route(PREFIX + path, _answer(endpoint, admit), methods=[method], include_in_schema=False)
+    for method, path, endpoint in endpoints:
+        app.router.add_route(PREFIX + path, _guarded(endpoint, admit), methods=[method], include_in_schema=False)
 
 
-def _answer(endpoint: Callable[[Request], Any], admit: Callable[[Request], None]) -> Callable[[Request], Any]:
+def _guarded(endpoint: Callable[[Request], Any], admit: Callable[[Request], None]) -> Callable[[Request], Any]:
+    """An endpoint that admits a request first and answers errors with their code and message."""
+
     async def answer(request: Request) -> Response:
         try:
             admit(request)
             response: Response = await endpoint(request)
             return response
         except _Refused as refused:
-            return _json({"error": refused.sentence}, refused.code)
+            return _json({"error": refused.message}, refused.code)
         except SettingsError as error:
             return _json({"error": str(error)}, 422)
         except Unavailable as error:
@@ -135,7 +137,7 @@ def _answer(endpoint: Callable[[Request], Any], admit: Callable[[Request], None]
 
 
 async def _body(request: Request) -> Any:
-    """A small JSON body, and nothing that a plain form of another page could send."""
+    """A request's small JSON body; its content type is one that an HTML form of another page cannot send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise _Refused(415, "The request's body must be application/json.")
     data = b""

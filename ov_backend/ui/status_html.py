@@ -1,4 +1,4 @@
-"""The panel's live view as HTML: places that javascript/openvino_view.js fills, and the buttons it answers."""
+"""The live status as HTML: elements that javascript/openvino_view.js fills, and buttons that it handles."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from collections.abc import Mapping
 
 from ov_backend.ui.auth import page_token
 
-COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compiled in", "Calls", "Found again")
+#: Headings of the table of compiled networks; javascript/openvino_text.js has the cells, in the same order.
+COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compiled in", "Calls", "Reused")
 
-#: Action: (text of the button, what it does).
+#: Text and explanation of each action's button.
 ACTIONS = {
     "compare": ("Compare with PyTorch", "Times one step by PyTorch and one by OpenVINO on the loaded model"),
-    "clear": ("Clear the cache", "Removes the prepared graphs on disk, after asking"),
+    "clear": ("Clear the cache", "Asks, then removes the prepared graphs on disk"),
     "interrupt": ("Stop", "Ends what is running"),
 }
 
 
 def status_html(tab: str, tips: Mapping[str, str]) -> str:
-    """The HTML of one tab's live view.
+    """The HTML of one tab's live status.
 
     Args:
         tab: "txt2img" or "img2img"; every id is ``openvino_{tab}_...``.
-        tips: tooltips of the panel's controls, by field; Gradio has none of its own.
+        tips: tooltips of the panel's controls, by field; Gradio's controls have none.
     """
     name = f"openvino_{html.escape(tab)}"
-    heads = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in COLUMNS)
+    headings = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in COLUMNS)
     buttons = "".join(_button(name, action, *texts) for action, texts in ACTIONS.items())
     return f"""
-<section class="openvino-view" id="{name}_view" aria-label="OpenVINO: what is happening"
+<section class="openvino-view" id="{name}_view" aria-label="OpenVINO: live status"
     data-openvino-token="{html.escape(page_token())}" data-openvino-tips="{html.escape(json.dumps(tips))}">
   <p class="openvino-headline" id="{name}_headline" data-openvino="headline" aria-hidden="true">Nothing is running</p>
   <p class="openvino-spoken" role="status" data-openvino="spoken"></p>
@@ -46,8 +47,8 @@ def status_html(tab: str, tips: Mapping[str, str]) -> str:
         title="Width x height, separated by commas"></label>
     <label>Pictures at once
       <input type="number" id="{name}_batch" data-openvino="batch" value="1" min="1" max="16" step="1"
-        title="How many pictures are made at once"></label>
-    {_button(name, "precompile", "Precompile", "Makes the networks ready for these sizes, before they are needed")}
+        title="How many pictures are generated at once"></label>
+    {_button(name, "precompile", "Precompile", "Prepares the networks for these sizes before they are needed")}
     {buttons}
   </div>
   <p class="openvino-cache" id="{name}_cache" data-openvino="cache"></p>
@@ -55,7 +56,7 @@ def status_html(tab: str, tips: Mapping[str, str]) -> str:
   <details class="openvino-networks" id="{name}_networks" data-openvino="networks" hidden>
     <summary data-openvino="networks-summary">Compiled networks</summary>
     <div class="openvino-scroll" role="region" aria-label="Compiled networks" tabindex="0">
-      <table><thead><tr>{heads}</tr></thead><tbody data-openvino="rows"></tbody></table>
+      <table><thead><tr>{headings}</tr></thead><tbody data-openvino="rows"></tbody></table>
     </div>
   </details>
 </section>"""

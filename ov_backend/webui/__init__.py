@@ -1,1 +1,1 @@
-"""The host: AUTOMATIC1111's Stable Diffusion WebUI. The only place that imports its package ``modules``."""
+"""AUTOMATIC1111's Stable Diffusion WebUI. No other package imports the WebUI's package ``modules``."""

@@ -1,11 +1,14 @@
-"""Attention as it is traced. The WebUI's variants cut it into slices to save memory, according to how much there is;
-they compute the same, and OpenVINO plans its own memory. So the trace sees one scaled_dot_product_attention."""
+"""The attention that a trace sees: one ``scaled_dot_product_attention``.
+
+The WebUI's own variants of attention cut it into slices to save memory, as many as the free memory demands. They compute
+the same result, and OpenVINO plans its own memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,6 +17,7 @@ from modules.hypernetworks import hypernetwork
 
 from ov_backend.patching import Patch
 
+#: Module and name of each class with attention, and the WebUI's function that computes it in one piece.
 _CLASSES = (
     ("ldm.modules.attention", "CrossAttention", "scaled_dot_product_attention_forward"),
     ("sgm.modules.attention", "CrossAttention", "scaled_dot_product_attention_forward"),
@@ -22,22 +26,28 @@ _CLASSES = (
 )
 
 
+def traced_functions() -> tuple[Callable[..., Any], ...]:
+    """The functions that a trace runs instead of the WebUI's variants."""
+    names = sorted({function for _, _, function in _CLASSES})
+    return tuple(getattr(optimizations, name) for name in names if hasattr(optimizations, name))
+
+
 @contextlib.contextmanager
-def as_traced() -> Iterator[None]:
-    """Put the one attention in place of the WebUI's own variants; another extension's stays as it is."""
+def attention_in_one_piece() -> Iterator[None]:
+    """In this block, one attention in one piece replaces the WebUI's variants; another extension's attention stays."""
     with contextlib.ExitStack() as undo:
-        for module, name, wanted in _CLASSES:
-            owner = getattr(sys.modules.get(module), name, None)
-            simple = getattr(optimizations, wanted, None)
-            if owner is not None and simple is not None and _known(owner.forward):
-                undo.callback(Patch(owner, "forward", partial(_instead, simple)).undo)
+        for module, class_name, function in _CLASSES:
+            owner = getattr(sys.modules.get(module), class_name, None)
+            whole = getattr(optimizations, function, None)
+            if owner is not None and whole is not None and _is_webui_variant(owner.forward):
+                undo.callback(Patch(owner, "forward", partial(_replace, whole)).undo)
         yield
 
 
-def _instead(simple: Any, _original: Any) -> Any:
-    return simple
+def _replace(whole: Any, _original: Any) -> Any:
+    return whole
 
 
-def _known(forward: Any) -> bool:
-    plain = getattr(hypernetwork, "attention_CrossAttention_forward", None)
-    return forward is plain or getattr(forward, "__module__", "") == optimizations.__name__
+def _is_webui_variant(forward: Any) -> bool:
+    unoptimized = getattr(hypernetwork, "attention_CrossAttention_forward", None)
+    return forward is unoptimized or getattr(forward, "__module__", "") == optimizations.__name__

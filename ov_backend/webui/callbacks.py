@@ -1,4 +1,4 @@
-"""What the script calls: one generation through the selected script, or any generation by the always-on companion."""
+"""What the script calls, and the callbacks that the WebUI calls in turn."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from ov_backend.webui.settings_page import defaults
 
 __all__ = ["before_process", "before_sampling", "defaults", "register", "run"]
 
-TITLE = "Accelerate with OpenVINO"
-
 
 def register() -> None:
-    """Ask the WebUI for its calls; it forgets them whenever it loads its scripts."""
+    """Register the WebUI's callbacks; it forgets them whenever it loads its scripts."""
     script_callbacks.on_ui_settings(settings_page.add_settings)
     script_callbacks.on_before_ui(settings_page.add_axes)
     script_callbacks.on_cfg_denoised(_after_step)
@@ -28,7 +26,7 @@ def register() -> None:
 
 
 def unload() -> None:
-    """The extension is disabled or the page reloaded: nothing of it stays behind."""
+    """Restore and clear everything: the extension is disabled, or the WebUI's page is reloaded."""
     always_on.end()
     if Generation.current is not None:
         Generation.current.close()
@@ -36,42 +34,43 @@ def unload() -> None:
 
 
 def run(script: Any, p: Any, args: tuple[Any, ...]) -> Any:
-    """Generate what ``p`` describes with its networks in OpenVINO; the result is the WebUI's own."""
+    """Generate ``p`` with its networks in OpenVINO; returns the WebUI's own result."""
     choices, warnings = Choices.from_args(own_arguments(script, p, args), defaults())
     with Generation(p, choices, warnings) as generation:
-        p.extra_generation_params["Script"] = TITLE
-        return generation.finish(processing.process_images(p))
+        p.extra_generation_params["Script"] = script.title()
+        return generation.annotate(processing.process_images(p))
 
 
 def own_arguments(script: Any, p: Any, args: tuple[Any, ...]) -> list[Any]:
-    """The arguments that were meant for this script.
+    """The arguments that a caller meant for this script.
 
-    The API assigns what it was given into a slice of all scripts' arguments: a wrong number of them moves the others'
-    arguments into our place, or ours out of it.
+    The API assigns a caller's arguments to a slice of the list of all scripts' arguments. A wrong number of them shifts
+    the arguments behind the slice, so ``args`` would hold another script's arguments or lack some of ours.
     """
-    every = getattr(p, "script_args", None)
+    all_args = getattr(p, "script_args", None)
     inputs = getattr(getattr(p, "scripts", None), "inputs", None)
-    if not isinstance(every, (list, tuple)) or not inputs or script.args_from is None:
+    if not isinstance(all_args, (list, tuple)) or not inputs or script.args_from is None:
         return list(args)
-    given = (script.args_to - script.args_from) + len(every) - len(inputs)
-    return list(every[script.args_from : script.args_from + max(0, given)])
+    count = (script.args_to - script.args_from) + len(all_args) - len(inputs)
+    return list(all_args[script.args_from : script.args_from + max(0, count)])
 
 
 def before_process(p: Any) -> None:
-    """The first call of any generation."""
+    """A generation begins; the first call in it."""
     always_on.begin(p)
 
 
 def before_sampling() -> None:
-    """All extensions have put in place what they want; the next thing is sampling."""
+    """Sampling begins; all extensions have patched what they need."""
     if Generation.current is not None:
-        Generation.current.denoised = 0
-        Generation.current.look()
+        Generation.current.denoised_steps = 0
+        Generation.current.check_instances()
 
 
 def _after_step(params: Any) -> None:
-    """A step is computed; the WebUI counts it only after the next one, and stays at 0 for the first two."""
-    if Generation.current is not None:
-        Generation.current.denoised += 1
-        done = params.sampling_step + (1 if Generation.current.denoised == 1 else 2)
+    """Report a step that is denoised; the WebUI counts it only after the next one, and reports 0 for the first two."""
+    generation = Generation.current
+    if generation is not None:
+        generation.denoised_steps += 1
+        done = params.sampling_step + (1 if generation.denoised_steps == 1 else 2)
         session.status.step(min(done, params.total_sampling_steps), params.total_sampling_steps)

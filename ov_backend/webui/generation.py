@@ -1,66 +1,68 @@
-"""One generation with the networks in OpenVINO: everything that is put in place for it, and taken out after it."""
+"""One generation with the networks in OpenVINO: what is patched for it, and restored after it."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from collections.abc import Callable
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from modules import sd_models, sd_samplers_common, shared
 
 from ov_backend.errors import Interrupted, OVBackendError
-from ov_backend.patching import Patch, Unshadow, unwrap
-from ov_backend.ui.choices import INFOTEXT, Choices
-from ov_backend.webui import compatibility as compatibility
-from ov_backend.webui.patch_points import ENTRIES, KINDS, Entry, Found, kind_of, networks_of
+from ov_backend.patching import Patch, Unshadow
+from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
+from ov_backend.ui.snapshot import network_label
+from ov_backend.webui import compatibility
+from ov_backend.webui.patch_points import PATCH_POINTS, HostNetwork, networks_of
 from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
 
 log = logging.getLogger("ov_backend")
 
-_UNKNOWN = "this model's is of a kind that is not known here"
-_ELSEWHERE = "another extension put a forward of its own on it"
+_UNSUPPORTED = "its class in this model is not supported"
 
 
 class Generation:
-    """Accelerates what the model in use computes, from ``with`` on until its end.
+    """Accelerates the networks of the model in use; a context manager.
 
     Args:
         p: the WebUI's processing object.
         choices: what runs where.
-        warnings: sentences about the choices, shown with the pictures.
+        warnings: messages about the choices, shown with the pictures.
     """
 
-    #: The one that is under way, for a generation inside another's (a script that makes several).
+    #: The running generation, or None; a script may generate several times within it.
     current: Generation | None = None
 
     def __init__(self, p: Any, choices: Choices, warnings: list[str] | None = None) -> None:
         self.p, self.choices = p, choices
-        self.said: list[str] = []
-        self._patches: list[Patch | Unshadow] = []
-        self._before: dict[str, Any] = {}
-        self._calls: Counter[str] = Counter()
-        self._in_pytorch: dict[str, Counter[str]] = {}
-        #: How often the model was called in this pass of sampling.
-        self.denoised = 0
-        self._on = False
+        #: How many steps of this pass of sampling are denoised.
+        self.denoised_steps = 0
         self._warnings = warnings or []
+        self._messages: list[str] = []
+        self._patches: list[Patch | Unshadow] = []
+        self._saved_conditionings: dict[str, Any] = {}
+        #: Calls that OpenVINO answered, by role.
+        self._openvino_calls: Counter[str] = Counter()
+        #: By role, why PyTorch answered, and how often.
+        self._pytorch_reasons: dict[str, Counter[str]] = {}
+        self._active = False
 
     def __enter__(self) -> Generation:
         for warning in self._warnings:
-            self._say(warning)
+            self._warn(warning)
         try:
             session.configure(self.choices.settings(str(CACHE_DIR)))
         except OVBackendError as error:
-            self._say(f"OpenVINO is not used: {error}")
+            self._warn(f"OpenVINO is not used: {error}")
             return self
-        session.purge()
+        session.release_unloaded()
         session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
-        self._on = True
+        self._active = True
         Generation.current = self
         try:
-            self._put_in_place()
+            self._patch()
         except BaseException:
             self.close()
             raise
@@ -69,139 +71,141 @@ class Generation:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close(f"{type(error).__name__}: {error}" if error is not None else "")
 
-    def _put_in_place(self) -> None:
-        for entry in ENTRIES:
-            if getattr(self.choices, entry.kind) and entry.owner is not None:
-                self._patches.append(Patch(entry.owner, entry.function, self._maker(entry)))
-        # a dict of its own: X/Y/Z plot copies the processing object for every cell, and its cells share the one
-        self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT: self._infotext}
-        if self.choices.text_encoder and shared.opts.persistent_cond_cache:
-            caches = session.conditionings(self.choices)
-        else:
-            caches = empty_conditionings()
+    def _patch(self) -> None:
+        for point in PATCH_POINTS:
+            if getattr(self.choices, point.switch) and point.owner is not None:
+                self._patches.append(Patch(point.owner, point.function, self._replacement))
+        # a new dict: X/Y/Z plot copies the processing object for every cell, and the copies share one dict
+        self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT_FIELD: self._infotext}
         if self.choices.text_encoder:
-            for name, cache in caches.items():
-                if hasattr(self.p, name):
-                    self._before[name] = vars(self.p).get(name)
-                    setattr(self.p, name, cache)
+            self._replace_conditionings()
+
+    def _replace_conditionings(self) -> None:
+        """Give the processing object caches that hold no prompt encoded by PyTorch."""
+        caches = session.conditionings(self.choices) if shared.opts.persistent_cond_cache else empty_conditionings()
+        for name, cache in caches.items():
+            if hasattr(self.p, name):
+                self._saved_conditionings[name] = vars(self.p).get(name)
+                setattr(self.p, name, cache)
 
     def close(self, error: str = "") -> None:
-        """Take out everything that was put in place; may be called twice."""
-        for swap in reversed(self._patches):
-            swap.undo()
+        """Restore everything that was patched; may be called twice."""
+        for patch in reversed(self._patches):
+            patch.undo()
         self._patches.clear()
-        for name, value in self._before.items():
+        for name, value in self._saved_conditionings.items():
             setattr(self.p, name, value)
-        self._before.clear()
-        if self._on:
-            self._on = False
+        self._saved_conditionings.clear()
+        if self._active:
+            self._active = False
             Generation.current = None
             session.status.end(error)
 
-    def look(self) -> None:
-        """Before sampling, when all extensions have put in place what they want: see what is on the instances."""
-        if not self._on:
+    def check_instances(self) -> None:
+        """Before sampling, when all extensions have patched what they need: check for functions on the instances."""
+        if not self._active:
             return
         networks = networks_of(shared.sd_model)
-        for kind in KINDS:
-            if getattr(self.choices, kind) and not any(found.kind == kind for found in networks):
-                self._decline(kind, _UNKNOWN, 0)
-        for found in networks:
-            own = found.own_function
-            if own is None or not getattr(self.choices, found.kind):
+        for switch in SWITCHES:
+            if getattr(self.choices, switch) and not any(network.switch == switch for network in networks):
+                self._count_refusal(switch, _UNSUPPORTED, 0)
+        for network in networks:
+            if network.instance_function is None or not getattr(self.choices, network.switch):
                 continue
-            if self._is_the_class_own(found, own):
-                self._patches.append(Unshadow(found.owner, found.function))
+            if compatibility.is_leftover(network):
+                self._patches.append(Unshadow(network.owner, network.function))
             else:
-                self._decline(found.role, _ELSEWHERE, 0)
+                self._count_refusal(network.role, compatibility.refusal(network), 0)
 
-    @staticmethod
-    def _is_the_class_own(found: Found, own: Any) -> bool:
-        """Some extensions, when done, leave the class's own function behind on the instance."""
-        function = unwrap(getattr(type(found.owner), found.function))
-        return isinstance(own, MethodType) and own.__self__ is found.owner and unwrap(own.__func__) is function
+    def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda owner, *args, **kwargs: self._call(original, owner, args, kwargs)
 
-    def _maker(self, entry: Entry) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda owner, *args, **kwargs: self._call(entry, original, owner, args, kwargs)
-
-        return make
-
-    def _call(self, entry: Entry, original: Callable[..., Any], owner: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        found = self._find(owner)
-        if found is None:
+    def _call(self, original: Callable[..., Any], owner: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """One call of a patched function: by OpenVINO if ``owner`` is a network of the model in use, or by ``original``."""
+        host_network = self._network_of(owner)
+        if host_network is None:
             return original(owner, *args, **kwargs)
-        reason = _ELSEWHERE if found.own_function is not None else compatibility.refusal(found)
+        reason = compatibility.refusal(host_network)
         if reason:
-            self._decline(found.role, reason)
+            self._count_refusal(host_network.role, reason)
             return original(owner, *args, **kwargs)
-        session.lora.apply(found.module)
-        network = session.network(found, original)
-        if "output_hidden_states" in kwargs:  # the WebUI gives a number here, which would mean a graph for each
+        session.lora_weights.apply(host_network.module)
+        network = session.network(host_network, original)
+        if "output_hidden_states" in kwargs:  # the WebUI passes a number here; each would be a graph of its own
             kwargs["output_hidden_states"] = bool(kwargs["output_hidden_states"])
-        before = sum(network.statistics.fallbacks.values())
+        fallbacks = network.statistics.fallbacks
+        before = sum(fallbacks.values())
         try:
             result = network(*args, **kwargs)
         except Interrupted:
-            if found.kind == "unet":  # the sampler knows this, and hands over what it has
+            if host_network.switch == "unet":  # the sampler catches this one and returns what it has
                 raise sd_samplers_common.InterruptedException from None
             return original(owner, *args, **kwargs)
-        if sum(network.statistics.fallbacks.values()) == before:
-            self._calls[found.role] += 1
+        if sum(fallbacks.values()) == before:
+            self._openvino_calls[host_network.role] += 1
         else:
-            reason = next(reversed(network.statistics.fallbacks))
-            self._in_pytorch.setdefault(found.role, Counter())[reason] += 1
+            self._pytorch_reasons.setdefault(host_network.role, Counter())[next(reversed(fallbacks))] += 1
         return result
 
-    def _corrections(self) -> set[str]:
-        """What had to be computed again in this generation, or was found before to need more precision."""
-        engine = session.engine
-        corrected = {name: network.statistics.corrections for name, network in engine.networks.items()} if engine else {}
-        return {f"{KINDS[kind_of(name)]}: {what}." for name, counts in corrected.items() for what in counts if self._ran(name)}
-
-    def _ran(self, name: str) -> bool:
-        return self._calls[name.partition(" #")[0]] > 0
-
-    def _find(self, owner: Any) -> Found | None:
-        """The network that an object is of the model now in use; None of any other, and while a model is being made."""
+    def _network_of(self, owner: Any) -> HostNetwork | None:
+        """The network of the model in use that an object is; None for other models, and while a model is loaded."""
         sd_model = sd_models.model_data.sd_model
         if sd_model is None or not hasattr(sd_model, "cond_stage_model_empty_prompt"):
             return None
-        return next((found for found in networks_of(sd_model) if found.owner is owner), None)
+        return next((network for network in networks_of(sd_model) if network.owner is owner), None)
 
-    def _decline(self, role: str, reason: str, count: int = 1) -> None:
-        counts = self._in_pytorch.setdefault(role, Counter())
-        if reason not in counts:
+    def _count_refusal(self, role: str, reason: str, count: int = 1) -> None:
+        """Count calls that are left to PyTorch, and report the reason when it is new."""
+        reasons = self._pytorch_reasons.setdefault(role, Counter())
+        if reason not in reasons:
             log.warning("%s runs in PyTorch: %s.", role, reason)
-            session.status.say(f"{KINDS[kind_of(role)]} in PyTorch: {reason}.")
-        counts[reason] += count
+            session.status.add_message(_in_pytorch(role, reason))
+        reasons[reason] += count
 
-    def _say(self, sentence: str) -> None:
-        log.warning("%s", sentence)
-        session.status.say(sentence)
-        self.said.append(sentence)
+    def _warn(self, message: str) -> None:
+        log.warning("%s", message)
+        session.status.add_message(message)
+        self._messages.append(message)
 
     def _infotext(self, **_: Any) -> str:
         """The picture's field: what ran where, then the choices, which the panel reads back."""
-        ran = []
-        for kind, words in KINDS.items():
-            calls = sum(count for role, count in self._calls.items() if kind_of(role) == kind)
-            declined = any(kind_of(role) == kind for role in self._in_pytorch)
-            if getattr(self.choices, kind):
-                ran.append(words if not declined else f"{words} partly" if calls else f"{words} in PyTorch")
-        chosen = self.choices.as_infotext()
-        return f"ran={', '.join(ran)}" + ("" if chosen == "on" else f"; {chosen}")
+        parts = []
+        for switch in SWITCHES:
+            if not getattr(self.choices, switch):
+                continue
+            label = network_label(switch)
+            ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
+            refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
+            parts.append(label if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
+        choices = self.choices.as_infotext()
+        return f"ran={', '.join(parts)}" + ("" if choices == "on" else f"; {choices}")
 
-    def finish(self, processed: Any) -> Any:
-        """Write into the result what is to be seen with the pictures."""
+    def annotate(self, processed: Any) -> Any:
+        """Add the messages and the final field to the WebUI's result, and return it."""
         if processed is None:
             return None
-        reasons = {
-            f"{KINDS[kind_of(role)]} in PyTorch: {reason}." for role, counts in self._in_pytorch.items() for reason in counts
-        }
-        sentences = [*self.said, *sorted(reasons), *sorted(self._corrections())]
-        processed.comments = (getattr(processed, "comments", "") or "") + "".join(f"{sentence}\n" for sentence in sentences)
+        refusals = {_in_pytorch(role, reason) for role, reasons in self._pytorch_reasons.items() for reason in reasons}
+        messages = [*self._messages, *sorted(refusals), *sorted(self._corrections())]
+        processed.comments = (getattr(processed, "comments", "") or "") + "".join(f"{message}\n" for message in messages)
         parameters = getattr(processed, "extra_generation_params", None)
-        if isinstance(parameters, dict) and INFOTEXT in parameters:
-            parameters[INFOTEXT] = self._infotext()
+        if isinstance(parameters, dict) and INFOTEXT_FIELD in parameters:
+            parameters[INFOTEXT_FIELD] = self._infotext()
         return processed
+
+    def _corrections(self) -> set[str]:
+        """What was computed again in this generation, or is known from an earlier one to need more precision."""
+        networks = session.engine.networks.items() if session.engine else ()
+        return {
+            f"{_label(name)}: {reason}."
+            for name, network in networks
+            if self._openvino_calls[name.partition(" #")[0]]
+            for reason in network.statistics.corrections
+        }
+
+
+def _label(role: str) -> str:
+    return network_label(switch_of(role))
+
+
+def _in_pytorch(role: str, reason: str) -> str:
+    return f"{_label(role)} in PyTorch: {reason}."

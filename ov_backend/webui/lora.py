@@ -1,45 +1,52 @@
-"""The built-in LoRA extension: it writes into weights lazily, at each layer's next forward, which a compiled network
-never comes to. So its own function is called over the layers before their weights are looked at; it also takes out what
-is no longer wanted."""
+"""The built-in LoRA extension.
+
+It writes LoRAs into a layer's weights at the layer's next forward, which a compiled network never calls. So before each
+call of a network, the extension's own function is called for every layer; it also removes LoRAs that are no longer set.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from modules import shared
 
-#: What the extension keeps on the layers: names and backups of the weights, neither code nor weights of a network.
+#: Attributes of the extension on the layers, names and backups of weights: neither code nor weights of a network.
 ATTRIBUTES = frozenset(
     {"network_layer_name", "network_current_names", "network_weights_backup", "network_bias_backup", "fp16_weight", "fp16_bias"}
 )
 
-#: The layers whose forwards it replaces, to write into their weights.
-CHANGED = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.MultiheadAttention)
+#: The extension's Python module; its state changes with the LoRAs that are set, which the weights tell already.
+MODULES = frozenset({"networks"})
+
+#: The classes whose forwards it replaces, to write into their weights.
+_LAYERS = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.MultiheadAttention)
 
 
-class Lora:
-    """The layers of each module that LoRAs may change, found once."""
+class LoraWeights:
+    """Brings modules' weights up to date; a module's layers are looked up once."""
 
     def __init__(self) -> None:
         self._layers: WeakKeyDictionary[torch.nn.Module, list[torch.nn.Module]] = WeakKeyDictionary()
 
     def apply(self, module: torch.nn.Module) -> None:
-        """Bring a module's weights to the set of LoRAs now wanted, as its layers' forwards would do."""
+        """Write the LoRAs that are set now into a module's weights, as its layers' forwards would do."""
         extension = _extension()
-        if extension is None or _functional():
+        if extension is None or _beside_weights():
             return
-        wanted = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in extension.loaded_networks)
-        for layer in self._of(module):
-            if vars(layer).get("network_current_names", ()) != wanted:
+        names = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in extension.loaded_networks)
+        for layer in self._layers_of(module):
+            if vars(layer).get("network_current_names", ()) != names:
                 extension.network_apply_weights(layer)
 
-    def _of(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+    def _layers_of(self, module: torch.nn.Module) -> list[torch.nn.Module]:
         if module not in self._layers:
             # an attention's own projection is changed together with it, not by itself
-            inner = {id(m.out_proj) for m in module.modules() if isinstance(m, torch.nn.MultiheadAttention)}
-            layers = [m for m in module.modules() if isinstance(m, CHANGED) and id(m) not in inner]
+            projections = {id(m.out_proj) for m in module.modules() if isinstance(m, torch.nn.MultiheadAttention)}
+            layers = [m for m in module.modules() if isinstance(m, _LAYERS) and id(m) not in projections]
             named = [m for m in layers if hasattr(m, "network_layer_name")]
             if not named:
                 return []
@@ -47,20 +54,19 @@ class Lora:
         return self._layers[module]
 
 
-def active() -> bool:
-    """Whether LoRAs are wanted at all."""
+def traced_functions() -> tuple[Callable[..., Any], ...]:
+    """The extension's functions that a trace runs in the layers' forwards."""
     extension = _extension()
-    return extension is not None and bool(extension.loaded_networks)
+    return () if extension is None else (extension.network_apply_weights,)
 
 
 def computed_beside_weights() -> bool:
-    """Whether LoRAs are wanted and computed in the layers' forwards, without touching weights."""
-    return active() and _functional()
+    """Whether LoRAs are set and computed in the layers' forwards, without touching weights."""
+    extension = _extension()
+    return extension is not None and bool(extension.loaded_networks) and _beside_weights()
 
 
-def _functional() -> bool:
-    from modules import shared
-
+def _beside_weights() -> bool:
     return bool(getattr(shared.opts, "lora_functional", False))
 
 

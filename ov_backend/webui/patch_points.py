@@ -1,7 +1,7 @@
 """Where the networks of the WebUI's models are, and by which functions of which classes they are called.
 
-The functions are replaced on the classes, so that whichever object calls in the middle of a generation (a refiner, a
-hires checkpoint, a model loaded for one prompt) is met; which instances are accelerated is decided at the call.
+The functions are patched on the classes, so that every object that is called in the middle of a generation (a refiner, a
+hires checkpoint, a model loaded for one prompt) is reached; each call decides whether its instance is accelerated.
 """
 
 from __future__ import annotations
@@ -9,56 +9,53 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-#: What the choices switch, in words.
-KINDS = {"unet": "UNet", "vae": "VAE", "text_encoder": "text encoder"}
-
 
 @dataclass(frozen=True)
-class Entry:
-    """One function by which networks of one kind are called.
+class PatchPoint:
+    """One function by which networks are called.
 
     Attributes:
         module: where the class is.
-        name: the class.
+        class_name: the class.
         function: the function's name.
-        kind: which choice switches it.
-        weights: path from the instance to the module that owns the weights ("" is the instance itself).
-        needs: a parameter without which this version's function is another one.
+        switch: the choice that switches these networks.
+        weights: path from an instance to the module that owns the weights ("" is the instance itself).
+        needs: a parameter that the function must have; without it, this version's function is a different one.
     """
 
     module: str
-    name: str
+    class_name: str
     function: str
-    kind: str
+    switch: str
     weights: str = ""
     needs: str = ""
 
     @property
     def owner(self) -> Any:
-        """The class, or None where its package is not in use or is of another kind."""
-        found = getattr(sys.modules.get(self.module), self.name, None)
-        if found is None or (self.needs and self.needs not in inspect.signature(getattr(found, self.function)).parameters):
+        """The class, or None where its package is not loaded or its function lacks what is needed."""
+        owner = getattr(sys.modules.get(self.module), self.class_name, None)
+        if owner is None or (self.needs and self.needs not in inspect.signature(getattr(owner, self.function)).parameters):
             return None
-        return found
+        return owner
 
 
-#: Of a text encoder the stack of layers only: token embeddings depend on the prompt's own data (textual inversion).
-ENTRIES: tuple[Entry, ...] = (
-    Entry("ldm.modules.diffusionmodules.openaimodel", "UNetModel", "forward", "unet"),
-    Entry("sgm.modules.diffusionmodules.openaimodel", "UNetModel", "forward", "unet"),
-    Entry("ldm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
-    Entry("ldm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
-    Entry("sgm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
-    Entry("sgm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
-    # since transformers 5 hidden states are collected by the caller, who would find none in a compiled stack
-    Entry("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward", "text_encoder", "", "output_hidden_states"),
+#: Of a text encoder only the stack of layers: its token embeddings depend on data of the prompt (textual inversion).
+PATCH_POINTS: tuple[PatchPoint, ...] = (
+    PatchPoint("ldm.modules.diffusionmodules.openaimodel", "UNetModel", "forward", "unet"),
+    PatchPoint("sgm.modules.diffusionmodules.openaimodel", "UNetModel", "forward", "unet"),
+    PatchPoint("ldm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
+    PatchPoint("ldm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
+    PatchPoint("sgm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
+    PatchPoint("sgm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
+    # since transformers 5 the caller collects hidden states, and would get none from a compiled stack
+    PatchPoint("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward", "text_encoder", "", "output_hidden_states"),
     *(
-        Entry(f"{package}.modules.encoders.modules", name, "text_transformer_forward", "text_encoder", "model.transformer")
+        PatchPoint(f"{package}.modules.encoders.modules", name, "text_transformer_forward", "text_encoder", "model.transformer")
         for package, name in (
             ("ldm", "FrozenOpenCLIPEmbedder"),
             ("sgm", "FrozenOpenCLIPEmbedder"),
@@ -69,43 +66,42 @@ ENTRIES: tuple[Entry, ...] = (
 
 
 @dataclass(frozen=True)
-class Found:
-    """One network of one model.
+class HostNetwork:
+    """One network of one of the WebUI's models.
 
     Attributes:
         role: "unet", "vae_encode", "vae_decode", "text_encoder" or "text_encoder_2".
-        kind: which choice switches it.
+        switch: the choice that switches it.
         owner: the object whose function is called.
         function: that function's name.
         module: the module that owns the weights.
     """
 
     role: str
-    kind: str
+    switch: str
     owner: torch.nn.Module
     function: str
     module: torch.nn.Module
 
     @property
-    def own_function(self) -> Any:
-        """The function that somebody put on this one instance, or None."""
+    def instance_function(self) -> Any:
+        """The function that shadows the class's on this one instance, or None."""
         return vars(self.owner).get(self.function)
 
 
-def networks_of(sd_model: Any) -> list[Found]:
-    """The networks of a model that can be accelerated, each in its role."""
+def networks_of(sd_model: Any) -> list[HostNetwork]:
+    """The networks of a model that can be accelerated."""
     vae = getattr(sd_model, "first_stage_model", None)
-    candidates = [
+    owners = [
         ("unet", getattr(getattr(sd_model, "model", None), "diffusion_model", None)),
         ("vae_encode", getattr(vae, "encoder", None)),
         ("vae_decode", getattr(vae, "decoder", None)),
     ]
-    found = [each for role, owner in candidates for each in _found(role, owner)]
-    texts = [each for owner in _text_modules(sd_model) for each in _found("text_encoder", owner) if each.kind == "text_encoder"]
-    for number, each in enumerate(texts, start=1):
-        role = each.role if number == 1 else f"{each.role}_{number}"
-        found.append(Found(role, each.kind, each.owner, each.function, each.module))
-    return found
+    networks = [network for role, owner in owners if (network := _network_at(role, owner)) is not None]
+    encoders = [network for owner in _text_modules(sd_model) if (network := _network_at("text_encoder", owner)) is not None]
+    encoders = [network for network in encoders if network.switch == "text_encoder"]
+    networks += [replace(network, role=f"{network.role}_{i}" if i > 1 else network.role) for i, network in enumerate(encoders, 1)]
+    return networks
 
 
 def _text_modules(sd_model: Any) -> Iterator[torch.nn.Module]:
@@ -113,14 +109,8 @@ def _text_modules(sd_model: Any) -> Iterator[torch.nn.Module]:
     return root.modules() if isinstance(root, torch.nn.Module) else iter(())
 
 
-def _found(role: str, owner: Any) -> Iterator[Found]:
-    for entry in ENTRIES:
-        if entry.owner is not None and isinstance(owner, entry.owner):
-            module = owner.get_submodule(entry.weights)
-            yield Found(role, entry.kind, owner, entry.function, module)
-            return
-
-
-def kind_of(role: str) -> str:
-    """The kind of a role: "vae" for "vae_decode"."""
-    return next(kind for kind in KINDS if role.startswith(kind))
+def _network_at(role: str, owner: Any) -> HostNetwork | None:
+    for point in PATCH_POINTS:
+        if point.owner is not None and isinstance(owner, point.owner):
+            return HostNetwork(role, point.switch, owner, point.function, owner.get_submodule(point.weights))
+    return None

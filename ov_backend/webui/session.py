@@ -1,4 +1,4 @@
-"""What outlives a generation: one engine with its compiled graphs, the networks of the loaded models, and conditionings."""
+"""State that outlives a generation: one engine with its compiled graphs, the networks of the loaded models, encoded prompts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from modules import sd_models, shared
 
-from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.engine.engine import Engine, Network
 from ov_backend.settings import Settings
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
-from ov_backend.webui import attention, lora
-from ov_backend.webui import compatibility as compatibility
-from ov_backend.webui.patch_points import Found, networks_of
+from ov_backend.webui import compatibility
+from ov_backend.webui.lora import LoraWeights
+from ov_backend.webui.patch_points import HostNetwork, networks_of
 
-#: The extension's own folder; its graphs are kept there.
+#: The graph store, in the extension's own folder.
 CACHE_DIR = Path(__file__).parents[2] / "cache" / "graphs"
 
 Conditionings = dict[str, list[Any]]
@@ -27,19 +27,19 @@ CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 
 
 def empty_conditionings() -> Conditionings:
-    """Caches of encoded prompts with nothing in them."""
+    """Empty caches of encoded prompts."""
     return {name: [None, None] for name in CONDITIONINGS}
 
 
 class Session:
-    """One engine for all generations: its compiled graphs know device and precision, so that changing these and
-    changing back costs nothing."""
+    """One engine for all generations: it keeps compiled graphs by device and precision, so that changing these and
+    changing back compiles nothing."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
-        #: What the panel shows.
-        self.status = Status(on_stage=_tell)
-        self.lora = lora.Lora()
+        self.status = Status(on_stage=_show_stage)
+        self.lora_weights = LoraWeights()
+        #: By the id of its owner, which is kept to tell whether the id is still that object's.
         self._networks: dict[int, tuple[torch.nn.Module, Network]] = {}
         self._conditionings: dict[str, Conditionings] = {}
 
@@ -56,18 +56,18 @@ class Session:
             self.engine.configure(settings)
         return self.engine
 
-    def network(self, found: Found, original: Callable[..., Any]) -> Network:
-        """The accelerated form of one network of a loaded model."""
-        known = self._networks.get(id(found.owner))
-        if known is not None and known[0] is found.owner:
-            return known[1]
-        self.purge()
+    def network(self, host_network: HostNetwork, original: Callable[..., Any]) -> Network:
+        """The accelerated form of one network of a loaded model; ``original`` is its class's function."""
+        owner = host_network.owner
+        kept_owner, network = self._networks.get(id(owner), (None, None))
+        if network is not None and kept_owner is owner:
+            return network
+        self.release_unloaded()
         assert self.engine is not None
-        hooks = NetworkHooks(
-            host_key=lambda: compatibility.key(found), tracing=attention.as_traced, ignore=lora.ATTRIBUTES
-        )
-        network = self.engine.network(self._free_name(found.role), found.module, original.__get__(found.owner), hooks)
-        self._networks[id(found.owner)] = found.owner, network
+        name = self._free_name(host_network.role)
+        hooks = compatibility.hooks(host_network)
+        network = self.engine.network(name, host_network.module, original.__get__(owner), hooks)
+        self._networks[id(owner)] = owner, network
         return network
 
     def _free_name(self, role: str) -> str:
@@ -75,25 +75,25 @@ class Session:
         names = (role if number == 1 else f"{role} #{number}" for number in range(1, len(self.engine.networks) + 2))
         return next(name for name in names if name not in self.engine.networks)
 
-    def purge(self) -> None:
-        """Let go of the networks of models that are loaded no more; their weights could never be freed otherwise."""
+    def release_unloaded(self) -> None:
+        """Release the networks of models that are no longer loaded; otherwise their weights could never be freed."""
         models: Sequence[Any] = [*sd_models.model_data.loaded_sd_models, sd_models.model_data.sd_model]
-        alive = {id(found.owner) for model in models if model is not None for found in networks_of(model)}
-        dead = [key for key in self._networks if key not in alive]
-        for key in dead:
+        loaded = {id(network.owner) for model in models if model is not None for network in networks_of(model)}
+        unloaded = [key for key in self._networks if key not in loaded]
+        for key in unloaded:
             _, network = self._networks.pop(key)
             if self.engine is not None:
                 self.engine.release(network.name)
-        if dead and self.engine is not None:
+        if unloaded and self.engine is not None:
             self.engine.evict_dead()
 
     def conditionings(self, choices: Choices) -> Conditionings:
-        """Caches of encoded prompts for these choices: PyTorch's generations shall find none that OpenVINO encoded."""
+        """Caches of prompts encoded with these choices; PyTorch's generations must not find what OpenVINO encoded."""
         key = f"{choices.device} {choices.precision} {choices.config_json}"
         return self._conditionings.setdefault(key, empty_conditionings())
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Clear the engine, the networks and the encoded prompts."""
         if self.engine is not None:
             self.engine.clear()
         self.engine = None
@@ -106,10 +106,10 @@ def _interrupted() -> bool:
     return bool(shared.state.interrupted or shared.state.skipped)
 
 
-def _tell(stage: str) -> None:
-    """Into the WebUI's own progress bar."""
-    shared.state.textinfo = stage or None
+def _show_stage(text: str) -> None:
+    """Show a stage in the WebUI's own progress bar."""
+    shared.state.textinfo = text or None
 
 
-#: The registry of this process; reloading the WebUI's page keeps it.
+#: Process-wide instance; it survives a reload of the WebUI's page.
 session = Session()

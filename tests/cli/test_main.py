@@ -1,4 +1,4 @@
-"""The command line: what it prints, and one sentence and exit code 2 for everything that cannot be."""
+"""The command line: its output, and one sentence with exit code 2 for bad input."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ov_backend.cli import main as cli
 pytest.importorskip("diffusers")
 
 
-def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["devices", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    cpu = next(device for device in found if device["name"] == "CPU")
+    devices = json.loads(capsys.readouterr().out)
+    cpu = next(device for device in devices if device["name"] == "CPU")
     assert "f32" in cpu["precisions"]
     assert cpu["default_precision"] in cpu["precisions"]
     assert cli.main(["devices"]) == 0
     assert cpu["full_name"] in capsys.readouterr().out
 
 
-def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = GraphStore(tmp_path)
     store.put("a1", {"x": b"1" * 1000})
     store.put("b2", {"x": b"2" * 1000})
@@ -51,9 +51,9 @@ def test_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 BAD = [
-    (["--size", "100x64"], "--size holds 100"),
-    (["--size", "8"], "--size holds 8"),
-    (["--size", "99999992"], "--size holds 99999992"),
+    (["--size", "100x64"], "argument --size: The size 100x64 holds 100"),
+    (["--size", "8"], "argument --size: The size 8x8 holds 8"),
+    (["--size", "99999992"], "'99999992' is no size"),
     (["--size", "big"], "'big' is no size"),
     (["--steps", "0"], "--steps is 0"),
     (["--steps", "1001"], "--steps is 1001"),
@@ -84,14 +84,14 @@ def test_bad_input_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     try:
         code = cli.main(["demo", *arguments])
-    except SystemExit as left:  # argparse leaves by itself
-        code = int(left.code or 0)
+    except SystemExit as system_exit:  # from argparse
+        code = int(system_exit.code or 0)
     printed = capsys.readouterr()
     assert code == 2
     assert words in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert not printed.out
-    assert not list(tmp_path.iterdir()), "nothing may be left behind"
+    assert not list(tmp_path.iterdir()), "a file is left behind"
 
 
 def test_a_pickle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

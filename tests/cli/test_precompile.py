@@ -1,4 +1,4 @@
-"""``python -m ov_backend precompile``: what it leaves on disk is what a picture needs; bad input is one sentence."""
+"""``python -m ov_backend precompile``: a later picture finds its graphs on disk; bad input is one sentence."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ import pytest
 pytest.importorskip("diffusers")
 
 from ov_backend.checkpoint import TOKENIZER
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.cli import main as cli
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.errors import OVBackendError
+from tests.standalone.checkpoints import write_small_checkpoint
 
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
-UNET = {
-    "block_out_channels": [32, 64],
-    "layers_per_block": 1,
-    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
-    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
-}
-VAE = {"block_out_channels": [32] * 4}
-
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
-    return write_random_checkpoint(path, unet=UNET, vae=VAE, text={"num_hidden_layers": 2})
+    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture
@@ -43,12 +34,12 @@ def test_the_demo_captures_nothing_afterwards(
 ) -> None:
     assert cli.main(["precompile", *arguments, "--sizes", "64x72,64", "--batch", "1,2", "--json"]) == 0
     printed = capsys.readouterr()
-    said = json.loads(printed.out)
-    sizes = [(each["width"], each["height"], each["batch"]) for each in said["ready"]]
+    result = json.loads(printed.out)
+    sizes = [(each["width"], each["height"], each["batch"]) for each in result["ready"]]
     assert sizes == [(64, 72, 1), (64, 72, 2), (64, 64, 1), (64, 64, 2)]
-    assert [each["captures"] for each in said["ready"]] == [3, 2, 2, 2], "the text encoder is the same for all of them"
-    assert said["fallbacks"] == {}
-    assert said["folder"] == str(tmp_path / "graphs")
+    assert [each["captures"] for each in result["ready"]] == [3, 2, 2, 2], "the text encoder is the same for all of them"
+    assert result["fallbacks"] == {}
+    assert result["folder"] == str(tmp_path / "graphs")
     assert printed.err.count("ready after") == 4
     demo = ["demo", "--checkpoint", *arguments, "--size", "64x72", "--steps", "1", "--out", str(tmp_path / "x.png"), "--json"]
     assert cli.main(demo) == 0
@@ -61,7 +52,7 @@ def test_the_demo_captures_nothing_afterwards(
     }
 
 
-def test_a_second_time_everything_is_found(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_precompile_finds_every_graph_on_disk(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["precompile", *arguments, "--sizes", "64"]) == 0
     assert "3 captured, 0 found on disk, 3 compiled)" in capsys.readouterr().out
     assert cli.main(["precompile", *arguments, "--sizes", "64"]) == 0
@@ -71,7 +62,7 @@ def test_a_second_time_everything_is_found(arguments: list[str], capsys: pytest.
     assert "The graphs are in" in out
 
 
-def test_a_network_left_to_pytorch_is_seen(
+def test_a_network_left_to_pytorch_is_reported(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
@@ -83,8 +74,8 @@ def test_a_network_left_to_pytorch_is_seen(
 
 
 BAD = [
-    (["--sizes", "100x64"], "'100x64' holds 100"),
-    (["--sizes", "64x64,8"], "'8' holds 8"),
+    (["--sizes", "100x64"], "The size 100x64 holds 100"),
+    (["--sizes", "64x64,8"], "The size 8x8 holds 8"),
     (["--sizes", "64x"], "'64x' is no size"),
     (["--sizes", ""], "'' is no size"),
     (["--sizes", "9999999999x64"], "is no size"),
@@ -104,16 +95,16 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     try:
         code = cli.main(["precompile", *arguments, *more])
-    except SystemExit as left:  # argparse leaves by itself
-        code = int(left.code or 0)
+    except SystemExit as system_exit:  # from argparse
+        code = int(system_exit.code or 0)
     printed = capsys.readouterr()
     assert code == 2
     assert words in printed.err
     assert len(printed.err.strip().splitlines()) == 1
     assert not printed.out
-    assert not list(tmp_path.iterdir()), "nothing may be left behind"
+    assert not list(tmp_path.iterdir()), "a file is left behind"
 
 
-def test_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_that_is_not_there_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["precompile", str(tmp_path / "none.safetensors")]) == 2
     assert "none.safetensors is no file" in capsys.readouterr().err

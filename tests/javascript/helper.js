@@ -7,7 +7,7 @@ const { JSDOM } = require("jsdom");
 const ROOT = path.join(__dirname, "..", "..");
 const FILES = ["openvino_text.js", "openvino_poller.js", "openvino_view.js"];
 
-// A page with the extension's scripts in it, as a browser would run them.
+// A page with the extension's scripts, run as a browser runs them.
 function page(body = "", before = () => {}) {
     const dom = new JSDOM(`<!doctype html><body>${body}</body>`, { runScripts: "outside-only", pretendToBeVisual: true, url: "http://localhost:7860/" });
     dom.window.setInterval = () => 0; // a real one would keep the tests from ending
@@ -18,7 +18,7 @@ function page(body = "", before = () => {}) {
 
 // One panel, as ov_backend/ui/status_html.py writes it.
 function panel() {
-    const names = {
+    const namesByTag = {
         p: ["headline", "spoken", "timing", "result", "alert", "cache"],
         ul: ["fallbacks", "coverage"],
         div: ["shares"],
@@ -27,7 +27,7 @@ function panel() {
         span: ["networks-summary"],
         progress: ["progress"],
     };
-    const parts = Object.entries(names).flatMap(([tag, all]) => all.map((name) => `<${tag} data-openvino="${name}"></${tag}>`));
+    const parts = Object.entries(namesByTag).flatMap(([tag, names]) => names.map((name) => `<${tag} data-openvino="${name}"></${tag}>`));
     const inputs = '<input data-openvino="sizes" value="512x512"><input data-openvino="batch" value="1">';
     const buttons = ["precompile", "compare", "interrupt", "clear"].map((name) => `<button data-openvino-action="${name}"></button>`);
     const tips = JSON.stringify({ device: "where", vae: "what", memory_mb: "how much", config_json: "more", unet: "not on this page" });
@@ -41,11 +41,11 @@ function panel() {
 }
 
 function snapshot(changes = {}) {
-    const nothing = { version: 1, state: "idle", stage: null, run: null, job: null, engine: null };
-    return { ...nothing, networks: {}, compiled: [], messages: [], ...changes };
+    const idle = { version: 1, state: "idle", stage: null, run: null, job: null, engine: null };
+    return { ...idle, networks: {}, compiled: [], messages: [], ...changes };
 }
 
-// Timers that a test moves by hand.
+// Timers that fire when a test says so.
 class Timers {
     constructor() {
         this.pending = new Map();

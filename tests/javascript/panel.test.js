@@ -6,7 +6,7 @@ const { page, panel, snapshot } = require("./helper.js");
 
 const NASTY = '<img src=x onerror="globalThis.broken=1">';
 
-// A page whose panel is on the screen, and a server that answers what the test says.
+// A page with a visible panel, and a server that gives the test's answers.
 function open(answers, confirmed = true) {
     const requests = [];
     const window = page(panel(), (w) => {
@@ -55,7 +55,7 @@ test("a name that looks like HTML stays text, wherever it is shown", () => {
     assert.equal(window.broken, undefined);
 });
 
-test("the status is asked with the page's token and shown", async () => {
+test("the status is requested with the page's token and shown", async () => {
     const run = { what: "Generating", active: true, step: 1, steps: 4, seconds_per_step: 1, average_seconds_per_step: 1, shares: {} };
     const { requests, settled, part, window } = open({ "GET status": [200, snapshot({ state: "running", run })] });
     await settled();
@@ -75,17 +75,17 @@ test("a bar without a known end is indeterminate", () => {
     assert.equal(part("progress").hasAttribute("value"), false);
 });
 
-test("what does not change is not drawn again", () => {
+test("an element whose content does not change is not drawn again", () => {
     const { window, part } = open({});
     const root = window.document.querySelector("section");
-    const found = snapshot({ messages: ["one"] });
-    window.OpenVINOPanel.render(root, found);
+    const unchanged = snapshot({ messages: ["one"] });
+    window.OpenVINOPanel.render(root, unchanged);
     const first = part("fallbacks").firstChild;
-    window.OpenVINOPanel.render(root, found);
+    window.OpenVINOPanel.render(root, unchanged);
     assert.equal(part("fallbacks").firstChild, first);
 });
 
-test("precompile sends the sizes; nonsense is said and not sent", async () => {
+test("precompile sends the sizes; nonsense gives an alert and is not sent", async () => {
     const { requests, part, press, settled } = open({});
     await settled();
     await press("precompile");
@@ -99,14 +99,14 @@ test("precompile sends the sizes; nonsense is said and not sent", async () => {
     assert.equal(requests.filter((request) => request.method === "POST").length, 1);
 });
 
-test("the server's sentence is shown when it refuses", async () => {
+test("the server's message is shown when it refuses", async () => {
     const { part, press, settled } = open({ "POST compare": [409, { error: "Something is running already." }] });
     await settled();
     await press("compare");
     assert.equal(part("alert").textContent, "Something is running already.");
 });
 
-test("the cache is cleared only after a yes", async () => {
+test("the cache is cleared only after a confirmation", async () => {
     const answers = { "GET cache": [200, { kept: true, entries: 2, bytes: 10, max_bytes: 100 }], "DELETE cache": [200, { removed: 2 }] };
     const no = open(answers, false);
     await no.settled();
@@ -119,7 +119,7 @@ test("the cache is cleared only after a yes", async () => {
     assert.equal(yes.part("alert").textContent, "2 graphs removed.");
 });
 
-test("a hidden tab asks for nothing", async () => {
+test("a hidden tab sends no request", async () => {
     const { window, requests, settled } = open({});
     await settled();
     const before = requests.length;
@@ -129,7 +129,7 @@ test("a hidden tab asks for nothing", async () => {
     assert.equal(requests.length, before);
 });
 
-test("a server that is gone is said to be gone, once it is back nothing is", async () => {
+test("an alert says that the server is gone, and goes away when it is back", async () => {
     const answers = { "GET status": [502, {}] };
     const { window, part, settled, press } = open(answers);
     await settled();

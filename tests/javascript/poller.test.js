@@ -6,38 +6,38 @@ const { page, snapshot, Timers } = require("./helper.js");
 
 const Poller = page().OpenVINOPoller;
 
-function poller(answers, seen = true) {
+function open(answers, visible = true) {
     const timers = new Timers();
-    const log = { asked: 0, shown: [], failed: [], seen, timers };
-    const made = new Poller({
-        ask: async () => {
-            log.asked += 1;
+    const log = { requests: 0, shown: [], failed: [], visible, timers };
+    const poller = new Poller({
+        request: async () => {
+            log.requests += 1;
             const answer = answers.length > 1 ? answers.shift() : answers[0];
             if (answer instanceof Error) throw answer;
             return answer;
         },
-        wanted: () => log.seen,
-        show: (found) => log.shown.push(found.state),
+        isVisible: () => log.visible,
+        show: (snapshot) => log.shown.push(snapshot.state),
         fail: (error) => log.failed.push(error.message),
         timers,
     });
-    const poke = async () => {
-        made.poke();
-        await made.asked;
+    const wake = async () => {
+        poller.wake();
+        await poller.pending;
     };
-    return { made, log, poke, next: async () => { timers.fire(); await made.asked; } };
+    return { poller, log, wake, next: async () => { timers.fire(); await poller.pending; } };
 }
 
-test("nobody looks: nothing is asked", async () => {
-    const { log, poke } = poller([snapshot()], false);
-    await poke();
-    assert.equal(log.asked, 0);
+test("a hidden panel is not polled", async () => {
+    const { log, wake } = open([snapshot()], false);
+    await wake();
+    assert.equal(log.requests, 0);
     assert.equal(log.timers.pending.size, 0);
 });
 
-test("somebody looks: it goes on asking, faster while something runs", async () => {
-    const { log, poke, next } = poller([snapshot(), snapshot({ state: "preparing" }), snapshot()]);
-    await poke();
+test("a visible panel is polled, faster while something runs", async () => {
+    const { log, wake, next } = open([snapshot(), snapshot({ state: "preparing" }), snapshot()]);
+    await wake();
     const [idle] = log.timers.delays();
     await next();
     const [busy] = log.timers.delays();
@@ -46,39 +46,39 @@ test("somebody looks: it goes on asking, faster while something runs", async () 
     assert.ok(busy < idle && idle < 1000, `a stage must be seen within a second: ${busy} ms, ${idle} ms`);
 });
 
-test("the tab is hidden in between: it stops, and a poke starts it again", async () => {
-    const { log, poke, next } = poller([snapshot({ state: "running" })]);
-    await poke();
-    log.seen = false;
+test("polling stops while the tab is hidden, and waking starts it again", async () => {
+    const { log, wake, next } = open([snapshot({ state: "running" })]);
+    await wake();
+    log.visible = false;
     await next();
-    assert.equal(log.asked, 1);
+    assert.equal(log.requests, 1);
     assert.equal(log.timers.pending.size, 0);
-    log.seen = true;
-    await poke();
-    assert.equal(log.asked, 2);
+    log.visible = true;
+    await wake();
+    assert.equal(log.requests, 2);
 });
 
-test("poking does not ask twice at a time, nor before its time", async () => {
-    const { made, log, poke } = poller([snapshot()]);
-    made.poke();
-    made.poke();
-    await made.asked;
-    await poke();
-    assert.equal(log.asked, 1);
+test("waking sends neither two requests at a time nor one before its time", async () => {
+    const { poller, log, wake } = open([snapshot()]);
+    poller.wake();
+    poller.wake();
+    await poller.pending;
+    await wake();
+    assert.equal(log.requests, 1);
 });
 
-test("hurry asks before its time", async () => {
-    const { made, log, poke } = poller([snapshot()]);
-    await poke();
-    made.hurry();
-    await made.asked;
-    assert.equal(log.asked, 2);
+test("pollNow does not wait for the timer", async () => {
+    const { poller, log, wake } = open([snapshot()]);
+    await wake();
+    poller.pollNow();
+    await poller.pending;
+    assert.equal(log.requests, 2);
     assert.equal(log.timers.pending.size, 1);
 });
 
-test("a server that does not answer is asked ever less often, and found again", async () => {
-    const { log, poke, next } = poller([new Error("gone"), new Error("gone"), new Error("gone"), snapshot()]);
-    await poke();
+test("a server that fails is polled ever less often, until it answers again", async () => {
+    const { log, wake, next } = open([new Error("gone"), new Error("gone"), new Error("gone"), snapshot()]);
+    await wake();
     const delays = [];
     for (let i = 0; i < 3; i += 1) {
         delays.push(log.timers.delays()[0]);
@@ -90,19 +90,19 @@ test("a server that does not answer is asked ever less often, and found again", 
     assert.ok(log.timers.delays()[0] < 1000);
 });
 
-test("the wait after failures has an end", async () => {
-    const { made } = poller([snapshot()]);
-    made.failures = 50;
-    assert.equal(made.delay(), 30000);
+test("the wait after failures is bounded", async () => {
+    const { poller } = open([snapshot()]);
+    poller.failures = 50;
+    assert.equal(poller.delay(), 30000);
 });
 
-test("after a click it looks more often for a while", async () => {
-    const { made, log } = poller([snapshot()]);
-    const idle = made.delay();
-    made.stir();
-    await made.asked;
-    assert.equal(log.asked, 1);
-    assert.ok(made.delay() < idle);
+test("after a click it polls more often for a while", async () => {
+    const { poller, log } = open([snapshot()]);
+    const idle = poller.delay();
+    poller.clicked();
+    await poller.pending;
+    assert.equal(log.requests, 1);
+    assert.ok(poller.delay() < idle);
     log.timers.now += 3001;
-    assert.equal(made.delay(), idle);
+    assert.equal(poller.delay(), idle);
 });

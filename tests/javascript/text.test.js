@@ -5,7 +5,7 @@ const { test } = require("node:test");
 const { page, snapshot } = require("./helper.js");
 
 const text = page().OpenVINOText;
-const plain = (value) => JSON.parse(JSON.stringify(value)); // values from the page are of the page's own classes
+const copy = (value) => JSON.parse(JSON.stringify(value)); // values from jsdom's page have classes of their own
 
 const RUN = {
     what: "Generating", active: true, seconds: 10, step: 3, steps: 20, seconds_per_step: 0.5, average_seconds_per_step: 1.25,
@@ -30,30 +30,30 @@ test("a stage comes before the steps, in the headline and in the bar", () => {
     assert.equal(text.timing(sampling), "500 ms for the last step, 1.3 s per step on average");
 });
 
-test("a screen reader hears of stages, not of every step", () => {
+test("a screen reader is told of stages, not of every step", () => {
     const at = (step) => text.spoken(snapshot({ state: "running", run: { ...RUN, step } }));
     assert.equal(at(3), at(4));
     assert.equal(text.spoken(snapshot({ stage: STAGE, run: RUN })), "Converting UNet 512x512");
 });
 
-test("what is over is said to be over, and why", () => {
+test("the headline says that a generation is over, and why", () => {
     assert.equal(text.headline(snapshot()), "Nothing is running");
     assert.equal(text.headline(snapshot({ run: { ...RUN, active: false } })), "Done in 10.0 s");
     assert.equal(text.headline(snapshot({ run: { ...RUN, active: false, error: "interrupted" } })), "Ended: interrupted");
 });
 
-test("an unknown number of steps has no bar to fill", () => {
+test("an unknown number of steps gives no progress", () => {
     assert.equal(text.progress(snapshot({ run: { ...RUN, steps: 0 } })), null);
 });
 
-test("shares: networks by size, then preparing and the rest; nothing invisible", () => {
+test("shares list networks by size, then preparing and the rest, and leave out what is too small to see", () => {
     const shares = { other: 0.1, unet: 0.2, vae_decode: 0.5, preparing: 0.19, text_encoder: 0.001 };
     const networks = { unet: { label: "UNet" }, vae_decode: { label: "VAE decoder" } };
-    const found = text.shares(snapshot({ run: { ...RUN, shares }, networks }));
-    assert.deepEqual(plain(found.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 19 %", "Everything else 10 %"]);
+    const shown = text.shares(snapshot({ run: { ...RUN, shares }, networks }));
+    assert.deepEqual(copy(shown.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 19 %", "Everything else 10 %"]);
 });
 
-test("a comparison says who is faster, also when it is PyTorch", () => {
+test("a comparison names the faster one, also when it is PyTorch", () => {
     const job = (pytorch, openvino) => ({
         kind: "compare", state: "done", text: "", result: { size: "512x512", pytorch_seconds: pytorch, openvino_seconds: openvino },
     });
@@ -69,21 +69,27 @@ test("coverage and fallbacks name network, operator, count and reason", () => {
         vae_decode: { label: "VAE decoder", calls: 1, in_pytorch: { "aten.foo": 2 }, fallbacks: { "a reason": 1 } },
         text_encoder: { label: "text encoder", calls: 0, in_pytorch: {}, fallbacks: {}, corrections: { "not finite": 2 } },
     };
-    assert.deepEqual(plain(text.coverage(snapshot({ networks }))), ["UNet: 100 % in OpenVINO", "VAE decoder: in PyTorch aten.foo (2)"]);
-    assert.deepEqual(plain(text.fallbacks(snapshot({ networks }))), [
+    assert.deepEqual(copy(text.coverage(snapshot({ networks }))), ["UNet: 100 % in OpenVINO", "VAE decoder: in PyTorch aten.foo (2)"]);
+    assert.deepEqual(copy(text.fallbacks(snapshot({ networks }))), [
         "VAE decoder ran in PyTorch 1 time: a reason",
         "text encoder, 2 times: not finite",
     ]);
 });
 
-test("sizes are read from what people write", () => {
-    assert.deepEqual(plain(text.parseSizes("512x512, 768 X 512;640×384")), { sizes: [[512, 512], [768, 512], [640, 384]] });
+test("sizes are read in the spellings that people use", () => {
+    assert.deepEqual(copy(text.parseSizes("512x512, 768 X 512;640×384")), { sizes: [[512, 512], [768, 512], [640, 384]] });
     for (const bad of ["", "  ", "512", "512x", "axb", "512x512x512", "-8x8"]) {
         assert.match(text.parseSizes(bad).error, /for example/, bad);
     }
 });
 
-test("the cache is described", () => {
-    assert.equal(text.cache({ kept: true, entries: 1, bytes: 2048, max_bytes: 1024 ** 3 }), "1 prepared graph on disk, 2.0 KB of at most 1.0 GB");
-    assert.equal(text.cache({ kept: false }), "Nothing is kept on disk.");
+test("the cache is summarised", () => {
+    assert.equal(text.cacheSummary({ kept: true, entries: 1, bytes: 2048, max_bytes: 1024 ** 3 }), "1 prepared graph on disk, 2.0 KB of at most 1.0 GB");
+    assert.equal(text.cacheSummary({ kept: false }), "Nothing is kept on disk.");
+});
+
+test("a row of a compiled network has as many cells as the table has columns", () => {
+    const row = { label: "UNet", size: "512x512", batch: 2, device: "CPU", precision: "f32", bytes: 2048, compile_seconds: 2.5, calls: 3, hits: 2 };
+    assert.deepEqual(copy(text.cells(row)), ["UNet", "512x512", "2", "CPU", "f32", "2.0 KB", "2.5 s", "3", "2"]);
+    assert.equal(text.compiledSummary(snapshot({ compiled: [row] })), "1 compiled network");
 });

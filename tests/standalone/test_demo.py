@@ -1,4 +1,4 @@
-"""The main job, from a checkpoint file to one sheet of two pictures and their difference."""
+"""The demo, from a checkpoint file to a sheet of two pictures and their difference."""
 
 from __future__ import annotations
 
@@ -13,24 +13,15 @@ from PIL import Image
 pytest.importorskip("diffusers")
 
 from ov_backend import settings
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.cli import main as cli
 from ov_backend.pipelines.sizes import size_hint
 from ov_backend.standalone import demo, demo_sheet
-
-SMALL_UNET = {
-    "block_out_channels": [32, 64],
-    "layers_per_block": 1,
-    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
-    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
-}
-SMALL_VAE = {"block_out_channels": [32] * 4}
+from tests.standalone.checkpoints import write_small_checkpoint
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
-    return write_random_checkpoint(path, unet=SMALL_UNET, vae=SMALL_VAE, text={"num_hidden_layers": 2})
+    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 def test_checkpoint_file_becomes_the_same_picture_twice(
@@ -61,43 +52,42 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     assert np.abs(left - right).max() == result["difference"]["largest"]
     np.testing.assert_array_equal(difference, np.abs(left - right) * demo_sheet.gain(result["difference"]["largest"]))
 
-    assert cli.main(arguments) == 0  # again, as text, from the graphs on disk
+    assert cli.main(arguments) == 0  # once more, as text, with the graphs from disk
     text = capsys.readouterr().out
     for words in ("a step", "VAE", "capture", "convert", "compile", "largest", "Fallbacks    none", "3 graphs were on disk"):
         assert words in text
 
 
-@pytest.mark.parametrize("size,said", [((64, 64), True), ((256, 256), False)])
-def test_a_size_far_from_the_checkpoint_s_own_is_a_hint(
-    size: tuple[int, int], said: bool, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("size,far", [((64, 64), True), ((256, 256), False)])
+def test_a_size_far_from_the_checkpoint_s_own_gives_a_hint(
+    size: tuple[int, int], far: bool, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = demo.Request("a boat", steps=1, size=size, checkpoint=checkpoint, out=tmp_path / "x.png")
     result = demo.run(request, demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise"))
     assert result.pictures[0].shape == (*size, 3)
-    assert ("made for 256x256; at 64x64" in caplog.text) is said
+    assert ("made for 256x256; at 64x64" in caplog.text) is far
 
 
 @pytest.mark.parametrize(
     "width,height,far",
     [(256, 256, False), (320, 256, False), (192, 192, False), (512, 512, True), (512, 128, True), (128, 64, True)],
 )
-def test_sizes_far_from_a_checkpoint_s_own(width: int, height: int, far: bool) -> None:
+def test_which_sizes_are_far_from_the_checkpoint_s_own(width: int, height: int, far: bool) -> None:
     pipe = SimpleNamespace(unet=SimpleNamespace(config=SimpleNamespace(sample_size=32)), vae_scale_factor=8)
     assert bool(size_hint(pipe, width, height)) is far
 
 
 @pytest.mark.parametrize("sampler", sorted(demo.SAMPLERS))
-def test_every_sampler_and_a_single_step(sampler: str, checkpoint: Path, tmp_path: Path) -> None:
-    """The pictures differ between samplers' ways of spending the steps, never between PyTorch and OpenVINO."""
+def test_every_sampler_agrees_with_pytorch_in_a_single_step(sampler: str, checkpoint: Path, tmp_path: Path) -> None:
     request = demo.Request("a boat", steps=1, size=(64, 64), sampler=sampler, checkpoint=checkpoint, out=tmp_path / "x.png")
     settings = demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise")
     result = demo.run(request, settings)
     assert result.difference["largest"] <= 2
     assert result.pictures[0].std() > 20
-    assert result.networks["unet"]["calls"] == 2  # one in the warmup, one step
+    assert result.networks["unet"]["calls"] == 2  # the warm-up and one step
 
 
-def test_the_prompt_and_the_seed_matter(checkpoint: Path) -> None:
+def test_prompt_and_seed_change_the_picture(checkpoint: Path) -> None:
     pipe = demo.load_pipeline(checkpoint)
     demo._use_sampler(pipe, "ddim")
 
@@ -111,16 +101,14 @@ def test_the_prompt_and_the_seed_matter(checkpoint: Path) -> None:
     assert np.abs(draw("a red fox", 1) - first).max() > 20
 
 
-def test_default_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "default_cache_dir", lambda: tmp_path / "graphs")
-    out = tmp_path / "x.png"
-    random = demo.checkpoint_file(demo.Request("", random=True, out=out))
+    random = demo.checkpoint_file(None, random=True)
     assert random.is_file()
     assert random.parent == tmp_path / "checkpoints"
-    chosen = demo.checkpoint_file(demo.Request("", out=out))
-    assert chosen == (demo.TRAINED if demo.TRAINED.is_file() else random)
-    assert demo.checkpoint_file(demo.Request("", checkpoint=Path("own"), out=out)) == Path("own")
+    assert demo.checkpoint_file(None) == (demo.TRAINED if demo.TRAINED.is_file() else random)
+    assert demo.checkpoint_file(Path("own")) == Path("own")
 
 
-def test_gain_shows_what_it_can() -> None:
+def test_the_gain_is_as_large_as_the_difference_allows() -> None:
     assert [demo_sheet.gain(largest) for largest in (0, 1, 2, 4, 100, 255)] == [64, 64, 64, 32, 2, 1]

@@ -1,4 +1,4 @@
-"""The standalone page without a browser: its address, its login, what it refuses."""
+"""The standalone page without a browser: its address, its login, and input that it refuses."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def test_a_login_needs_both_parts() -> None:
             serve.login(wrong)
 
 
-def test_an_address_in_use_is_one_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match="Cannot listen at"):
-        serve.serve(serve.Options(port=taken.getsockname()[1]), lambda url: None)
+def test_an_address_in_use_is_reported_in_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(SettingsError, match="Cannot listen at"):
+        serve.serve(serve.Options(port=listening.getsockname()[1]), lambda url: None)
 
 
-def test_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "x.safetensors"
     wrong.write_bytes(b"no")
     with pytest.raises(CheckpointError):
         serve.load(serve.Options(checkpoint=wrong))
 
 
-def test_with_a_login_nothing_is_open(generator: serve.PictureGenerator) -> None:
+def test_with_a_login_page_and_routes_ask_for_it(generator: serve.PictureGenerator) -> None:
     client = TestClient(serve.application(generator, ("anna", "secret")))
     assert client.get("/openvino/status").status_code == 401
     assert client.get("/openvino/status", auth=("anna", "wrong")).status_code == 401
@@ -55,7 +55,7 @@ def test_with_a_login_nothing_is_open(generator: serve.PictureGenerator) -> None
     assert client.get("/openvino/status", headers={"x-openvino-token": page_token()}).status_code == 200
 
 
-def test_without_a_login_the_page_is_open(generator: serve.PictureGenerator) -> None:
+def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenerator) -> None:
     client = TestClient(serve.application(generator))
     page = client.get("/").text
     assert "OpenVINOPoller" in page
@@ -66,6 +66,6 @@ NUMBERS = [[None] * 9, ["", "", "x", 7, 1, 64, 64, 1, 0.5], ["", "", float("inf"
 
 
 @pytest.mark.parametrize("values", NUMBERS)
-def test_a_number_that_is_missing_is_said(values: list[object]) -> None:
+def test_a_missing_number_is_reported(values: list[object]) -> None:
     with pytest.raises(SettingsError, match="A number is missing"):
         serve._parameters(values, False)

@@ -1,4 +1,4 @@
-"""What a user chose: read from anything, written into a picture, read back."""
+"""The user's choices: read from values of any type, written into a picture, read back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_backend.ui.choices import Choices
+from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.panel import paste_fields
 
 ANYTHING = st.recursive(
@@ -28,19 +28,20 @@ CHOICES = st.builds(
     model_caching=st.booleans(),
     memory_mb=st.integers(0, 1 << 24),
     config_json=st.dictionaries(st.from_regex(r"[A-CG-K_]{1,6}", fullmatch=True), JSON_VALUES, max_size=3).map(
-        lambda found: json.dumps(found, sort_keys=True) if found else ""
+        lambda properties: json.dumps(properties, sort_keys=True) if properties else ""
     ),
 )
 
 
-def test_what_the_page_passes() -> None:
-    choices, said = Choices.from_args(["GPU.0 — Intel Arc", "bf16", True, False, True, False, 4096.0, ' {"B": 1, "A": "x"} '])
-    assert said == []
+def test_the_values_of_the_panel_are_read() -> None:
+    values = ["GPU.0 — Intel Arc", "bf16", True, False, True, False, 4096.0, ' {"B": 1, "A": "x"} ']
+    choices, messages = Choices.from_args(values)
+    assert messages == []
     assert choices == Choices("GPU.0", "bf16", True, False, True, False, 4096, '{"A": "x", "B": 1}')
 
 
 @pytest.mark.parametrize("args", [None, [], ()])
-def test_nothing_given_is_no_mistake(args: Any) -> None:
+def test_no_arguments_are_the_defaults_without_a_message(args: Any) -> None:
     assert Choices.from_args(args) == (Choices(), [])
 
 
@@ -63,26 +64,26 @@ def test_nothing_given_is_no_mistake(args: Any) -> None:
         (7, '{"A": [1]}', "a text, a number, true or false"),
     ],
 )
-def test_nonsense_becomes_the_default_and_one_sentence(place: int, value: object, expected: str) -> None:
+def test_a_value_that_makes_no_sense_becomes_the_default_and_one_message(place: int, value: object, expected: str) -> None:
     args: list[object] = ["CPU", "auto", True, True, True, True, 0, ""]
     args[place] = value
-    choices, said = Choices.from_args(args)
+    choices, messages = Choices.from_args(args)
     assert choices == Choices()
-    assert len(said) == 1
-    assert expected in said[0]
-    assert len(said[0]) < 300
+    assert len(messages) == 1
+    assert expected in messages[0]
+    assert len(messages[0]) < 300
 
 
-def test_a_wrong_number_of_arguments_is_said() -> None:
-    choices, said = Choices.from_args(["CPU", "f32"], Choices(unet=False))
+def test_a_wrong_number_of_arguments_is_reported() -> None:
+    choices, messages = Choices.from_args(["CPU", "f32"], Choices(unet=False))
     assert choices == Choices(precision="f32", unet=False)
     expected = "device, precision, unet, vae, text_encoder, model_caching, memory_mb, config_json"
-    assert said == [f"2 arguments were given; the script takes 8: {expected}."]
+    assert messages == [f"2 arguments were given; the script takes 8: {expected}."]
 
 
 @settings(deadline=None)
 @given(st.lists(ANYTHING, max_size=12) | ANYTHING)
-def test_nothing_that_can_be_passed_breaks_it(args: object) -> None:
+def test_arguments_of_any_type_give_choices(args: object) -> None:
     choices, _ = Choices.from_args(args)
     settings = choices.settings("folder")
     assert settings.device == choices.device
@@ -91,14 +92,14 @@ def test_nothing_that_can_be_passed_breaks_it(args: object) -> None:
 
 @settings(deadline=None)
 @given(CHOICES)
-def test_a_picture_gives_back_what_was_chosen(choices: Choices) -> None:
+def test_a_picture_gives_the_choices_back(choices: Choices) -> None:
     assert Choices.from_infotext(choices.as_infotext()) == choices
     assert Choices.from_infotext(f"ran=UNet, VAE; {choices.as_infotext()}") == choices
 
 
 @settings(deadline=None)
 @given(ANYTHING)
-def test_any_text_in_a_picture_gives_choices(text: object) -> None:
+def test_any_field_of_a_picture_gives_choices(text: object) -> None:
     assert isinstance(Choices.from_infotext(text), Choices)
 
 
@@ -107,17 +108,22 @@ def test_only_what_is_not_default_is_written() -> None:
     assert Choices(precision="f32", vae=False).as_infotext() == "precision=f32; vae=off"
 
 
-def test_settings_carry_all_of_it() -> None:
+def test_the_settings_hold_all_choices() -> None:
     settings = Choices("AUTO", "f16", model_caching=False, memory_mb=7, config_json='{"NUM_STREAMS": 2}').settings("somewhere")
     assert (settings.device, settings.precision, settings.memory_mb) == ("AUTO", "f16", 7)
     assert (settings.model_caching, settings.cache_dir, settings.config) == (False, "somewhere", {"NUM_STREAMS": 2})
 
 
-def test_a_picture_sets_the_panel_and_one_without_the_field_leaves_it() -> None:
+def test_a_picture_sets_the_panel_and_one_without_the_field_leaves_it_as_it_is() -> None:
     names = list(vars(Choices()))
     fields = paste_fields(names)
     assert [component for component, _ in fields] == names
-    given = {name: read({"OpenVINO": "precision=f32; vae=off; memory_mb=512"}) for name, read in fields}
-    assert (given["precision"], given["vae"], given["unet"], given["memory_mb"]) == ("f32", False, True, 512)
-    assert given["device"].startswith("CPU")
+    values = {name: read({"OpenVINO": "precision=f32; vae=off; memory_mb=512"}) for name, read in fields}
+    assert (values["precision"], values["vae"], values["unet"], values["memory_mb"]) == ("f32", False, True, 512)
+    assert values["device"].startswith("CPU")
     assert [read({"Steps": "20"}) for _, read in fields] == [None] * 8
+
+
+def test_every_network_belongs_to_a_switch() -> None:
+    roles = ("unet", "transformer", "vae_encode", "vae_decode", "text_encoder", "text_encoder_2", "controlnet")
+    assert [switch_of(role) for role in roles] == ["unet", "unet", "vae", "vae", "text_encoder", "text_encoder", "unet"]

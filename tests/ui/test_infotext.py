@@ -1,4 +1,4 @@
-"""A picture's parameters as text: written, read back, and read from what other programs wrote."""
+"""A picture's parameters as text: written, read back, and read from the WebUI's text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARAMETERS = st.builds(
 
 @settings(deadline=None)
 @given(PARAMETERS, st.sampled_from(["a model", 'x, y: "z"', "<img src=x onerror=y>"]))
-def test_what_is_written_is_read_back(parameters: Parameters, model: str) -> None:
+def test_written_parameters_are_read_back(parameters: Parameters, model: str) -> None:
     choices = Choices("AUTO:GPU,CPU", "f32", vae=False, config_json='{"A": "b, c: d"}')
     assert Parameters.from_text(parameters.as_text(model, choices)) == (parameters, choices)
 
@@ -37,7 +37,7 @@ def test_any_text_gives_parameters(text: str) -> None:
     assert isinstance(parameters.steps, int)
 
 
-def test_what_the_webui_wrote() -> None:
+def test_the_text_of_the_webui_is_read() -> None:
     text = (
         "a cat, <lora:x:1>\nsecond line\nNegative prompt: blurry,\nlow\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras,"
         ' CFG scale: 6.5, Seed: 42, Size: 512x768, Model hash: abc, Model: m, Script: Accelerate with OpenVINO,'

@@ -1,4 +1,4 @@
-"""The controls: which there are, in which order, how they are named, in the Gradio that is installed."""
+"""The panel's controls, their order and names, in the installed Gradio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gradio as gr
 import pytest
 
 from ov_backend.ui import panel
-from ov_backend.ui.choices import DESCRIBED, Choices
+from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, build_panel, device_choices
 from ov_backend.ui.status_html import ACTIONS, status_html
 
@@ -32,10 +32,10 @@ def test_eight_controls_in_order_each_named_and_explained() -> None:
     assert len({component.label for component in components}) == 8
 
 
-def test_values_at_first_are_the_defaults_given() -> None:
-    chosen = Choices("AUTO:GPU,CPU", "f32", False, True, False, False, 2048, '{"A": 1}')
-    _, components = build(defaults=chosen)
-    assert Choices.from_args([component.value for component in components]) == (chosen, [])
+def test_the_initial_values_are_the_defaults() -> None:
+    choices = Choices("AUTO:GPU,CPU", "f32", False, True, False, False, 2048, '{"A": 1}')
+    _, components = build(defaults=choices)
+    assert Choices.from_args([component.value for component in components]) == (choices, [])
 
 
 def test_two_panels_share_no_element() -> None:
@@ -43,33 +43,33 @@ def test_two_panels_share_no_element() -> None:
         build_panel("txt2img")
         build_panel("img2img")
     config = blocks.get_config_file() if hasattr(blocks, "get_config_file") else blocks.config
-    ids = [found for each in config["components"] if (found := each["props"].get("elem_id"))]
+    ids = [elem_id for each in config["components"] if (elem_id := each["props"].get("elem_id"))]
     assert len(ids) == len(set(ids)) >= 24
 
 
-def test_the_page_can_be_made() -> None:
+def test_a_page_with_the_panel_holds_one_token() -> None:
     blocks, _ = build()
     components = blocks.get_config_file()["components"]
     assert sum("data-openvino-token" in str(each["props"].get("value")) for each in components) == 1
 
 
 def test_devices_are_listed_with_their_full_names() -> None:
-    listed, said = device_choices()
-    names = [text.split(DESCRIBED)[0] for text in listed]
+    listed, message = device_choices()
+    names = [text.split(DESCRIPTION_SEPARATOR)[0] for text in listed]
     assert names[0] == "CPU"
     assert "AUTO" in names
-    assert all(len(text.split(DESCRIBED)[1]) > 3 for text in listed)
-    assert bool(said) == all(name in ("CPU", "AUTO") for name in names), "without an accelerator, what to expect is said"
+    assert all(len(text.split(DESCRIPTION_SEPARATOR)[1]) > 3 for text in listed)
+    assert bool(message) == all(name in ("CPU", "AUTO") for name in names), "without an accelerator there is a message"
 
 
 def test_an_accelerator_is_combined_with_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from ov_backend import devices
 
-    found = [devices.Device("CPU", "A CPU", ("f32",), "f32"), devices.Device("GPU", "A GPU", ("f32", "f16"), "f16")]
-    monkeypatch.setattr(devices, "list_devices", lambda: found)
-    listed, said = device_choices()
-    assert [text.split(DESCRIBED)[0] for text in listed] == ["CPU", "GPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU"]
-    assert said == ""
+    available = [devices.Device("CPU", "A CPU", ("f32",), "f32"), devices.Device("GPU", "A GPU", ("f32", "f16"), "f16")]
+    monkeypatch.setattr(devices, "list_devices", lambda: available)
+    listed, message = device_choices()
+    assert [text.split(DESCRIPTION_SEPARATOR)[0] for text in listed] == ["CPU", "GPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU"]
+    assert message == ""
 
 
 def test_without_openvino_the_panel_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_without_openvino_the_panel_says_what_to_do(monkeypatch: pytest.MonkeyPa
     assert any("pip install openvino" in str(note) for note in notes)
 
 
-def test_an_openvino_that_does_not_start_is_no_missing_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_openvino_that_does_not_start_does_not_break_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     from ov_backend import devices
 
     def broken() -> list[Any]:
@@ -97,14 +97,14 @@ def test_an_openvino_that_does_not_start_is_no_missing_page(monkeypatch: pytest.
 
 
 def test_wrong_properties_are_explained_as_text() -> None:
-    assert panel._problem('{"A": 1}') == ""
-    said = panel._problem("<script>alert(1)</script>")
-    assert "a JSON object of OpenVINO properties" in said
-    assert "&lt;script&gt;" in said
-    assert "<script>" not in said
+    assert panel._config_error('{"A": 1}') == ""
+    message = panel._config_error("<script>alert(1)</script>")
+    assert "a JSON object of OpenVINO properties" in message
+    assert "&lt;script&gt;" in message
+    assert "<script>" not in message
 
 
-class _Names(html.parser.HTMLParser):
+class _Elements(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
@@ -112,15 +112,15 @@ class _Names(html.parser.HTMLParser):
         self.inputs = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.ids += [given["id"] or ""] if "id" in given else []
+        attributes = dict(attrs)
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
         if tag == "input":
             assert "label" in self.open, "an input without a label"
-            assert given.get("title")
+            assert attributes.get("title")
             self.inputs += 1
         if tag == "button":
-            assert given.get("type") == "button"
-            assert given.get("title")
+            assert attributes.get("type") == "button"
+            assert attributes.get("title")
         if tag != "input":
             self.open.append(tag)
 
@@ -128,8 +128,8 @@ class _Names(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_view_are_well_formed_and_labelled() -> None:
-    parser = _Names()
+def test_the_live_status_is_well_formed_and_labelled() -> None:
+    parser = _Elements()
     parser.feed(status_html("img2img", {"device": '"a" & <b>'}))
     parser.close()
     assert parser.open == []

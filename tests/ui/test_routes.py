@@ -1,8 +1,7 @@
-"""The routes over real HTTP requests: what they answer, whom they refuse, how often they may be asked."""
+"""The routes by real HTTP requests: their answers, whom they refuse, how often they may be asked."""
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 import time
@@ -17,34 +16,35 @@ from fastapi.testclient import TestClient
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import SettingsError
 from ov_backend.ui import routes
-from ov_backend.ui.auth import has_page_token, has_password, page_token, same_origin
+from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import MAX_SIZES, Control, Controller, Unavailable, parse_precompile
+from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_precompile
 from ov_backend.ui.status import Status
+from tests.ui.test_auth import basic
 
 NASTY = "<img src=x onerror=alert(1)>"
 
 
 class Host:
-    """A controller whose jobs wait until they are told to go on."""
+    """A controller whose jobs wait for the event ``go``."""
 
     def __init__(self, folder: Path) -> None:
         self.store = GraphStore(folder)
-        self.go, self.asked, self.interrupted = threading.Event(), [], 0
+        self.go, self.requests, self.interrupts = threading.Event(), [], 0
         self.controller = Controller(Status(), lambda: self.store, self.precompile, self.compare, self.interrupt)
 
-    def precompile(self, sizes: Any, batch: int, choices: Choices | None, control: Control) -> None:
-        self.asked.append((list(sizes), batch, choices))
+    def precompile(self, sizes: Any, batch: int, choices: Choices | None, control: JobControl) -> None:
+        self.requests.append((list(sizes), batch, choices))
         for done, (width, height) in enumerate(sizes):
             control.step(done, f"Preparing {width}x{height}")
             self.go.wait(10)
         control.step(len(sizes), "")
 
-    def compare(self, choices: Choices | None, control: Control) -> dict[str, Any]:
+    def compare(self, choices: Choices | None, control: JobControl) -> dict[str, Any]:
         raise RuntimeError(NASTY)
 
     def interrupt(self) -> None:
-        self.interrupted += 1
+        self.interrupts += 1
         self.go.set()
 
     def wait(self) -> None:
@@ -63,24 +63,24 @@ def host(tmp_path: Path) -> Host:
 def client(host: Host) -> Iterator[TestClient]:
     app = FastAPI()
     routes.add_routes(app, host.controller)
-    with TestClient(app) as made:
-        yield made
+    with TestClient(app) as test_client:
+        yield test_client
 
 
-def test_status(client: TestClient, host: Host) -> None:
-    host.controller.status.say(NASTY)
+def test_the_status_is_json_with_its_messages(client: TestClient, host: Host) -> None:
+    host.controller.status.add_message(NASTY)
     answer = client.get("/openvino/status")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("application/json")
     assert answer.headers["cache-control"] == "no-store"
-    found = answer.json()
-    assert (found["version"], found["state"], found["messages"]) == (1, "idle", [NASTY])
+    status = answer.json()
+    assert (status["version"], status["state"], status["messages"]) == (1, "idle", [NASTY])
 
 
-def test_devices(client: TestClient) -> None:
-    found = client.get("/openvino/devices").json()["devices"]
-    assert "CPU" in [device["name"] for device in found]
-    assert all(set(device) == {"name", "full_name", "precisions", "default_precision"} for device in found)
+def test_the_devices_are_listed(client: TestClient) -> None:
+    devices = client.get("/openvino/devices").json()["devices"]
+    assert "CPU" in [device["name"] for device in devices]
+    assert all(set(device) == {"name", "full_name", "precisions", "default_precision"} for device in devices)
 
 
 def test_the_cache_is_counted_and_cleared(client: TestClient, host: Host) -> None:
@@ -97,39 +97,39 @@ def test_the_cache_is_counted_and_cleared(client: TestClient, host: Host) -> Non
     assert other.read_text() == "not ours"
 
 
-def test_precompile_runs_once_at_a_time_and_is_seen(client: TestClient, host: Host) -> None:
+def test_one_precompile_runs_at_a_time_and_its_job_is_shown(client: TestClient, host: Host) -> None:
     body = {"sizes": [[64, 128], [128, 64]], "batch": 2, "choices": {"device": "CPU — any", "vae": False}}
     answer = client.post("/openvino/precompile", json=body)
     assert answer.status_code == 202
-    again = client.post("/openvino/precompile", json={"sizes": [[64, 64]]})
-    assert again.status_code == 409
-    assert "running already" in again.json()["error"]
+    second = client.post("/openvino/precompile", json={"sizes": [[64, 64]]})
+    assert second.status_code == 409
+    assert "running already" in second.json()["error"]
     assert client.get("/openvino/status").json()["state"] == "working"
     host.go.set()
     host.wait()
     time.sleep(routes.FRESH_S)
     job = client.get("/openvino/status").json()["job"]
     assert (job["state"], job["done"], job["result"]) == ("done", 2, {"sizes": ["64x128", "128x64"], "batch": 2})
-    assert host.asked == [([(64, 128), (128, 64)], 2, Choices(vae=False))]
+    assert host.requests == [([(64, 128), (128, 64)], 2, Choices(vae=False))]
 
 
 def test_a_job_can_be_stopped(client: TestClient, host: Host) -> None:
     client.post("/openvino/precompile", json={"sizes": [[64, 64], [128, 128]]})
     assert client.post("/openvino/interrupt", json={}).status_code == 202
     host.wait()
-    assert host.interrupted == 1
+    assert host.interrupts == 1
     assert host.controller.status.job is not None
     assert host.controller.status.job.state == "cancelled"
 
 
-def test_a_job_that_fails_is_over_and_says_why(client: TestClient, host: Host) -> None:
+def test_a_job_that_fails_has_its_error_as_text(client: TestClient, host: Host) -> None:
     assert client.post("/openvino/compare", json={}).status_code == 202
     host.wait()
     job = client.get("/openvino/status").json()["job"]
     assert (job["state"], job["text"]) == ("failed", f"RuntimeError: {NASTY}")
 
 
-def test_what_a_host_cannot_do_is_said() -> None:
+def test_a_host_that_cannot_do_something_answers_409() -> None:
     app = FastAPI()
     routes.add_routes(app, Controller(Status()))
     client = TestClient(app)
@@ -163,23 +163,23 @@ def test_what_a_host_cannot_do_is_said() -> None:
         {"sizes": [[64, 64]], "choices": ["CPU"]},
     ],
 )
-def test_nonsense_is_refused_in_a_sentence(client: TestClient, host: Host, body: Any) -> None:
+def test_a_body_that_makes_no_sense_is_refused_with_one_sentence(client: TestClient, host: Host, body: Any) -> None:
     answer = client.post("/openvino/precompile", json=body)
     assert answer.status_code == 422
     assert answer.json()["error"].endswith((".", "}."))
-    assert host.asked == []
+    assert host.requests == []
     with pytest.raises(SettingsError):
         parse_precompile(body)
 
 
-def test_other_bodies_are_refused(client: TestClient, host: Host) -> None:
+def test_a_body_that_is_not_small_json_is_refused(client: TestClient, host: Host) -> None:
     form = {"content-type": "text/plain"}
     assert client.post("/openvino/precompile", content=b'{"sizes": [[64, 64]]}', headers=form).status_code == 415
-    typed = {"content-type": "application/json"}
-    assert client.post("/openvino/precompile", content=b"{", headers=typed).status_code == 422
-    assert client.post("/openvino/precompile", content=b"[" * 16000, headers=typed).status_code == 422
-    assert client.post("/openvino/precompile", content=b" " * 20000, headers=typed).status_code == 413
-    assert host.asked == []
+    json_type = {"content-type": "application/json"}
+    assert client.post("/openvino/precompile", content=b"{", headers=json_type).status_code == 422
+    assert client.post("/openvino/precompile", content=b"[" * 16000, headers=json_type).status_code == 422
+    assert client.post("/openvino/precompile", content=b" " * 20000, headers=json_type).status_code == 413
+    assert host.requests == []
 
 
 FOREIGN = [
@@ -207,76 +207,52 @@ def test_another_origin_changes_nothing(
     answer = client.request(method, f"/openvino/{path}", json={"sizes": [[64, 64]]}, headers=headers)
     assert answer.status_code == 403
     assert "another origin" in answer.json()["error"]
-    assert (len(host.store.entries()), host.asked, host.interrupted) == (1, [], 0)
+    assert (len(host.store.entries()), host.requests, host.interrupts) == (1, [], 0)
 
 
 @pytest.mark.parametrize("headers", OWN)
-def test_our_own_page_and_programs_may(client: TestClient, host: Host, headers: dict[str, str]) -> None:
+def test_our_own_page_and_programs_are_admitted(client: TestClient, host: Host, headers: dict[str, str]) -> None:
     assert client.delete("/openvino/cache", headers=headers).status_code == 200
-
-
-def test_without_a_header_of_a_page_nothing_is_a_token() -> None:
-    assert not has_page_token({})
-    assert not has_page_token({"x-openvino-token": ""})
-    assert not has_page_token({"x-openvino-token": "é"})
-    assert has_page_token({"x-openvino-token": page_token()})
-
-
-def basic(text: str) -> dict[str, str]:
-    return {"authorization": "Basic " + base64.b64encode(text.encode()).decode()}
-
-
-def test_passwords() -> None:
-    known = {"anna": "pass:word", "empty": ""}
-    assert has_password(basic("anna:pass:word"), known)
-    wrong_ones = [*map(basic, ("anna:pass", "berta:", "anna", "")), {}, {"authorization": "Basic !"}, {"authorization": "x"}]
-    for wrong in wrong_ones:
-        assert not has_password(wrong, known)
 
 
 def test_the_host_decides_who_may_ask(host: Host) -> None:
     app = FastAPI()
     routes.add_routes(app, host.controller, lambda request: has_password(request.headers, {"anna": "secret"}))
     client = TestClient(app)
-    every = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "interrupt")]
-    for method, path in every:
+    requests = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "interrupt")]
+    for method, path in requests:
         assert client.request(method, f"/openvino/{path}").status_code == 401
         assert client.request(method, f"/openvino/{path}", headers=basic("anna:wrong")).status_code == 401
         assert client.request(method, f"/openvino/{path}", headers=basic("anna:secret")).status_code < 300
         assert client.request(method, f"/openvino/{path}", headers={"x-openvino-token": page_token()}).status_code < 300
 
 
-def test_same_origin_needs_the_port_too() -> None:
-    assert same_origin({"host": "localhost:7860", "origin": "http://localhost:7860"})
-    assert not same_origin({"host": "localhost:7860", "origin": "http://localhost:7861"})
-
-
 def test_many_pollers_share_a_bounded_rate(host: Host) -> None:
     now = [0.0]
-    board = routes._Board(host.controller, lambda: now[0])
-    assert [board.wait() for _ in range(100)] == [0.0] * 100, "nothing runs: nobody waits"
+    throttled = routes._ThrottledStatus(host.controller, lambda: now[0])
+    assert [throttled.seconds_to_wait() for _ in range(100)] == [0.0] * 100, "nothing runs: nobody waits"
     host.controller.status.begin("512x512", 4)
-    waits = [board.wait() for _ in range(200)]
+    waits = [throttled.seconds_to_wait() for _ in range(200)]
     assert waits[0] == 0.0
     assert waits[25] == pytest.approx(25 / routes.RATE)
     assert max(waits) <= routes.LONGEST_WAIT_S
     now[0] += 60
-    assert board.wait() == 0.0, "a single poller never waits"
+    assert throttled.seconds_to_wait() == 0.0, "a single poller never waits"
     now[0] += 0.4
-    assert board.wait() == 0.0
+    assert throttled.seconds_to_wait() == 0.0
 
 
-def test_a_snapshot_serves_many_for_a_moment(host: Host) -> None:
+def test_a_snapshot_is_sent_again_for_a_moment(host: Host) -> None:
     now = [0.0]
-    board = routes._Board(host.controller, lambda: now[0])
-    first = board.bytes()
-    host.controller.status.say("news")
-    assert board.bytes() is first
+    throttled = routes._ThrottledStatus(host.controller, lambda: now[0])
+    first = throttled.as_json()
+    host.controller.status.add_message("news")
+    assert throttled.as_json() is first
     now[0] += routes.FRESH_S + 0.01
-    assert b"news" in board.bytes()
+    assert b"news" in throttled.as_json()
 
 
-def test_a_controller_without_openvino_says_so(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
+def test_devices_without_openvino_are_unavailable(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
     from ov_backend import devices
 
     def broken() -> list[Any]:

@@ -1,4 +1,4 @@
-"""What the panel is told: stages, seconds per step, shares, compiled networks; fed and read from many threads."""
+"""The live status: stages, seconds per step, shares, compiled networks; written and read by many threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ov_backend.engine.engine import Engine
 from ov_backend.guards.signature import Signature
 from ov_backend.tensors import TensorSpec
 from ov_backend.ui import status as status_module
-from ov_backend.ui.status import Status, network_label, size_of
+from ov_backend.ui.status import Status
 
 
 class Clock:
@@ -44,37 +44,15 @@ def clock() -> Clock:
 LATENTS = Signature((TensorSpec("x", (2, 4, 64, 96), "f32"), TensorSpec("context", (2, 77, 768), "f32")), "")
 
 
-@pytest.mark.parametrize(
-    "shapes,expected",
-    [
-        ([(2, 4, 64, 96), (2, 77, 768)], ("768x512", 2)),
-        ([(1, 9, 64, 64)], ("512x512", 1)),
-        ([(1, 3, 512, 768)], ("768x512", 1)),
-        ([(1, 77)], ("77 tokens", 1)),
-        ([(2, 154, 768)], ("154 tokens", 2)),
-        ([()], ("", 1)),
-        ([], ("", 1)),
-    ],
-)
-def test_sizes_are_those_of_the_picture(shapes: list[tuple[int, ...]], expected: tuple[str, int]) -> None:
-    specs = tuple(TensorSpec(f"x{i}", shape, "f32") for i, shape in enumerate(shapes))
-    assert size_of("unet", Signature(specs, "")) == expected
-
-
-def test_a_mask_is_no_picture() -> None:
-    specs = (TensorSpec("x", (1, 77, 768), "f32"), TensorSpec("mask", (1, 1, 77, 77), "f32"))
-    assert size_of("text_encoder_2", Signature(specs, "")) == ("77 tokens", 1)
-
-
 def test_a_stage_is_shown_with_its_seconds_until_the_network_is_ready(clock: Clock) -> None:
-    told: list[str] = []
-    status = Status(clock, told.append)
+    texts: list[str] = []
+    status = Status(clock, texts.append)
     status.begin("768x512", 4)
     status.progress("unet", "capture", LATENTS)
     clock.now += 12.4
-    found = status.snapshot()
-    assert found["state"] == "preparing"
-    assert found["stage"] == {
+    snapshot = status.snapshot()
+    assert snapshot["state"] == "preparing"
+    assert snapshot["stage"] == {
         "network": "unet",
         "stage": "capture",
         "label": "Tracing UNet 768x512",
@@ -84,40 +62,35 @@ def test_a_stage_is_shown_with_its_seconds_until_the_network_is_ready(clock: Clo
         "number": 1,
         "stages": 3,
     }
-    assert status.sentence() == "Tracing UNet 768x512 (12 s)"
+    assert status.stage_text() == "Tracing UNet 768x512 (12 s)"
     status.progress("unet", "compile", LATENTS)
     assert status.snapshot()["stage"]["label"] == "Compiling UNet 768x512"
     status.progress("unet", "ready", LATENTS)
     assert status.snapshot()["state"] == "running"
-    assert status.sentence() == ""
+    assert status.stage_text() == ""
     status.end()
     assert status.snapshot()["state"] == "idle"
-    assert told == ["", "Tracing UNet 768x512 (0 s)", "Compiling UNet 768x512 (0 s)", "", ""]
+    assert texts == ["", "Tracing UNet 768x512 (0 s)", "Compiling UNet 768x512 (0 s)", "", ""]
 
 
-def test_a_long_stage_is_told_again_with_its_seconds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stage_is_reported_every_tick_with_its_seconds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_module, "_TICK_S", 0.01)
-    told: list[str] = []
-    status = Status(clock, told.append)
+    texts: list[str] = []
+    status = Status(clock, texts.append)
     status.progress("unet", "compile", LATENTS)
     clock.now += 12
     deadline = time.monotonic() + 5
-    while told[-1] != "Compiling UNet 768x512 (12 s)":
+    while texts[-1] != "Compiling UNet 768x512 (12 s)":
         assert time.monotonic() < deadline
         time.sleep(0.01)
     status.progress("unet", "ready", LATENTS)
-    count = len(told)
+    count = len(texts)
     time.sleep(0.1)
-    assert told[-1] == ""
-    assert len(told) == count, "nothing is told when nothing is prepared"
+    assert texts[-1] == ""
+    assert len(texts) == count, "nothing is reported when nothing is prepared"
     status.progress("unet", "compile", LATENTS)
-    assert told[-1] == "Compiling UNet 768x512 (0 s)"
+    assert texts[-1] == "Compiling UNet 768x512 (0 s)"
     status.progress("unet", "ready", LATENTS)
-
-
-def test_networks_have_names_in_words() -> None:
-    names = ("unet", "unet #2", "vae_decode", "mine")
-    assert [network_label(name) for name in names] == ["UNet", "UNet #2", "VAE decoder", "mine"]
 
 
 def test_seconds_per_step_leave_out_what_was_prepared_in_between(clock: Clock) -> None:
@@ -151,7 +124,7 @@ def test_another_pass_is_not_timed_from_the_last_one(clock: Clock) -> None:
     assert status.snapshot()["run"]["average_seconds_per_step"] == 2.0
 
 
-def test_a_step_told_twice_is_one_step(clock: Clock) -> None:
+def test_a_step_reported_twice_is_one_step(clock: Clock) -> None:
     status = Status(clock)
     status.begin("512x512", 3)
     for number in (1, 1, 2, 2, 3):
@@ -161,7 +134,7 @@ def test_a_step_told_twice_is_one_step(clock: Clock) -> None:
     assert (run["step"], run["seconds_per_step"], run["average_seconds_per_step"]) == (3, 2.0, 2.0)
 
 
-def test_a_single_step_divides_nothing_by_zero(clock: Clock) -> None:
+def test_a_single_step_has_no_average(clock: Clock) -> None:
     status = Status(clock)
     status.begin("512x512", 1)
     status.step(1, 1)
@@ -172,7 +145,7 @@ def test_a_single_step_divides_nothing_by_zero(clock: Clock) -> None:
     assert run["shares"] == {}
 
 
-def test_an_error_is_kept_and_steps_after_the_end_are_not_counted(clock: Clock) -> None:
+def test_the_error_stays_and_steps_after_the_end_are_not_counted(clock: Clock) -> None:
     status = Status(clock)
     status.begin("512x512", 4)
     status.end("interrupted")
@@ -182,30 +155,30 @@ def test_an_error_is_kept_and_steps_after_the_end_are_not_counted(clock: Clock) 
     assert (run["active"], run["error"], run["step"], run["seconds"]) == (False, "interrupted", 0, 0.0)
 
 
-def test_sentences_are_shown_once_and_bounded() -> None:
+def test_messages_are_shown_once_and_bounded() -> None:
     status = Status()
     for i in range(50):
-        status.say(f"sentence {i}")
-        status.say(f"sentence {i}")
+        status.add_message(f"message {i}")
+        status.add_message(f"message {i}")
     messages = status.snapshot()["messages"]
-    assert messages[-1] == "sentence 49"
+    assert messages[-1] == "message 49"
     assert len(messages) == len(set(messages)) == 20
 
 
-def test_sentences_belong_to_the_generation_they_were_said_for() -> None:
+def test_messages_are_shown_until_the_next_generation() -> None:
     status = Status()
     messages = lambda: status.snapshot()["messages"]  # noqa: E731
-    status.say("before the first")
+    status.add_message("before the first")
     status.begin("one")
-    status.say("in the first")
+    status.add_message("in the first")
     status.end()
     assert messages() == ["before the first", "in the first"]
-    status.say("before the second")
+    status.add_message("before the second")
     status.begin("two")
     assert messages() == ["before the second"]
 
 
-def test_what_a_real_engine_tells(strict: Callable[..., Settings]) -> None:
+def test_a_real_engine_reports_stages_counts_and_shares(strict: Callable[..., Settings]) -> None:
     status, stages = Status(), []
 
     def progress(network: str, stage: str, signature: Any) -> None:
@@ -224,20 +197,20 @@ def test_what_a_real_engine_tells(strict: Callable[..., Settings]) -> None:
     status.end()
     assert [stage for stage, _ in stages] == ["capture", "convert", "compile", "ready"]
     assert [state for _, state in stages] == ["preparing"] * 3 + ["running"]
-    found = status.snapshot()
-    assert json.loads(json.dumps(found)) == found
-    (row,) = found["compiled"]
+    snapshot = status.snapshot()
+    assert json.loads(json.dumps(snapshot)) == snapshot
+    (row,) = snapshot["compiled"]
     assert (row["size"], row["batch"], row["device"], row["precision"]) == ("64x64", 1, "CPU", "f32")
     assert (row["calls"], row["hits"], row["coverage_percent"], row["in_pytorch"]) == (3, 2, 100.0, {})
     assert row["compile_seconds"] > 0
-    assert found["networks"]["unet"]["calls"] == 3
-    shares = found["run"]["shares"]
+    assert snapshot["networks"]["unet"]["calls"] == 3
+    shares = snapshot["run"]["shares"]
     assert shares["preparing"] > 0
     assert shares["unet"] > 0
     assert 0.9 < sum(shares.values()) < 1.1
 
 
-def test_a_fallback_and_its_reason_are_seen(strict: Callable[..., Settings]) -> None:
+def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) -> None:
     engine = Engine(strict(fallback="pytorch"))
     status = Status()
     status.attach(engine)
@@ -250,7 +223,7 @@ def test_a_fallback_and_its_reason_are_seen(strict: Callable[..., Settings]) -> 
     assert "gradients" in next(iter(fallbacks))
 
 
-def test_it_is_read_while_it_is_fed(strict: Callable[..., Settings]) -> None:
+def test_threads_read_it_while_another_writes_it(strict: Callable[..., Settings]) -> None:
     engine = Engine(strict())
     status = Status()
     engine.resources.progress = status.progress

@@ -1,7 +1,9 @@
-"""The stand-in host, started once for the session; every test gets it with checkpoint "a", no LoRA and default settings."""
+"""The stand-in for the WebUI, started once; every test gets it with checkpoint "a", no LoRA and default settings."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
 import sys
 import types
@@ -13,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ov_backend.ui.choices import SWITCHES
+
 ROOT = Path(__file__).parents[2]
 TITLE = "Accelerate with OpenVINO"
 
 
 def _k_diffusion() -> None:
-    """k-diffusion's samplers without its package's __init__, which imports training code, and without torchvision."""
+    """Import k-diffusion's samplers without its package's ``__init__``, which imports training code and torchvision."""
     spec = importlib.util.find_spec("k_diffusion")
     assert spec is not None
     package = types.ModuleType("k_diffusion")
@@ -26,7 +30,7 @@ def _k_diffusion() -> None:
     sys.modules["k_diffusion"] = package
     names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional", "torchvision.datasets")
     stubs = {name: types.ModuleType(name) for name in names if importlib.util.find_spec("torchvision") is None}
-    for name, stub in stubs.items():  # only for this import: others ask whether the package is there
+    for name, stub in stubs.items():  # for this import only: other code asks whether the package is installed
         sys.modules[name] = stub
         parent, _, child = name.rpartition(".")
         if parent:
@@ -37,15 +41,14 @@ def _k_diffusion() -> None:
 
 
 def start_host(cache: Path) -> SimpleNamespace:
-    """The WebUI's modules, importable from now on, and the extension's scripts loaded as the WebUI loads them."""
+    """Make the WebUI's modules importable, and load the extension's scripts as the WebUI loads them."""
     _k_diffusion()
     sys.path.append(str(Path(__file__).parent / "host"))
     import networks
     from modules import processing, scripts, sd_hijack, sd_models, sd_unet, shared
 
     scripts.initialize([ROOT])
-    with_openvino = "ov_backend.webui.generation" in sys.modules
-    if with_openvino:
+    if "ov_backend.webui.generation" in sys.modules:  # it is not without OpenVINO
         import ov_backend.webui.generation as generation
 
         generation.CACHE_DIR = cache
@@ -61,70 +64,76 @@ def start_host(cache: Path) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def _started(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def _webui(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return start_host(tmp_path_factory.mktemp("graphs"))
 
 
 @pytest.fixture
-def host(_started: SimpleNamespace) -> Iterator[SimpleNamespace]:
-    """The stand-in with its classes patched as the WebUI patches them; afterwards nothing may be left in place."""
-    _started.sd_hijack.patch_classes()
-    _started.networks.patch_classes()
-    before = dict(vars(_started.shared.opts))
+def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
+    """The stand-in with its classes patched as the WebUI patches them; the test must leave no patch of ours behind."""
+    gc.unfreeze()  # a guard looks for functions among the collector's objects
+    _webui.sd_hijack.patch_classes()
+    _webui.networks.patch_classes()
+    before = dict(vars(_webui.shared.opts))
     try:
-        _started.sd_models.reload_model_weights("a")
+        _webui.sd_models.reload_model_weights("a")
         originals = functions()
-        yield _started
-        assert functions() == originals, "something is left in place"
+        yield _webui
+        assert functions() == originals, "a patch is left behind"
     finally:
         for name in ("forward", "_tome_info"):
-            vars(_started.shared.sd_model.model.diffusion_model).pop(name, None)
-        vars(_started.shared.opts).clear()
-        vars(_started.shared.opts).update(before)
-        _started.shared.loaded_hypernetworks.clear()
-        _started.sd_unet.current_unet = None
-        _started.networks.unpatch_classes()
-        _started.sd_hijack.unpatch_classes()
-        _started.processing.StableDiffusionProcessing.cached_c[:] = [None, None]
-        _started.processing.StableDiffusionProcessing.cached_uc[:] = [None, None]
+            vars(_webui.shared.sd_model.model.diffusion_model).pop(name, None)
+        vars(_webui.shared.opts).clear()
+        vars(_webui.shared.opts).update(before)
+        _webui.shared.loaded_hypernetworks.clear()
+        _webui.sd_unet.current_unet = None
+        _webui.networks.unpatch_classes()
+        _webui.sd_hijack.unpatch_classes()
+        _webui.processing.StableDiffusionProcessing.cached_c[:] = [None, None]
+        _webui.processing.StableDiffusionProcessing.cached_uc[:] = [None, None]
 
 
 def functions() -> dict[str, Any]:
-    """Every function that the extension may put another in place of."""
+    """Every function that the extension may patch, by name."""
     from modules import processing
 
-    from ov_backend.webui.patch_points import ENTRIES
+    from ov_backend.webui.patch_points import PATCH_POINTS
 
-    found = {f"{e.module}.{e.name}": vars(e.owner)[e.function] for e in ENTRIES if e.owner is not None}
-    found["process_images_inner"] = processing.process_images_inner
+    points = [point for point in PATCH_POINTS if point.owner is not None]
+    originals = {f"{point.module}.{point.class_name}": vars(point.owner)[point.function] for point in points}
+    originals["process_images_inner"] = processing.process_images_inner
     attention = sys.modules["ldm.modules.attention"].CrossAttention  # type: ignore[attr-defined]
-    return {**found, "attention": attention.forward}
+    return {**originals, "attention": attention.forward}
 
 
 def arguments(precision: str = "f32", **switches: bool) -> list[Any]:
     """The script's arguments."""
-    kinds = [switches.get(name, True) for name in ("unet", "vae", "text_encoder")]
-    return ["CPU", precision, *kinds, True, 0, ""]
+    return ["CPU", precision, *(switches.get(name, True) for name in SWITCHES), True, 0, ""]
 
 
-def words(*kinds: str) -> str:
-    """What ran, as the picture's field says it; the text encoder where this transformers lets it be compiled."""
-    from ov_backend.webui.patch_points import ENTRIES
+def text_encoder_is_supported() -> bool:
+    """Whether the installed transformers lets the text encoder be compiled."""
+    from ov_backend.webui.patch_points import PATCH_POINTS
 
-    possible = all(entry.owner is not None for entry in ENTRIES if entry.name == "CLIPEncoder")
-    return ", ".join("text encoder in PyTorch" if kind == "text encoder" and not possible else kind for kind in kinds)
+    return all(point.owner is not None for point in PATCH_POINTS if point.class_name == "CLIPEncoder")
+
+
+def ran_text(*labels: str) -> str:
+    """What the picture's field should say of what ran where; the text encoder in PyTorch where it is not supported."""
+    unsupported = {} if text_encoder_is_supported() else {"text encoder": "text encoder in PyTorch"}
+    return ", ".join(unsupported.get(label, label) for label in labels)
 
 
 ALL = ("UNet", "VAE", "text encoder")
 
 
 def ran(processed: Any) -> str:
-    """What the first picture's field says ran where; "" where there is no field."""
+    """What ran where, by the first picture's field; "" where there is no field."""
     field = processed.infotexts[0].rpartition("OpenVINO: ")[2] if "OpenVINO: " in processed.infotexts[0] else ""
     return field.strip('"').partition(";")[0].partition('"')[0].removeprefix("ran=")
 
 
-def worst(a: Any, b: Any) -> int:
+def largest_difference(a: Any, b: Any) -> int:
     """The largest difference of any pixel of two generations, 0 to 255."""
     assert [image.size for image in a.images] == [image.size for image in b.images]
     pairs = zip(a.images, b.images)
@@ -133,15 +142,35 @@ def worst(a: Any, b: Any) -> int:
 
 @pytest.fixture
 def compare(host: SimpleNamespace) -> Callable[..., tuple[Any, Any]]:
-    """Generate with the script off and on; the pictures must agree, and the field say what ran."""
+    """Generate without the script and with it; the pictures must agree, and the field must say what ran where."""
 
     def run(expected: tuple[str, ...] = ALL, **fields: Any) -> tuple[Any, Any]:
         off = host.processing.generate(**fields)
         on = host.processing.generate(TITLE, arguments(), **fields)
         assert np.array(on.images[0]).std() > 5, "the picture is flat"
-        assert worst(off, on) <= 1
+        assert largest_difference(off, on) <= 1
         assert ran(off) == ""
-        assert ran(on) == words(*expected)
+        assert ran(on) == ran_text(*expected)
         return off, on
 
     return run
+
+
+def engine_stats() -> dict[str, Any]:
+    """Statistics of the engine that all generations share."""
+    from ov_backend.webui.session import session
+
+    assert session.engine is not None
+    return session.engine.stats()
+
+
+@contextlib.contextmanager
+def before_every_step(callback: Callable[[Any], None]) -> Iterator[None]:
+    """Call ``callback`` with the WebUI's parameters before every step in this block."""
+    from modules import script_callbacks
+
+    script_callbacks.on_cfg_denoiser(callback)
+    try:
+        yield
+    finally:
+        script_callbacks.callbacks["cfg_denoiser"].remove(callback)

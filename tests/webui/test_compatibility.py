@@ -1,4 +1,4 @@
-"""What changes the networks from outside: followed where it can be, PyTorch with the reason where not."""
+"""Extensions and settings that change what a network computes: same picture, in PyTorch with the reason where needed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
+from ov_backend.runtime.program import Program
 from tests.helpers import networks
-from tests.webui.conftest import ALL, TITLE, arguments, ran, words, worst
+from tests.webui.conftest import ALL, TITLE, arguments, before_every_step, largest_difference, ran, ran_text
 
 NO_UNET = ("UNet in PyTorch", "VAE", "text encoder")
 
@@ -18,13 +20,13 @@ def unet(host: SimpleNamespace) -> Any:
     return host.shared.sd_model.model.diffusion_model
 
 
-def test_tiling_and_back(compare: Any) -> None:
+def test_tiling_can_be_switched_on_and_off(compare: Any) -> None:
     pictures = [compare(prompt="a cat", tiling=tiling)[1] for tiling in (False, True, False)]
-    assert worst(pictures[0], pictures[1]) > 2
-    assert worst(pictures[0], pictures[2]) == 0
+    assert largest_difference(pictures[0], pictures[1]) > 2
+    assert largest_difference(pictures[0], pictures[2]) == 0
 
 
-def test_hypernetwork_on_half_off(compare: Any, host: SimpleNamespace) -> None:
+def test_a_hypernetwork_follows_its_strength_and_content(compare: Any, host: SimpleNamespace) -> None:
     from modules.hypernetworks.hypernetwork import Hypernetwork
 
     pictures = [compare(prompt="a cat")[1]]
@@ -33,22 +35,22 @@ def test_hypernetwork_on_half_off(compare: Any, host: SimpleNamespace) -> None:
     for strength in (1.0, 0.3):
         hypernetwork.set_multiplier(strength)
         pictures.append(compare(prompt="a cat")[1])
-    host.shared.loaded_hypernetworks[:] = [Hypernetwork("h", (networks.CONTEXT, 64), seed=5)]  # another file of that name
+    host.shared.loaded_hypernetworks[:] = [Hypernetwork("h", (networks.CONTEXT, 64), seed=5)]  # another file of the same name
     pictures.append(compare(prompt="a cat")[1])
     host.shared.loaded_hypernetworks.clear()
     pictures.append(compare(prompt="a cat")[1])
-    assert min(worst(a, b) for a, b in pairwise(pictures)) > 2
-    assert worst(pictures[0], pictures[4]) == 0
+    assert min(largest_difference(a, b) for a, b in pairwise(pictures)) > 2
+    assert largest_difference(pictures[0], pictures[4]) == 0
 
 
-def test_loras_that_do_not_touch_weights(compare: Any) -> None:
+def test_loras_computed_beside_the_weights_are_left_to_pytorch(compare: Any) -> None:
     fields = {"prompt": "a cat <lora:first:1>", "override_settings": {"lora_functional": True}}
     _, on = compare(("UNet in PyTorch", "VAE", "text encoder in PyTorch"), **fields)
     assert "LoRAs are computed beside the weights" in on.comments
     compare(prompt="a cat")
 
 
-def test_another_extension_s_unet(compare: Any, host: SimpleNamespace) -> None:
+def test_the_sd_unet_of_another_extension_is_left_to_pytorch(compare: Any, host: SimpleNamespace) -> None:
     class Other:
         option = SimpleNamespace(label="Other UNet")
 
@@ -62,38 +64,33 @@ def test_another_extension_s_unet(compare: Any, host: SimpleNamespace) -> None:
     compare(prompt="a cat")
 
 
-def test_instance_forward_is_never_traced_over(compare: Any, host: SimpleNamespace) -> None:
-    """As ControlNet: its forward on the instance, and after it the class's own function left behind there."""
-    plain, _ = compare(prompt="a cat")
+def test_a_forward_on_the_instance_is_left_to_pytorch(compare: Any, host: SimpleNamespace) -> None:
+    """ControlNet puts its forward on the instance, and afterwards leaves the class's own function there."""
+    without, _ = compare(prompt="a cat")
     original = unet(host).forward
     unet(host).forward = lambda *args, **kwargs: 0.3 * original(*args, **kwargs)
     other, on = compare(NO_UNET, prompt="a cat")
-    assert worst(plain, other) > 2
+    assert largest_difference(without, other) > 2
     assert "put a forward of its own" in on.comments
-    left = unet(host).forward = original
+    leftover = unet(host).forward = original
     compare(prompt="a cat")
-    assert vars(unet(host))["forward"] is left, "what the other extension left there is put back"
+    assert vars(unet(host))["forward"] is leftover, "the other extension's leftover is restored"
     del unet(host).forward
 
 
-def test_instance_forward_put_on_in_mid_run(compare: Any, host: SimpleNamespace) -> None:
-    """An extension that takes hold of our function while it is in place may restore it long after."""
-    from modules import script_callbacks
+def test_a_forward_that_an_extension_took_in_mid_run_may_be_restored_later(compare: Any, host: SimpleNamespace) -> None:
+    """An extension may save our function while it is patched in, and put it on the instance long after."""
+    saved = []
 
-    held = []
+    def save(params: Any) -> None:
+        if not saved:
+            saved.append(unet(host).forward)
 
-    def hold(params: Any) -> None:
-        if not held:
-            held.append(unet(host).forward)
-
-    script_callbacks.on_cfg_denoiser(hold)
-    try:
+    with before_every_step(save):
         compare(prompt="a cat")
         on = host.processing.generate(TITLE, arguments(), prompt="a dog")
-    finally:
-        script_callbacks.callbacks["cfg_denoiser"].remove(hold)
-    assert ran(on) == words(*ALL)
-    unet(host).forward = held[0]
+    assert ran(on) == ran_text(*ALL)
+    unet(host).forward = saved[0]
     compare(prompt="a cat")
     del unet(host).forward
 
@@ -102,7 +99,7 @@ def test_token_merging_is_left_to_pytorch(compare: Any, host: SimpleNamespace) -
     unet(host)._tome_info = {"args": {"ratio": 0.5}, "hooks": [object()]}
     _, on = compare(NO_UNET, prompt="a cat")
     assert "token merging" in on.comments
-    unet(host)._tome_info["hooks"].clear()  # all that its removal does to it
+    unet(host)._tome_info["hooks"].clear()  # this is all that removing token merging does
     compare(prompt="a cat")
 
 
@@ -116,16 +113,19 @@ def test_hypertile_is_left_to_pytorch_while_it_is_on(compare: Any, host: SimpleN
     del layer.__webui_hypertile_params
 
 
-def test_upcast_attention(compare: Any) -> None:
+def test_upcast_attention_gives_the_same_picture(compare: Any) -> None:
     compare(prompt="a cat", override_settings={"upcast_attn": True})
 
 
-def test_attention_is_traced_in_one_piece(compare: Any, host: SimpleNamespace) -> None:
+def test_attention_is_traced_in_one_piece(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host slices attention to save memory; the graph does not."""
-    from ov_backend.webui.session import session
+    operators: set[str] = set()
+    original = Program.compile
 
-    compare(prompt="a cat", width=64, height=64)
-    assert session.engine is not None
-    graphs = [program for program, _ in session.engine.resources.programs._held.values()]
-    operators = [{op.get_type_name() for op in p.whole.model.get_ops()} for p in graphs if p.whole is not None]
-    assert any("ScaledDotProductAttention" in ops for ops in operators)
+    def compile_and_record(program: Program, *args: Any, **kwargs: Any) -> Any:
+        operators.update(op.get_type_name() for model in program.models.values() for op in model.model.get_ops())
+        return original(program, *args, **kwargs)
+
+    monkeypatch.setattr(Program, "compile", compile_and_record)
+    compare(prompt="a cat", width=72, height=64)  # no other test compiles for this size
+    assert "ScaledDotProductAttention" in operators

@@ -1,4 +1,4 @@
-"""A real browser (Debian's Chromium, by Playwright) on the standalone page, which runs in a process of its own."""
+"""A real browser (Chromium, driven by Playwright) and the standalone page, which runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import gradio
+import httpx
 import pytest
+
+from tests.integration.browser.page import Page
 
 ROOT = Path(__file__).parents[3]
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -29,14 +32,14 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-#: Pictures of the pages, for people to look at.
+#: Screenshots of the pages go here.
 SHOTS = Path(os.environ.get("SCREENSHOTS") or ROOT / "out" / "screenshots")
-#: What a file may be called, and how it must be shown.
+#: A file name that must be shown as text.
 NASTY = "<img src=x onerror=globalThis.broken=1>"
 
 
 def why_not() -> str:
-    """Why no browser can be driven here, or nothing."""
+    """Why no browser can be driven here, or ""."""
     if int(gradio.__version__.split(".")[0]) < 5:
         return f"the standalone page needs current Gradio (here is {gradio.__version__})"
     if importlib.util.find_spec("playwright") is None:
@@ -57,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Server:
-    """The page's process and what it said."""
+    """The page's process and its output."""
 
     url: str
     process: subprocess.Popen[str]
@@ -84,16 +87,16 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    made = Server("", process, folder / "out")
-    reader = threading.Thread(target=_read, args=(made,), daemon=True)
+    server = Server("", process, folder / "out")
+    reader = threading.Thread(target=_read, args=(server,), daemon=True)
     reader.start()
     try:
         deadline = time.monotonic() + 180
-        while not made.url:
-            assert process.poll() is None, made.log()
-            assert time.monotonic() < deadline, made.log()
+        while not server.url:
+            assert process.poll() is None, server.log()
+            assert time.monotonic() < deadline, server.log()
             time.sleep(0.1)
-        yield made
+        yield server
     finally:
         process.terminate()
         process.wait(20)
@@ -112,9 +115,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield made
-        made.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def errors() -> list[str]:
 
 @pytest.fixture
 def open_page(browser: Any, errors: list[str]) -> Iterator[Any]:
-    """Opens pages, each in a context of its own, as two people would."""
+    """Opens pages, each in a context of its own, as if two people used them."""
     contexts = []
 
     def open_one(url: str, **options: Any) -> Any:
@@ -141,3 +144,14 @@ def open_page(browser: Any, errors: list[str]) -> Iterator[Any]:
     for context in contexts:
         context.close()
     assert errors == []
+
+
+@pytest.fixture
+def at(server: Server, open_page: Any) -> Iterator[Any]:
+    """Opens the standalone page; whatever a test leaves running ends before the next one begins."""
+    yield lambda **options: Page(open_page(server.url, **options))
+    deadline = time.monotonic() + 60
+    while httpx.get(f"{server.url}/openvino/status").json()["state"] != "idle":
+        httpx.post(f"{server.url}/openvino/interrupt", json={})
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The same panel in the page of a real WebUI, the one at WEBUI_URL."""
+"""The panel in the page of a real WebUI, at WEBUI_URL."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Page:
 
 
 @pytest.fixture(autouse=True)
-def _its_own_errors(open_page: Callable[..., Any], errors: list[str]) -> Iterator[None]:
-    """Gradio 3.41.2 in the WebUI says this at every generation, with no extension installed too."""
+def _without_gradio_errors(open_page: Callable[..., Any], errors: list[str]) -> Iterator[None]:
+    """Gradio 3.41.2 raises this error at every generation, also without any extension."""
     yield
     errors[:] = [error for error in errors if error != "Cannot read properties of undefined (reading 'props')"]
 
@@ -74,7 +74,7 @@ def webui(open_page: Callable[..., Any]) -> Callable[..., Page]:
     return lambda **options: Page(open_page(URL, **options))
 
 
-def test_stages_steps_and_a_picture(webui: Callable[..., Page], record_property: Any) -> None:
+def test_stages_and_steps_are_shown_until_the_picture_is_there(webui: Callable[..., Page], record_property: Any) -> None:
     page = webui()
     page.page.evaluate(
         """() => {
@@ -101,7 +101,7 @@ def test_stages_steps_and_a_picture(webui: Callable[..., Page], record_property:
     assert "UNet" in str(page.page.text_content(f"{PANEL}_networks"))
 
 
-def test_interrupt_during_a_compile(webui: Callable[..., Page], record_property: Any) -> None:
+def test_an_interrupt_during_a_compile_ends_the_generation(webui: Callable[..., Page], record_property: Any) -> None:
     page = webui()
     page.size(328, 136, 20)
     page.generate()
@@ -114,7 +114,7 @@ def test_interrupt_during_a_compile(webui: Callable[..., Page], record_property:
     assert took < 5
 
 
-def test_a_picture_s_text_restores_the_panel(webui: Callable[..., Page]) -> None:
+def test_the_text_of_a_picture_restores_the_panel(webui: Callable[..., Page]) -> None:
     page = webui()
     text = "a cat\nSteps: 4, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 256x256, Script: Accelerate with OpenVINO, "
     page.page.fill("#txt2img_prompt textarea", text + 'OpenVINO: "ran=UNet; precision=f32; vae=off; memory_mb=700"')
@@ -124,7 +124,7 @@ def test_a_picture_s_text_restores_the_panel(webui: Callable[..., Page]) -> None
     assert page.page.input_value(f"{PANEL}_memory_mb input") == "700"
 
 
-def test_view(webui: Callable[..., Page]) -> None:
+def test_a_size_is_precompiled_and_the_cache_is_cleared(webui: Callable[..., Page]) -> None:
     page = webui()
     page.page.fill(f"{PANEL}_sizes", "192x256")
     page.page.click(f"{PANEL}_precompile:enabled")
@@ -139,20 +139,20 @@ def test_view(webui: Callable[..., Page]) -> None:
     page.wait_for(f"{PANEL}_alert", "graphs? removed")
 
 
-def _light(colour: str) -> float:
+def _brightness(colour: str) -> float:
     """Brightness, 0 to 255, of "rgb(r, g, b)"."""
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_how_it_looks(webui: Callable[..., Page], open_page: Callable[..., Any], theme: str) -> None:
+def test_the_panel_is_readable_and_fits_a_narrow_window(open_page: Callable[..., Any], theme: str) -> None:
     page = Page(open_page(f"{URL}/?__theme={theme}"))
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.page.locator("#txt2img_script_container").screenshot(path=SHOTS / f"webui-{theme}.png")
     colours = "e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
     text, background = page.page.locator(f"{PANEL}_sizes").evaluate(colours)
-    assert abs(_light(text) - _light(background)) > 120, f"{text} on {background}"
+    assert abs(_brightness(text) - _brightness(background)) > 120, f"{text} on {background}"
     page.page.set_viewport_size({"width": 420, "height": 900})
     page.page.locator("#txt2img_script_container").screenshot(path=SHOTS / f"webui-{theme}-narrow.png")
-    wide = page.page.locator(f"{PANEL}_view").evaluate("e => e.getBoundingClientRect().right <= innerWidth + 1")
-    assert wide, "the panel is wider than the window"
+    fits = page.page.locator(f"{PANEL}_view").evaluate("e => e.getBoundingClientRect().right <= innerWidth + 1")
+    assert fits, "the panel is wider than the window"

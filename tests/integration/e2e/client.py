@@ -1,4 +1,4 @@
-"""A WebUI over its API: what it has (checkpoints, LoRAs, samplers) and pictures with the script off and on."""
+"""A WebUI, used through its API: its checkpoints, LoRAs and samplers, and pictures with the script off and on."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, PngImagePlugin
 
+from ov_backend.ui.choices import SWITCHES
+
 ROOT = Path(__file__).parents[3]
 TITLE = "Accelerate with OpenVINO"
 PROMPT = "a cat on a red chair"
@@ -40,14 +42,14 @@ class Pictures:
     @property
     def field(self) -> str:
         """The parameters' OpenVINO field, without quotes, or ""."""
-        _, found, rest = self.infotexts[0].rpartition("OpenVINO: ")
-        if not found:
+        _, label, rest = self.infotexts[0].rpartition("OpenVINO: ")
+        if not label:
             return ""
         return rest[1:].partition('"')[0] if rest.startswith('"') else rest.partition(",")[0]
 
     @property
     def ran(self) -> str:
-        """What the field says ran where."""
+        """What ran where, by the field."""
         return self.field.partition(";")[0].removeprefix("ran=")
 
 
@@ -57,12 +59,12 @@ class WebUI:
 
     url: str
     log: Path | None = None
-    #: What its own settings are.
+    #: The WebUI's settings before the tests.
     settings: dict[str, Any] = field(default_factory=dict)
-    _written: set[str] = field(default_factory=set)
+    _saved: set[str] = field(default_factory=set)
 
     def api(self, path: str, body: Any = None, timeout: float = 900, method: str | None = None) -> Any:
-        """One request; RuntimeError with the WebUI's own words where it fails."""
+        """Send one request; raises RuntimeError with the WebUI's own text where it fails."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -73,7 +75,7 @@ class WebUI:
             raise RuntimeError(f"{path}: {error.code} {error.read().decode(errors='replace')[:2000]}") from None
 
     def has(self, path: str) -> bool:
-        """Whether a route is there."""
+        """Whether a route exists."""
         try:
             self.api(path)
         except (RuntimeError, urllib.error.URLError):
@@ -86,21 +88,21 @@ class WebUI:
         return sorted(Path(model["filename"]).name for model in self.api("/sdapi/v1/sd-models"))
 
     def checkpoint(self, *words: str, number: int = 0) -> str | None:
-        """A checkpoint whose name says what it is; a plain SD 1.x one is one that says nothing else."""
+        """The checkpoint with these words in its name; an SD 1.x one is one with none of the other kinds' words."""
         kinds = ("inpaint", "refiner", "xl", "sd2", "v2-", "sd3", "flux")
         if words == ("sd1",):
-            fitting = [name for name in self.checkpoints if not any(kind in name.lower() for kind in kinds)]
+            names = [name for name in self.checkpoints if not any(kind in name.lower() for kind in kinds)]
         else:
-            fitting = [name for name in self.checkpoints if all(word in name.lower() for word in words)]
-            fitting = [name for name in fitting if "refiner" in words or "refiner" not in name.lower()]
-        return fitting[number] if len(fitting) > number else None
+            names = [name for name in self.checkpoints if all(word in name.lower() for word in words)]
+            names = [name for name in names if "refiner" in words or "refiner" not in name.lower()]
+        return names[number] if len(names) > number else None
 
     def names(self, path: str, key: str = "name") -> list[str]:
         """Names in one of the API's lists."""
         return [item[key] for item in self.api(path)]
 
     def generate(self, **fields: Any) -> Pictures:
-        """Pictures of one request: txt2img, or img2img where there are ``init_images`` (arrays)."""
+        """The pictures of one request: txt2img, or img2img where there are ``init_images`` (arrays)."""
         body: dict[str, Any] = {
             "prompt": PROMPT,
             "steps": 3,
@@ -114,11 +116,11 @@ class WebUI:
         }
         checkpoint = body.pop("checkpoint", None)
         if checkpoint:
-            # first of all: the WebUI sets them in this order, and a VAE goes into the checkpoint loaded then
+            # first: the WebUI applies settings in this order, and loads a VAE into the checkpoint in use
             body["override_settings"] = {"sd_model_checkpoint": checkpoint, **body.get("override_settings", {})}
         if "override_settings" in body:
             body.setdefault("override_settings_restore_afterwards", True)
-            self._write_down(body["override_settings"])
+            self._save(body["override_settings"])
         kind = "img2img" if "init_images" in body else "txt2img"
         for name in ("init_images", "mask"):
             value = body.get(name)
@@ -129,41 +131,40 @@ class WebUI:
         answer = self.api(f"/sdapi/v1/{kind}", body)
         return Pictures([from_png(image) for image in answer["images"]], json.loads(answer["info"])["infotexts"])
 
-    def _write_down(self, names: Iterable[str]) -> None:
-        """The WebUI restores an overridden setting only where the setting was written down once."""
-        new = [name for name in names if name in self.settings and name not in self._written]
+    def _save(self, names: Iterable[str]) -> None:
+        """Save settings once: the WebUI restores an overridden setting only where it has been saved."""
+        new = [name for name in names if name in self.settings and name not in self._saved]
         if new:
             self.set_options(**{name: self.settings[name] for name in new})
-            self._written.update(new)
+            self._saved.update(new)
 
     def accelerated(self, arguments: list[Any] | None = None, **fields: Any) -> Pictures:
-        """The same with the script."""
+        """The same request with the script."""
         arguments = arguments if arguments is not None else argument_list()
         return self.generate(script_name=TITLE, script_args=arguments, **fields)
 
     def set_options(self, **options: Any) -> None:
-        """Change settings for good, as "Apply settings" does."""
+        """Change settings permanently, as "Apply settings" does."""
         self.api("/sdapi/v1/options", options)
 
     def fallbacks(self) -> Counter[str]:
         """How often PyTorch answered in place of a compiled network, by network and reason."""
         networks = self.api("/openvino/status")["networks"]
-        return Counter({f"{name}: {why}": n for name, seen in networks.items() for why, n in seen["fallbacks"].items()})
+        return Counter({f"{name}: {why}": n for name, stats in networks.items() for why, n in stats["fallbacks"].items()})
 
     def probe(self) -> dict[str, Any]:
-        """What the probe extension sees from inside."""
+        """What the probe extension reports from inside the WebUI."""
         state: dict[str, Any] = self.api("/probe/state")
         return state
 
 
 def argument_list(precision: str = "f32", **switches: bool) -> list[Any]:
     """The script's arguments."""
-    kinds = [switches.get(name, True) for name in ("unet", "vae", "text_encoder")]
-    return ["CPU", precision, *kinds, True, 0, ""]
+    return ["CPU", precision, *(switches.get(name, True) for name in SWITCHES), True, 0, ""]
 
 
 def to_png(array: Picture, **texts: str) -> str:
-    """An array as the API takes pictures, with texts inside."""
+    """An array in the API's encoding of pictures, with texts in the PNG."""
     buffer, inside = io.BytesIO(), PngImagePlugin.PngInfo()
     for name, text in texts.items():
         inside.add_text(name, text)
@@ -172,7 +173,7 @@ def to_png(array: Picture, **texts: str) -> str:
 
 
 def from_png(text: str) -> Picture:
-    """A picture of the API as an array."""
+    """An array from the API's encoding of pictures."""
     data = base64.b64decode(text.split(",", 1)[-1])
     return np.array(Image.open(io.BytesIO(data)).convert("RGB"))
 
@@ -185,18 +186,18 @@ def psnr(a: Picture, b: Picture) -> float:
 
 @contextlib.contextmanager
 def started(folder: Path, python: str, scratch: Path) -> Iterator[WebUI]:
-    """A WebUI started for the suite: this extension and the probe are linked into it for that time."""
+    """Start a WebUI for the suite; this extension and the probe are linked into it until it ends."""
     links = [folder / "extensions" / "zz-openvino-e2e", folder / "extensions" / "zz-openvino-probe"]
     present = any((path / "scripts" / "openvino_accelerate.py").exists() for path in (folder / "extensions").iterdir())
-    made = []
-    for link, target in zip(links, (ROOT, ROOT / "tests" / "e2e" / "probe")):
+    created = []
+    for link, target in zip(links, (ROOT, Path(__file__).parent / "probe")):
         if not link.exists() and not (target is ROOT and present):
             link.symlink_to(target)
-            made.append(link)
+            created.append(link)
     try:
         yield from _serving(folder, python, scratch)
     finally:
-        for link in made:
+        for link in created:
             link.unlink()
 
 
@@ -232,7 +233,7 @@ def _serving(folder: Path, python: str, scratch: Path) -> Iterator[WebUI]:
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path, seconds: float = 300) -> None:
-    """Until the WebUI is up: a request before that would be the end of it."""
+    """Wait until the WebUI has started: an earlier request would crash it."""
     end = time.monotonic() + seconds
     while "Startup time" not in log.read_text(errors="replace"):
         if process.poll() is not None or time.monotonic() > end:

@@ -1,9 +1,10 @@
-"""The WebUI that the suite drives: WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON to start one. Without them all is skipped.
+"""The WebUI that the suite drives: WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON to start one. Without them all tests are skipped.
 
-It takes what it finds there: checkpoints by words in their names ("xl", "refiner", "sd2", "inpaint"; SD 1.x ones have none
-of these: the first and second of different configurations, the third and fourth of one), LoRAs, a VAE, an embedding, a
-hypernetwork. Small ones of random weights do, each with its .yaml beside it; demo_checkpoint/ is a good first one. Run it in
-one process (no ``-n``). WEBUI_TABLE names a file for the table of what was compared, WEBUI_FLAGS the WebUI's own flags.
+The tests use what the WebUI has: LoRAs, a VAE, an embedding, a hypernetwork, and checkpoints by words in their names ("xl",
+"refiner", "sd2", "inpaint"). Checkpoints without these words are SD 1.x: the first and second need different
+configurations, the third and fourth the same one. Small ones of random weights suffice, each with its .yaml beside it;
+demo_checkpoint/ is a good first one. Run the suite in one process (no ``-n``). WEBUI_TABLE names a file for the table of
+comparisons, WEBUI_FLAGS the WebUI's own flags.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import pytest
 
 from tests.integration.e2e.client import Picture, Pictures, WebUI, argument_list, psnr, started
 
-#: (row, what ran, worst difference, share of pixels within 2, PSNR), printed at the end.
+#: Test, what ran where, largest difference, share of pixels within 2, PSNR; printed at the end.
 ROWS: list[tuple[str, str, int, float, float]] = []
-#: A file that the rows are appended to as they come.
+#: A file that each row is appended to at once.
 TABLE = os.environ.get("WEBUI_TABLE")
-#: What was seen of the server's memory.
+#: Lines about the server's memory, printed at the end.
 MEMORY: list[str] = []
 
 HOW = "set WEBUI_URL to a running WebUI with --api, or WEBUI_DIR and WEBUI_PYTHON to start one"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    given = os.environ.get("WEBUI_URL") or (os.environ.get("WEBUI_DIR") and os.environ.get("WEBUI_PYTHON"))
+    available = os.environ.get("WEBUI_URL") or (os.environ.get("WEBUI_DIR") and os.environ.get("WEBUI_PYTHON"))
     for item in items:
         if "e2e" in Path(str(item.fspath)).parts:
             item.add_marker(pytest.mark.e2e)
-            if not given:
-                item.add_marker(pytest.mark.skip(reason=f"no WebUI given: {HOW}"))
+            if not available:
+                item.add_marker(pytest.mark.skip(reason=f"no WebUI: {HOW}"))
 
 
 @pytest.fixture(scope="session")
@@ -44,21 +45,20 @@ def webui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUI]:
         yield _ready(WebUI(url.rstrip("/")))
         return
     scratch = tmp_path_factory.mktemp("webui")
-    running = started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], scratch)
-    with running as one:
-        yield _ready(one)
+    with started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], scratch) as webui:
+        yield _ready(webui)
 
 
 def _ready(webui: WebUI) -> WebUI:
     names = [script["name"] for script in webui.api("/sdapi/v1/script-info")]
     assert "accelerate with openvino" in names, "the extension is not in this WebUI"
     options = webui.api("/sdapi/v1/options")
-    webui.settings = {name: _whole(value) for name, value in options.items()}
+    webui.settings = {name: _int_if_whole(value) for name, value in options.items()}
     return webui
 
 
-def _whole(value: Any) -> Any:
-    """The API hands out sliders' whole numbers as floats, which some extensions cannot take back."""
+def _int_if_whole(value: Any) -> Any:
+    """The API returns sliders' whole numbers as floats, which some extensions do not accept."""
     return int(value) if isinstance(value, float) and value == int(value) else value
 
 
@@ -66,18 +66,18 @@ def _whole(value: Any) -> Any:
 def sd1(webui: WebUI) -> str:
     name = webui.checkpoint("sd1")
     if name is None:
-        pytest.skip("this WebUI has no plain SD 1.x checkpoint")
+        pytest.skip("this WebUI has no SD 1.x checkpoint")
     return name
 
 
 @pytest.fixture
 def compare(webui: WebUI, request: pytest.FixtureRequest) -> Any:
-    """Generate with the script off and on, and hold the pictures against each other; returns both."""
+    """Generate with the script off and on, and compare the pictures; returns both."""
 
     def run(
         expected: str = "UNet, VAE, text encoder", precision: str = "f32", off: Pictures | None = None, **fields: Any
     ) -> tuple[Pictures, Pictures]:
-        if "init_images" in fields:  # what encodes draws on PyTorch's own noise, left as the generation before left it
+        if "init_images" in fields:  # encoding draws from PyTorch's generator, whose state depends on the generation before
             webui.generate(**fields)
         off = off or webui.generate(**fields)
         on = webui.accelerated(argument_list(precision), **fields)
@@ -90,20 +90,20 @@ def compare(webui: WebUI, request: pytest.FixtureRequest) -> Any:
     return run
 
 
-def note(row: str, expected: list[Picture], got: Pictures) -> None:
-    """Keep a row for the table at the end."""
-    pairs = [(a, b) for a, b in zip(expected, got.images) if a.shape == b.shape]
-    worst = max((int(np.abs(a.astype(int) - b.astype(int)).max()) for a, b in pairs), default=-1)
+def note(row: str, expected: list[Picture], actual: Pictures) -> None:
+    """Add a row to the table."""
+    pairs = [(a, b) for a, b in zip(expected, actual.images) if a.shape == b.shape]
+    largest = max((int(np.abs(a.astype(int) - b.astype(int)).max()) for a, b in pairs), default=-1)
     share = min((within(a, b) for a, b in pairs), default=0.0)
-    ROWS.append((row, got.ran, worst, share, min((psnr(a, b) for a, b in pairs), default=0.0)))
-    if TABLE:  # at once: a long run may be broken off
+    ROWS.append((row, actual.ran, largest, share, min((psnr(a, b) for a, b in pairs), default=0.0)))
+    if TABLE:  # at once: a long run may be aborted
         with Path(TABLE).open("a", encoding="utf-8") as file:
             file.write(line_of(*ROWS[-1]) + "\n")
 
 
-def line_of(row: str, ran: str, worst: int, share: float, ratio: float) -> str:
+def line_of(row: str, ran: str, largest: int, share: float, ratio: float) -> str:
     """One row of the table."""
-    return f"{row:60s} {ran:45s} worst {worst:3d}  within 2: {share:8.3%}  PSNR {ratio:6.1f} dB"
+    return f"{row:60s} {ran:45s} largest {largest:3d}  within 2: {share:8.3%}  PSNR {ratio:6.1f} dB"
 
 
 def within(a: Picture, b: Picture, levels: int = 2) -> float:
@@ -111,10 +111,10 @@ def within(a: Picture, b: Picture, levels: int = 2) -> float:
     return float((np.abs(a.astype(int) - b.astype(int)).max(-1) <= levels).mean())
 
 
-def assert_equal(expected: list[Picture], got: list[Picture]) -> None:
-    """At least 99.9 % of the pixels agree to 2 of 255, and it is a picture at all."""
-    assert [image.shape for image in got] == [image.shape for image in expected]
-    for a, b in zip(expected, got):
+def assert_equal(expected: list[Picture], actual: list[Picture]) -> None:
+    """At least 99.9 % of the pixels agree to 2 of 255, and no picture is flat."""
+    assert [image.shape for image in actual] == [image.shape for image in expected]
+    for a, b in zip(expected, actual):
         assert b.std() > 2, "the picture is flat"
         assert within(a, b) >= 0.999, f"only {within(a, b):.2%} of the pixels agree"
 

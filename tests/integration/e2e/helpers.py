@@ -1,4 +1,4 @@
-"""What the end-to-end tests share."""
+"""Helpers of the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def options(**values: Any) -> dict[str, Any]:
     return {"override_settings": values}
 
 
-def plain(webui: WebUI, sd1: str) -> Any:
-    """The picture of the suite's own prompt, by PyTorch."""
+def picture_by_pytorch(webui: WebUI, sd1: str) -> Any:
+    """The picture of the suite's default prompt, without the script."""
     return webui.generate(checkpoint=sd1).images[0]
 
 
@@ -45,7 +45,7 @@ def loras(webui: WebUI) -> list[str]:
 
 
 def reload_ui(webui: WebUI) -> None:
-    """ "Reload UI", and wait until the WebUI answers again: a request before that would be the end of it."""
+    """Reload the WebUI's page and wait until the WebUI answers again: an earlier request would crash it."""
     assert webui.log is not None
     starts = webui.log.read_text(errors="replace").count("Startup time")
     webui.api("/probe/reload-ui", {})

@@ -1,4 +1,4 @@
-"""The API, every generation, other scripts, and what is left behind: the picture with the script is the one without it (f32)."""
+"""The API, always on, other scripts, and leftovers: pictures with the script and without it agree (f32)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from ov_backend.ui.choices import Choices
 from tests.integration.e2e.client import PROMPT, TITLE, WebUI, argument_list, psnr, to_png
 from tests.integration.e2e.conftest import MEMORY, assert_equal, note
-from tests.integration.e2e.helpers import ALL, LONG, need, need_probe, options, plain, reload_ui
+from tests.integration.e2e.helpers import ALL, LONG, need, need_probe, options, picture_by_pytorch, reload_ui
 
 # ---- the API
 
 
-def test_api_without_arguments(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+def test_arguments_that_make_no_sense_still_accelerate(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
     off = webui.generate(checkpoint=sd1)
     for arguments in ([], [None], ["no such device!", "f7", "maybe", -1], ["CPU"] * 20, ["CPU", "f32"]):
         on = webui.accelerated(arguments, checkpoint=sd1)
@@ -23,7 +23,7 @@ def test_api_without_arguments(webui: WebUI, sd1: str, request: pytest.FixtureRe
         assert psnr(off.images[0], on.images[0]) > 25
 
 
-def test_api_defaults_as_listed(webui: WebUI, sd1: str) -> None:
+def test_the_defaults_listed_by_the_api_accelerate(webui: WebUI, sd1: str) -> None:
     listed = next(s for s in webui.api("/sdapi/v1/script-info") if s["name"] == TITLE.lower() and not s["is_img2img"])
     on = webui.accelerated([argument["value"] for argument in listed["args"]], checkpoint=sd1)
     assert on.ran == ALL
@@ -34,7 +34,7 @@ def test_bad_device_or_precision_still_gives_the_picture(arguments: list[Any], w
     off = webui.generate(checkpoint=sd1)
     on = webui.accelerated(arguments, checkpoint=sd1)
     if on.field:
-        pytest.skip("this machine can do it")
+        pytest.skip("this machine has that device or precision")
     assert_equal(off.images, on.images)
 
 
@@ -48,13 +48,13 @@ def test_one_network_switched_off(switch: str, webui: WebUI, sd1: str, request: 
 
 
 def test_infotext_restores_the_arguments(webui: WebUI, sd1: str) -> None:
-    """What "Read generation parameters" sees: the WebUI's own parser, given a picture with the text that it wrote."""
-    given = ["CPU", "f32", True, False, True, False, 700, '{"PERFORMANCE_HINT": "LATENCY"}']
-    on = webui.accelerated(given, checkpoint=sd1)
+    """As "Read generation parameters" does: the WebUI's own parser reads the text that it wrote into the picture."""
+    values = ["CPU", "f32", True, False, True, False, 700, '{"PERFORMANCE_HINT": "LATENCY"}']
+    on = webui.accelerated(values, checkpoint=sd1)
     picture = to_png(on.images[0], parameters=on.infotexts[0])
-    read = webui.api("/sdapi/v1/png-info", {"image": picture})["parameters"]
-    assert list(vars(Choices.from_infotext(read["OpenVINO"])).values()) == given
-    assert (read["Seed"], read["Steps"]) == ("1", "3")
+    parameters = webui.api("/sdapi/v1/png-info", {"image": picture})["parameters"]
+    assert list(vars(Choices.from_infotext(parameters["OpenVINO"])).values()) == values
+    assert (parameters["Seed"], parameters["Steps"]) == ("1", "3")
 
 
 @pytest.mark.parametrize("words", [("sd1",), ("sd2",), ("xl",)], ids=str)
@@ -67,7 +67,7 @@ def test_default_precision(words: tuple[str, ...], webui: WebUI, request: pytest
     assert psnr(off.images[0], on.images[0]) > 20
 
 
-# ---- every generation
+# ---- always on
 
 
 @pytest.fixture
@@ -126,8 +126,8 @@ def test_other_scripts_of_img2img(
 ) -> None:
     need(script in webui.api("/sdapi/v1/scripts")["img2img"], f"script {script}")
     fields = {"checkpoint": sd1, "script_name": script, "script_args": arguments}
-    fields |= {"init_images": [plain(webui, sd1)], "denoising_strength": 0.6}
-    webui.generate(**fields)  # what encodes draws on PyTorch's own noise, left as the generation before left it
+    fields |= {"init_images": [picture_by_pytorch(webui, sd1)], "denoising_strength": 0.6}
+    webui.generate(**fields)  # encoding draws from PyTorch's generator, whose state depends on the generation before
     off = webui.generate(**fields)
     webui.set_options(openvino_always_on=True, openvino_precision="f32")
     try:
@@ -153,7 +153,7 @@ def test_xyz_axes(webui: WebUI, sd1: str) -> None:
     assert sum("ran" in cell for cell in cells) >= 2
     assert sum(not cell for cell in cells) >= 2
     small = [image for image in pictures.images if image.shape == off.images[0].shape]
-    assert sum(psnr(image, off.images[0]) == float("inf") for image in small) >= 2, "PyTorch's column is PyTorch's"
+    assert sum(psnr(image, off.images[0]) == float("inf") for image in small) >= 2, "the column PyTorch differs from PyTorch"
 
 
 # ---- leftovers
@@ -162,7 +162,7 @@ def test_xyz_axes(webui: WebUI, sd1: str) -> None:
 def test_nothing_is_left_behind_after_20_mixed_generations(webui: WebUI, sd1: str) -> None:
     need_probe(webui)
     other = webui.checkpoint("sd1", number=1) or sd1
-    first = plain(webui, sd1)
+    first = picture_by_pytorch(webui, sd1)
     mixed = [
         {},
         {"prompt": LONG * 9},
@@ -177,15 +177,15 @@ def test_nothing_is_left_behind_after_20_mixed_generations(webui: WebUI, sd1: st
     ]
     before, fallbacks = webui.probe(), webui.fallbacks()
     sizes = []
-    for round_ in range(2):
+    for repeat in range(2):
         for fields in mixed:
-            webui.accelerated(**{"checkpoint": sd1, "seed": 7 + round_, **fields})
+            webui.accelerated(**{"checkpoint": sd1, "seed": 7 + repeat, **fields})
             state = webui.probe()
             assert state["replaced"] == []
             assert state["instances"] == before["instances"]
             sizes.append(state["rss"] >> 20)
     MEMORY.append(f"MiB before {before['rss'] >> 20}, after each of 20 mixed generations: {sizes}")
-    MEMORY.append(f"calls that PyTorch answered in OpenVINO's place during these 20: {dict(webui.fallbacks() - fallbacks)}")
+    MEMORY.append(f"calls answered by PyTorch instead of OpenVINO during these 20: {dict(webui.fallbacks() - fallbacks)}")
     assert sizes[-1] < sizes[9] * 1.25, "memory keeps growing"
     assert webui.fallbacks() == fallbacks
 
@@ -199,7 +199,7 @@ def test_reload_ui(webui: WebUI, compare: Any, sd1: str) -> None:
 
 def test_disabling_the_extension(webui: WebUI, compare: Any, sd1: str) -> None:
     need_probe(webui)
-    before, name = plain(webui, sd1), need(webui.probe()["extension"], "extension folder")
+    before, name = picture_by_pytorch(webui, sd1), need(webui.probe()["extension"], "extension folder")
     disabled = webui.settings["disabled_extensions"]
     webui.set_options(disabled_extensions=[*disabled, name])
     reload_ui(webui)
@@ -207,7 +207,7 @@ def test_disabling_the_extension(webui: WebUI, compare: Any, sd1: str) -> None:
         assert TITLE.lower() not in webui.api("/sdapi/v1/scripts")["txt2img"]
         assert not webui.has("/openvino/status")
         assert webui.probe()["replaced"] == []
-        assert psnr(before, plain(webui, sd1)) == float("inf")
+        assert psnr(before, picture_by_pytorch(webui, sd1)) == float("inf")
     finally:
         webui.set_options(disabled_extensions=disabled)
         reload_ui(webui)

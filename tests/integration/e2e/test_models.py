@@ -1,4 +1,4 @@
-"""Architectures, changes of checkpoint, VAE and LoRA: the picture with the script is the one without it (f32)."""
+"""Architectures, changes of checkpoint, VAE and LoRA: pictures with the script and without it agree (f32)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.e2e.client import PROMPT, WebUI, psnr
-from tests.integration.e2e.helpers import LONG, loras, need, options, plain
+from tests.integration.e2e.helpers import LONG, loras, need, options, picture_by_pytorch
 
 # ---- architectures and checkpoints
 
@@ -21,13 +21,13 @@ def test_architecture(words: tuple[str, ...], webui: WebUI, compare: Any) -> Non
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (2, 3)], ids=str)
-def test_checkpoint_change_there_and_back(numbers: tuple[int, int], webui: WebUI, compare: Any) -> None:
+def test_changing_the_checkpoint_and_back(numbers: tuple[int, int], webui: WebUI, compare: Any) -> None:
     first, second = (need(webui.checkpoint("sd1", number=n), f"SD 1.x checkpoint number {n + 1}") for n in numbers)
     a, _ = compare(checkpoint=first)
     b, _ = compare(checkpoint=second)
-    again, _ = compare(checkpoint=first)
+    back, _ = compare(checkpoint=first)
     assert psnr(a.images[0], b.images[0]) < 40
-    assert psnr(a.images[0], again.images[0]) == float("inf")
+    assert psnr(a.images[0], back.images[0]) == float("inf")
 
 
 def test_two_checkpoints_in_memory(webui: WebUI, compare: Any, sd1: str) -> None:
@@ -43,7 +43,7 @@ def test_two_checkpoints_in_memory(webui: WebUI, compare: Any, sd1: str) -> None
 def test_vae_change(webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(next(iter(webui.names("/sdapi/v1/sd-vae", "model_name")), None), "VAE file")
     other = webui.checkpoint("sd1", number=1)
-    for checkpoint in (sd1, other):  # of a checkpoint that was kept in memory the WebUI forgets its own VAE: have it read anew
+    for checkpoint in (sd1, other):  # the WebUI forgets the VAE of a checkpoint that stays in memory: load it again
         webui.generate(checkpoint=checkpoint, steps=1)
     off, _ = compare(checkpoint=sd1, **options(sd_vae=name))
     back, _ = compare(checkpoint=sd1, **options(sd_vae="Automatic"))
@@ -78,7 +78,7 @@ def test_lora_combinations(tags: str, webui: WebUI, compare: Any, sd1: str) -> N
 def test_lora_of_every_kind(number: int, webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(loras(webui)[number:], f"LoRA number {number + 1}")[0]
     off, _ = compare(checkpoint=sd1, prompt=f"{PROMPT} <lora:{name}:0.8>")
-    assert psnr(plain(webui, sd1), off.images[0]) < 60, f"{name} changes nothing"
+    assert psnr(picture_by_pytorch(webui, sd1), off.images[0]) < 60, f"{name} changes nothing"
 
 
 def test_lora_of_the_hires_pass_only(webui: WebUI, compare: Any, sd1: str) -> None:

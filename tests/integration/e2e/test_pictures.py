@@ -1,4 +1,4 @@
-"""Pictures made from pictures, and in two passes: the picture with the script is the one without it (f32)."""
+"""img2img, inpainting, hires fix and refiner: pictures with the script and without it agree (f32)."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import pytest
 
 from tests.integration.e2e.client import PROMPT, TITLE, Pictures, WebUI, argument_list, from_png, to_png
 from tests.integration.e2e.conftest import assert_equal, note
-from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe, plain
+from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe, picture_by_pytorch
 
 # ---- img2img
 
 
 def test_img2img(webui: WebUI, compare: Any, sd1: str) -> None:
-    compare(checkpoint=sd1, init_images=[plain(webui, sd1)], denoising_strength=0.6)
+    compare(checkpoint=sd1, init_images=[picture_by_pytorch(webui, sd1)], denoising_strength=0.6)
 
 
 def test_img2img_of_two(webui: WebUI, compare: Any, sd1: str) -> None:
-    first = plain(webui, sd1)
+    first = picture_by_pytorch(webui, sd1)
     compare(checkpoint=sd1, init_images=[first, first[::-1].copy()], denoising_strength=0.6, batch_size=2)
 
 
 def test_batch_tab(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
     need_probe(webui)
-    first = plain(webui, sd1)
+    first = picture_by_pytorch(webui, sd1)
     fields = {"prompt": PROMPT, "steps": 4, "width": 128, "height": 128, "seed": 3, "sampler_name": "Euler a"}
     fields |= {"denoising_strength": 0.6, "override_settings": {"sd_model_checkpoint": sd1}}
     body = {"fields": fields, "init_images": [to_png(image) for image in (first, first[::-1].copy(), first[:, ::-1].copy())]}
-    _, off, on = (  # twice without: what encodes draws on PyTorch's own noise, left as the generation before left it
+    _, off, on = (  # twice without: encoding draws from PyTorch's generator, whose state depends on the generation before
         Pictures([from_png(image) for image in answer["images"]], answer["infotexts"])
         for arguments in ([], [], argument_list())
         for answer in [webui.api("/probe/batch", {**body, "script_name": TITLE, "script_args": arguments})]
@@ -43,7 +43,7 @@ def test_batch_tab(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> No
 @pytest.mark.parametrize("full_res", [False, True])
 @pytest.mark.parametrize("fill", [0, 1, 2, 3])
 def test_inpainting(fill: int, full_res: bool, webui: WebUI, compare: Any, sd1: str) -> None:
-    first = plain(webui, sd1)
+    first = picture_by_pytorch(webui, sd1)
     compare(
         checkpoint=sd1,
         init_images=[first],
@@ -58,7 +58,7 @@ def test_inpainting(fill: int, full_res: bool, webui: WebUI, compare: Any, sd1: 
 @pytest.mark.parametrize("full_res", [False, True])
 def test_inpainting_checkpoint(full_res: bool, webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(webui.checkpoint("inpaint"), "inpainting checkpoint")
-    first = plain(webui, sd1)
+    first = picture_by_pytorch(webui, sd1)
     compare(checkpoint=name, init_images=[first], mask=mask_of(first), inpaint_full_res=full_res, denoising_strength=0.8)
 
 
@@ -68,7 +68,7 @@ def test_txt2img_with_an_inpainting_checkpoint(webui: WebUI, compare: Any) -> No
 
 def test_soft_inpainting(webui: WebUI, compare: Any, sd1: str) -> None:
     need("soft inpainting" in [s["name"] for s in webui.api("/sdapi/v1/script-info")], "soft inpainting")
-    first = plain(webui, sd1)
+    first = picture_by_pytorch(webui, sd1)
     soft = {"soft inpainting": {"args": [True, 1, 0.5, 4, 0, 0.5, 2]}}
     compare(
         checkpoint=sd1,
@@ -86,8 +86,8 @@ def test_soft_inpainting(webui: WebUI, compare: Any, sd1: str) -> None:
 
 @pytest.mark.parametrize("upscaler", ["Latent", "Lanczos"])
 def test_hires(upscaler: str, webui: WebUI, compare: Any, sd1: str) -> None:
-    known = webui.names("/sdapi/v1/upscalers") + webui.names("/sdapi/v1/latent-upscale-modes")
-    need(upscaler in known, f"upscaler {upscaler}")
+    upscalers = webui.names("/sdapi/v1/upscalers") + webui.names("/sdapi/v1/latent-upscale-modes")
+    need(upscaler in upscalers, f"upscaler {upscaler}")
     compare(checkpoint=sd1, enable_hr=True, hr_scale=1.5, hr_upscaler=upscaler, denoising_strength=0.6)
 
 

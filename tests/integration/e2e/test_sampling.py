@@ -1,4 +1,4 @@
-"""Samplers, schedules, numbers and prompts: the picture with the script is the one without it (f32)."""
+"""Samplers, schedules, sizes and prompts: pictures with the script and without it agree (f32)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.e2e.client import PROMPT, WebUI, psnr
-from tests.integration.e2e.helpers import LONG, need, options, plain
+from tests.integration.e2e.helpers import LONG, need, options, picture_by_pytorch
 
 # ---- samplers, schedules, batches
 
@@ -106,12 +106,12 @@ def test_textual_inversion(webui: WebUI, compare: Any, sd1: str) -> None:
     webui.generate(checkpoint=sd1, steps=1)
     name = next(iter(webui.api("/sdapi/v1/embeddings")["loaded"]), None)
     off, _ = compare(checkpoint=sd1, prompt=f"{PROMPT} {need(name, 'embedding for this checkpoint')}")
-    assert psnr(plain(webui, sd1), off.images[0]) < 60, "the embedding changes nothing"
+    assert psnr(picture_by_pytorch(webui, sd1), off.images[0]) < 60, "the embedding changes nothing"
 
 
 def test_hypernetwork_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(next(iter(webui.names("/sdapi/v1/hypernetworks")), None), "hypernetwork")
-    without = plain(webui, sd1)
+    without = picture_by_pytorch(webui, sd1)
     for strength in (1, 0.5):
         off, _ = compare(checkpoint=sd1, prompt=f"{PROMPT} <hypernet:{name}:{strength}>")
         assert psnr(without, off.images[0]) < 60, "the hypernetwork changes nothing"

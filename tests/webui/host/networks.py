@@ -1,4 +1,4 @@
-"""The built-in LoRA extension: forwards of layers that write into weights, lazily, and restore them lazily too."""
+"""The built-in LoRA extension: a layer's forward writes LoRAs into its weights, and restores them, when it is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _originals: dict[type, Any] = {}
 
 
 class Network:
-    """A LoRA: a seeded change of every matrix of UNet and text encoder."""
+    """A LoRA: a seeded change to every matrix of UNet and text encoder."""
 
     def __init__(self, name: str, strength: float) -> None:
         self.name, self.te_multiplier, self.unet_multiplier, self.dyn_dim = name, strength, strength, None
@@ -35,11 +35,11 @@ def load_networks(tags: list[tuple[str, float]]) -> None:
 def network_apply_weights(layer: Any) -> None:
     if getattr(layer, "network_layer_name", None) is None:
         return
-    wanted = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in loaded_networks)
+    names = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in loaded_networks)
     current = getattr(layer, "network_current_names", ())
-    if wanted and getattr(layer, "network_weights_backup", None) is None:
+    if names and getattr(layer, "network_weights_backup", None) is None:
         layer.network_weights_backup = layer.weight.detach().clone()
-    if current == wanted:
+    if current == names:
         return
     with torch.no_grad():
         if getattr(layer, "network_weights_backup", None) is not None:
@@ -48,7 +48,7 @@ def network_apply_weights(layer: Any) -> None:
             change = network.change(layer)
             if change is not None:
                 layer.weight.copy_(layer.weight + change)
-    layer.network_current_names = wanted
+    layer.network_current_names = names
 
 
 def _functional(layer: Any, original: Any, x: Any) -> Any:

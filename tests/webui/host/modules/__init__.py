@@ -1,4 +1,4 @@
-"""A stand-in for the WebUI's package ``modules``: as much of it as the tests need, true to what was observed of v1.10.1.
+"""A stand-in for the WebUI's package ``modules``: the parts that the tests need, behaving as v1.10.1 does.
 
-It really samples: the original ldm classes, transformers' text encoder, k-diffusion's samplers.
+It really samples: with the original ldm classes, transformers' text encoder and k-diffusion's samplers.
 """

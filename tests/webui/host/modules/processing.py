@@ -1,4 +1,4 @@
-"""From a request to pictures, in the WebUI's order, with k-diffusion's samplers."""
+"""From a request to pictures, in the WebUI's order of calls."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from PIL import Image
 
 from modules import script_callbacks, scripts, sd_hijack, sd_models, sd_samplers_common, shared
 
-LATENT_SCALE = 2  # the tiny VAE's
+LATENT_SCALE = 2  # of the tiny VAE
 
 
 class StableDiffusionProcessing:
-    """One request, with the defaults of the WebUI's API where nothing is given."""
+    """One request, with the defaults of the WebUI's API."""
 
     cached_c: list[Any] = [None, None]
     cached_uc: list[Any] = [None, None]
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **fields: Any) -> None:
         self.prompt, self.negative_prompt, self.seed, self.steps, self.cfg_scale = "", "", 1, 3, 7.0
         self.width, self.height, self.batch_size, self.n_iter, self.sampler_name = 32, 32, 1, 1, "Euler a"
         self.init_images: list[Any] | None = None
@@ -34,9 +34,9 @@ class StableDiffusionProcessing:
         self.comments: dict[str, int] = {}
         self.scripts: Any = None
         self.script_args: Any = ()
-        unknown = [name for name in given if not hasattr(self, name)]
+        unknown = [name for name in fields if not hasattr(self, name)]
         assert not unknown, unknown
-        self.__dict__.update(given)
+        self.__dict__.update(fields)
         self.cached_c, self.cached_uc = StableDiffusionProcessing.cached_c, StableDiffusionProcessing.cached_uc
 
     @property
@@ -63,7 +63,7 @@ class StableDiffusionProcessingTxt2Img(StableDiffusionProcessing):
 
 
 class Processed:
-    """What a generation hands back."""
+    """The result of a generation."""
 
     def __init__(self, p: StableDiffusionProcessing, images: list[Any], infotexts: list[str]) -> None:
         self.images, self.infotexts, self.comments = images, infotexts, "".join(f"{comment}\n" for comment in p.comments)
@@ -71,7 +71,7 @@ class Processed:
 
 
 class CFGDenoiser(torch.nn.Module):
-    """Guidance: cond and uncond in one batch if they are of one length, else in two calls; sometimes without uncond."""
+    """Guidance: cond and uncond in one batch if they have the same length, else in two calls; sometimes without uncond."""
 
     def __init__(self, p: StableDiffusionProcessing, cond: torch.Tensor, uncond: torch.Tensor, steps: int, mask: Any) -> None:
         super().__init__()
@@ -102,11 +102,11 @@ class CFGDenoiser(torch.nn.Module):
     def _denoised(self, x: torch.Tensor, sigma: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """epsilon prediction: x - sigma * model(x / sqrt(sigma^2 + 1), t(sigma))."""
         scale = sigma.view(-1, 1, 1, 1)
-        given = x / (scale**2 + 1).sqrt()
+        scaled = x / (scale**2 + 1).sqrt()
         if self.p.sd_model.sd_checkpoint_info.in_channels == 9:
-            given = torch.cat([given, torch.zeros(x.shape[0], 5, *x.shape[2:])], dim=1)
+            scaled = torch.cat([scaled, torch.zeros(x.shape[0], 5, *x.shape[2:])], dim=1)
         t = 1000 * sigma / (sigma + 1)
-        noise = self.p.sd_model.model.diffusion_model(given, t, context=context)
+        noise = self.p.sd_model.model.diffusion_model(scaled, t, context=context)
         noise = (x / (scale**2 + 1).sqrt() + 0.5 * noise) / (1 + scale**2).sqrt() * scale.clamp(max=1)
         denoised = x - scale * noise
         return denoised if self.mask is None else self.mask * denoised + (1 - self.mask) * x
@@ -229,7 +229,7 @@ def _quote(text: str) -> str:
 
 
 def generate(script: str | None = None, script_args: list[Any] | None = None, **fields: Any) -> Processed:
-    """What /sdapi/v1/txt2img and img2img do; img2img where there are ``init_images``."""
+    """Generate as /sdapi/v1/txt2img and img2img do; img2img where there are ``init_images``."""
     runner = scripts.scripts_img2img if fields.get("init_images") else scripts.scripts_txt2img
     selected = next((each for each in runner.selectable_scripts if each.title() == script), None)
     p = StableDiffusionProcessing(scripts=runner, **fields)

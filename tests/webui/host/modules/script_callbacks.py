@@ -1,4 +1,4 @@
-"""Callbacks that scripts ask for; loading the scripts forgets them."""
+"""Callbacks that scripts register; loading the scripts forgets them."""
 
 from __future__ import annotations
 

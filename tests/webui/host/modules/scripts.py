@@ -1,4 +1,4 @@
-"""Scripts: loaded outside sys.modules, with the extension's root on sys.path only meanwhile; shown; run."""
+"""Scripts: loaded outside of ``sys.modules``, with the extension's root on ``sys.path`` only while they load."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class ScriptRunner:
     def titles(self) -> list[str]:
         return [script.title() for script in self.selectable_scripts]
 
-    def api_arguments(self, script: Script | None, given: list[Any] | None) -> list[Any]:
-        """All scripts' arguments, as the API makes them: defaults, and a slice replaced by what was given."""
+    def api_arguments(self, script: Script | None, args: list[Any] | None) -> list[Any]:
+        """All scripts' arguments, as the API builds them: defaults, with the slice of ``script`` replaced by ``args``."""
         values = [0] + [getattr(component, "value", None) for component in self.inputs[1:]]
         if script is not None:
-            if given is not None:
-                values[script.args_from : script.args_to] = given
+            if args is not None:
+                values[script.args_from : script.args_to] = args
             values[0] = self.selectable_scripts.index(script) + 1
         return values
 

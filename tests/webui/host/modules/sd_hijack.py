@@ -19,7 +19,7 @@ model_hijack = SimpleNamespace(optimization_method="InvokeAI", fixes=None, comme
 
 
 def patch_classes() -> None:
-    """At the WebUI's start, for good."""
+    """Done by the WebUI at its start, and never undone."""
     for owner, forward in (
         (_UNET, sd_unet.create_unet_forward(_UNET.forward)),
         (_ATTENTION, sd_hijack_optimizations.split_cross_attention_forward),
@@ -29,7 +29,7 @@ def patch_classes() -> None:
 
 
 def unpatch_classes() -> None:
-    """Only tests need this: the classes serve other tests too."""
+    """Undo it: other tests use the same classes."""
     for owner, forward in _originals.items():
         owner.forward = forward
     _originals.clear()
@@ -42,7 +42,7 @@ def apply_circular(model: torch.nn.Module, enable: bool) -> None:
 
 
 class EmbeddingsWithFixes(torch.nn.Module):
-    """Token embeddings with a prompt's own vectors put in: which and where, only the prompt knows."""
+    """Token embeddings with a prompt's own vectors (textual inversion); the prompt decides which and where."""
 
     def __init__(self, wrapped: torch.nn.Module) -> None:
         super().__init__()

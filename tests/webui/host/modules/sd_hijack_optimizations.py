@@ -1,4 +1,4 @@
-"""Attention in two of the WebUI's spellings: in slices, as on a CPU by default, and in one piece."""
+"""Two of the WebUI's variants of attention: in slices, the default on a CPU, and in one piece."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Checkpoints: made from seeds. "a" and "b" share a configuration, so that their weights replace each other in place;
-"heads" has another one: the old model goes to "meta" and a new one is made."""
+"""Checkpoints of seeded weights.
+
+"a" and "b" share a configuration, so that one's weights replace the other's in place. "heads" and "inpaint" have others:
+the old model moves to "meta", and a new one is built.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ CHECKPOINTS = {checkpoint.name: checkpoint for checkpoint in _ALL}
 
 
 class TextEncoder(torch.nn.Module):
-    """Words become tokens by their spelling; 75 of them are a chunk of 77."""
+    """A word's spelling gives its token; 75 words become a chunk of 77 tokens."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -37,7 +40,7 @@ class TextEncoder(torch.nn.Module):
         text_model = getattr(self.transformer, "text_model", self.transformer)
         embeddings = text_model.embeddings
         embeddings.token_embedding = sd_hijack.EmbeddingsWithFixes(embeddings.token_embedding)
-        self.final_layer_norm = [text_model.final_layer_norm]  # not a second path to it
+        self.final_layer_norm = [text_model.final_layer_norm]  # in a list, so that the module is not registered twice
 
     def forward(self, text: str) -> torch.Tensor:
         """[1, 77 * chunks, C]."""
@@ -66,7 +69,7 @@ class TextEncoder(torch.nn.Module):
 
 
 class FirstStage(torch.nn.Module):
-    """The VAE; what it encodes is the mean."""
+    """The VAE; it encodes to the mean."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ class FirstStage(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """One model, with the attributes by which the WebUI knows its parts."""
+    """One model, with the attributes by which the WebUI finds its parts."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
 
 
 def reload_model_weights(name: str) -> Any:
-    """Bring a checkpoint into use: by its weights alone if the model in use has its configuration."""
+    """Bring a checkpoint into use: only its weights are loaded if the model in use has its configuration."""
     checkpoint, model = CHECKPOINTS[name], model_data.sd_model
     if model is not None and model.sd_checkpoint_info == checkpoint:
         return model

@@ -1,5 +1,5 @@
-"""What samplers share."""
+"""Shared by all samplers."""
 
 
 class InterruptedException(BaseException):
-    """The user wants no more steps."""
+    """The user has interrupted or skipped the generation."""

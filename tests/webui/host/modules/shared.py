@@ -25,7 +25,7 @@ def options_section(section: tuple[str, str], options: dict[str, OptionInfo]) ->
 
 
 class Options:
-    """Settings: attributes, with the defaults of those that are known."""
+    """Settings as attributes."""
 
     def __init__(self) -> None:
         self.data_labels: dict[str, OptionInfo] = {}
@@ -53,7 +53,7 @@ opts = Options()
 
 
 class State:
-    """What goes on now, and what the user asked for meanwhile."""
+    """The running job, and whether the user has interrupted it."""
 
     def __init__(self) -> None:
         self.begin()

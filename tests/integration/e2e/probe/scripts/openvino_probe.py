@@ -1,5 +1,8 @@
-"""A second extension for the end-to-end tests: it looks from inside whether anything is left behind, and misbehaves on
-request as other extensions do. Linked into a WebUI's extensions by the suite only when the suite starts that WebUI."""
+"""A second extension for the end-to-end tests.
+
+It reports from inside the WebUI whether anything is left behind, and misbehaves on request as other extensions do. The
+suite links it into the extensions of a WebUI that the suite starts itself.
+"""
 
 import base64
 import gc
@@ -28,38 +31,38 @@ CLASSES = (
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder2", "text_transformer_forward"),
 )
-#: The WebUI itself puts the one in the other's place whenever it loads a checkpoint.
-PLAIN = (
+#: The WebUI itself replaces one of these with the other whenever it loads a checkpoint.
+UNOPTIMIZED = (
     optimizations.diffusionmodules_model_AttnBlock_forward,
     optimizations.sgm_diffusionmodules_model_AttnBlock_forward,
 )
-#: Kept where reloading the page does not reach: what was there at the very beginning.
+#: The functions at the WebUI's start, in a module that reloading the page does not reload.
 ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
 
 
 def functions():
     """Every function that the extension under test may replace, by name."""
-    found = {f"{module}.{name}": vars(getattr(sys.modules[module], name))[function] for module, name, function in CLASSES}
-    found["processing.process_images"] = processing.process_images
-    found["processing.process_images_inner"] = processing.process_images_inner
-    return found
+    by_name = {f"{module}.{name}": vars(getattr(sys.modules[module], name))[function] for module, name, function in CLASSES}
+    by_name["processing.process_images"] = processing.process_images
+    by_name["processing.process_images_inner"] = processing.process_images_inner
+    return by_name
 
 
 def instances():
-    """Networks of the model in use that have a forward of their own."""
+    """Modules of the model in use that have a forward on the instance."""
     model = shared.sd_model
     roots = {"unet": model.model.diffusion_model, "vae": model.first_stage_model, "text": model.cond_stage_model}
     return [f"{n}.{path}" for n, root in roots.items() for path, m in root.named_modules() if "forward" in vars(m)]
 
 
 def extension():
-    """The folder of the extension under test, by which it can be disabled; None while it is."""
+    """The name of the folder of the extension under test, or None while it is disabled."""
     files = (Path(data.path) for data in scripts.scripts_data)
     return next((file.parents[1].name for file in files if file.name == "openvino_accelerate.py"), None)
 
 
 def of_folder(body):
-    """What img2img's tab "Batch" does: every picture of a folder, one after the other, by one processing object."""
+    """As img2img's tab "Batch": every picture of a folder in turn, by one processing object."""
     runner = scripts.scripts_img2img
     arguments = [0, *(None if component is None else component.value for component in runner.inputs[1:])]
     for number, script in enumerate(runner.selectable_scripts, start=1):
@@ -71,7 +74,7 @@ def of_folder(body):
             (Path(folder) / f"{number}.png").write_bytes(base64.b64decode(image))
         p = processing.StableDiffusionProcessingImg2Img(sd_model=shared.sd_model, outpath_samples=folder, **body["fields"])
         p.scripts, p.script_args = runner, tuple(arguments)
-        for name in ("seed", "steps", "sampler_name"):  # these came from the page's controls just now
+        for name in ("seed", "steps", "sampler_name"):  # the page's controls set these
             setattr(p, name, body["fields"][name])
         p.do_not_save_samples = p.do_not_save_grid = True
         shared.state.begin(job="batch")
@@ -83,16 +86,17 @@ def of_folder(body):
 
 
 def routes(_, app):
-    """Answer what is left behind, and how much memory is in use."""
-    if not ORIGINALS and shared.sd_model is not None:  # by asking for the model: loading the first one replaces functions
+    """Add the probe's routes."""
+    if not ORIGINALS and shared.sd_model is not None:  # reading sd_model loads the first checkpoint, which replaces functions
         ORIGINALS.update(functions())
 
     @app.get("/probe/state")
     def state():
         gc.collect()
-        now = functions()
+        current = functions()
+        changed = [name for name in current if current[name] is not ORIGINALS[name]]
         return {
-            "replaced": sorted(name for name in now if now[name] is not ORIGINALS[name] and now[name] not in PLAIN),
+            "replaced": sorted(name for name in changed if current[name] not in UNOPTIMIZED),
             "instances": instances(),
             "rss": psutil.Process(os.getpid()).memory_info().rss,
             "extension": extension(),
@@ -105,10 +109,11 @@ def routes(_, app):
 
     @app.post("/probe/batch")
     def batch(body: dict):
-        from modules.api import api  # not before the page is made: it notes which settings there are
+        from modules.api import api  # here, because at its import it reads which settings exist
 
-        done = of_folder(body)
-        return {"images": [api.encode_pil_to_base64(image) for image in done.images], "infotexts": done.infotexts}
+        processed = of_folder(body)
+        images = [api.encode_pil_to_base64(image) for image in processed.images]
+        return {"images": images, "infotexts": processed.infotexts}
 
     @app.post("/probe/reload-ui")
     def reload_ui():
@@ -125,7 +130,7 @@ script_callbacks.on_app_started(routes)
 
 
 def fail_at_the_second_step(wrapper):
-    """Raise from within sampling: what callbacks and scripts raise, the WebUI swallows."""
+    """Raise from within a network: the WebUI swallows what callbacks and scripts raise."""
     calls = []
 
     def count(*_):
@@ -141,7 +146,7 @@ class Probe(scripts.Script):
     """Misbehaves: "instance forward" answers the UNet's calls itself, "raise" fails at the second step."""
 
     def title(self):
-        """Its name for the API."""
+        """The name for the API."""
         return "OpenVINO probe"
 
     def show(self, is_img2img):
@@ -149,13 +154,13 @@ class Probe(scripts.Script):
         return scripts.AlwaysVisible
 
     def ui(self, is_img2img):
-        """One text: what to do."""
+        """One text, the mode."""
         import gradio as gr
 
         return [gr.Textbox(label="mode", value="", visible=False)]
 
     def process(self, p, mode, *args):
-        """Put the forward in place, as ControlNet does."""
+        """Put a forward on the instance, as ControlNet does."""
         if mode == "raise":
             fail_at_the_second_step(shared.sd_model.model)
         if mode == "instance forward":

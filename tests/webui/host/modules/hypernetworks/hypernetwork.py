@@ -1,4 +1,4 @@
-"""Hypernetworks change the context of every attention; the plain attention of the WebUI applies them."""
+"""Hypernetworks change the context of every attention; the WebUI's unoptimized attention applies them."""
 
 from __future__ import annotations
 

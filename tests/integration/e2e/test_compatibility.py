@@ -1,4 +1,4 @@
-"""What acts on the networks from outside, and how generations end: the picture with the script is the one without it (f32)."""
+"""Extensions and settings that change networks; interrupts and errors: pictures with and without the script agree (f32)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.conftest import assert_equal, note
-from tests.integration.e2e.helpers import need, need_probe, options, plain
+from tests.integration.e2e.helpers import need, need_probe, options, picture_by_pytorch
 
-# ---- what changes the UNet's code
+# ---- changes to the UNet
 
 
 def test_tiling_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
@@ -46,15 +46,15 @@ def test_upcast_attention(compare: Any, sd1: str) -> None:
 
 def test_instance_forward_of_another_extension(webui: WebUI, compare: Any, sd1: str) -> None:
     need_probe(webui)
-    odd = {"openvino probe": {"args": ["instance forward"]}}
-    without = plain(webui, sd1)
-    off, _ = compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, alwayson_scripts=odd)
-    assert psnr(without, off.images[0]) < 60, "the other forward changes nothing"
-    compare(checkpoint=sd1)  # the class's own function lies on the instance now: not another extension's
+    probe = {"openvino probe": {"args": ["instance forward"]}}
+    without = picture_by_pytorch(webui, sd1)
+    off, _ = compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, alwayson_scripts=probe)
+    assert psnr(without, off.images[0]) < 60, "the probe's forward changes nothing"
+    compare(checkpoint=sd1)  # now the class's own function is left on the instance
     webui.api("/probe/clean", {})
 
 
-# ---- what is not the script's affair
+# ---- other decoders, encoders and previews
 
 
 @pytest.mark.parametrize("method", ["TAESD", "Approx NN"])
@@ -63,7 +63,8 @@ def test_other_decoder(method: str, compare: Any, sd1: str) -> None:
 
 
 def test_other_encoder(webui: WebUI, compare: Any, sd1: str) -> None:
-    compare(checkpoint=sd1, init_images=[plain(webui, sd1)], denoising_strength=0.6, **options(sd_vae_encode_method="TAESD"))
+    start = picture_by_pytorch(webui, sd1)
+    compare(checkpoint=sd1, init_images=[start], denoising_strength=0.6, **options(sd_vae_encode_method="TAESD"))
 
 
 @pytest.mark.parametrize("kind", ["Full", "Approx NN", "TAESD"])
@@ -87,18 +88,25 @@ def test_live_previews(kind: str, webui: WebUI, compare: Any, sd1: str) -> None:
 # ---- endings
 
 
-@pytest.mark.parametrize("route", ["interrupt", "skip"])
-def test_interrupt_and_skip(route: str, webui: WebUI, compare: Any, sd1: str) -> None:
-    before = plain(webui, sd1)
+def stop_after_two_steps(webui: WebUI, route: str) -> threading.Thread:
+    """Post to a route as soon as a generation has done two steps, in a thread that is returned."""
 
     def stop() -> None:
         end = time.monotonic() + 60
         while time.monotonic() < end and webui.api("/sdapi/v1/progress?skip_current_image=true")["state"]["sampling_step"] < 2:
-            time.sleep(0.1)
-        webui.api(f"/sdapi/v1/{route}", {})
+            time.sleep(0.05)
+        webui.api(route, {})
 
-    stopper = threading.Thread(target=stop)
-    stopper.start()
+    thread = threading.Thread(target=stop)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("route", ["interrupt", "skip"])
+def test_interrupt_and_skip(route: str, webui: WebUI, compare: Any, sd1: str) -> None:
+    before = picture_by_pytorch(webui, sd1)
+
+    stopper = stop_after_two_steps(webui, f"/sdapi/v1/{route}")
     start = time.monotonic()
     stopped = webui.accelerated(checkpoint=sd1, steps=150)
     stopper.join()
@@ -108,18 +116,11 @@ def test_interrupt_and_skip(route: str, webui: WebUI, compare: Any, sd1: str) ->
     assert psnr(before, off.images[0]) == float("inf")
 
 
-def test_stop_after_the_picture_under_way(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+def test_stopping_after_the_current_picture(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
     need_probe(webui)
     off = webui.generate(checkpoint=sd1, steps=40)
 
-    def stop() -> None:
-        end = time.monotonic() + 60
-        while time.monotonic() < end and webui.api("/sdapi/v1/progress?skip_current_image=true")["state"]["sampling_step"] < 2:
-            time.sleep(0.05)
-        webui.api("/probe/stop", {})
-
-    stopper = threading.Thread(target=stop)
-    stopper.start()
+    stopper = stop_after_two_steps(webui, "/probe/stop")
     on = webui.accelerated(checkpoint=sd1, steps=40, n_iter=4)
     stopper.join()
     note(request.node.name, off.images, on)

@@ -1,0 +1,235 @@
+"""The status as JSON: the records it is kept in, and what is read of an engine. docs/panel.md describes the layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+#: Version of the snapshot's layout.
+VERSION = 1
+
+#: Stages that the panel shows, in their order, with their labels.
+STAGES = {"capture": "Tracing", "convert": "Converting", "compile": "Compiling"}
+_NETWORK_LABELS = {
+    "unet": "UNet",
+    "transformer": "transformer",
+    "vae": "VAE",
+    "vae_encode": "VAE encoder",
+    "vae_decode": "VAE decoder",
+    "text_encoder": "text encoder",
+    "text_encoder_2": "second text encoder",
+    "text_encoder_3": "third text encoder",
+    "controlnet": "ControlNet",
+}
+#: Stages of an engine's statistics that prepare a network, in their order.
+PREPARATION = ("load", "capture", "convert", "bind", "compile")
+_NETWORK_KEYS = ("captures", "graph_hits", "compiles", "calls", "fallbacks", "corrections", "in_pytorch", "held", "bytes")
+#: Pixels per latent along each side, in every Stable Diffusion VAE.
+_LATENT_SCALE = 8
+
+
+class ObservedEngine(Protocol):
+    """The part of :class:`ov_backend.engine.engine.Engine` that a snapshot reads."""
+
+    @property
+    def settings(self) -> Any:
+        """Settings, with device and precision."""
+
+    @property
+    def compiled(self) -> Any:
+        """The compiled networks in memory, by key."""
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Counts and seconds per network."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One network being prepared; ``started`` is a time of the status's clock."""
+
+    network: str
+    stage: str
+    size: str
+    batch: int
+    started: float
+
+    @property
+    def label(self) -> str:
+        """For the user, e.g. "Compiling UNet 512x512"."""
+        return f"{STAGES.get(self.stage, self.stage)} {network_label(self.network)} {self.size}".strip()
+
+    def as_dict(self, now: float) -> dict[str, Any]:
+        """For JSON, with the seconds until ``now``."""
+        return {
+            "network": self.network,
+            "stage": self.stage,
+            "label": self.label,
+            "size": self.size,
+            "batch": self.batch,
+            "seconds": round(now - self.started, 2),
+            "number": [*STAGES].index(self.stage) + 1 if self.stage in STAGES else 0,
+            "stages": len(STAGES),
+        }
+
+
+@dataclass
+class Run:
+    """One generation: its steps and their seconds, without the time spent preparing networks in between.
+
+    Attributes:
+        what: its name for the user.
+        number: 1 is the first generation of the process.
+        started: when it began, on the status's clock.
+        seconds_before: the engine's seconds by network and stage when it began.
+        step: the last step that is done, of ``steps``.
+        timed_steps: how many steps were timed from their beginning, in ``timed_seconds`` together.
+        last_step_at: when ``step`` was done.
+        prepared_at_last_step: all seconds of preparation until then.
+        ended: when it ended, or None; ``error`` says why where it failed.
+    """
+
+    what: str
+    number: int
+    started: float
+    seconds_before: dict[str, dict[str, float]]
+    step: int = 0
+    steps: int = 0
+    timed_steps: int = 0
+    timed_seconds: float = 0.0
+    last_step_seconds: float | None = None
+    last_step_at: float | None = None
+    prepared_at_last_step: float = 0.0
+    ended: float | None = None
+    error: str = ""
+
+    def as_dict(self, now: float) -> dict[str, Any]:
+        """For JSON, with the seconds until ``now`` or the end."""
+        average = self.timed_seconds / self.timed_steps if self.timed_steps else None
+        return {
+            "what": self.what,
+            "number": self.number,
+            "active": self.ended is None,
+            "seconds": round((self.ended if self.ended is not None else now) - self.started, 3),
+            "step": self.step,
+            "steps": self.steps,
+            "seconds_per_step": _rounded(self.last_step_seconds),
+            "average_seconds_per_step": _rounded(average),
+            "error": self.error,
+        }
+
+
+@dataclass
+class Job:
+    """Work started from the panel: precompiling, or comparing with PyTorch."""
+
+    kind: str
+    done: int = 0
+    total: int = 0
+    state: str = "running"
+    text: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self)}
+
+
+def network_label(name: str) -> str:
+    """A network's name for the user; that of another model of the process too ("unet #2")."""
+    role, _, number = name.partition(" ")
+    return f"{_NETWORK_LABELS.get(role, role)} {number}".strip()
+
+
+def size_and_batch(network: str, signature: Any) -> tuple[str, int]:
+    """The picture's size as "512x768" (width x height), or what else describes a call, and its batch.
+
+    Latents are [B, C, H/8, W/8]; the VAE's encoder takes the picture itself, [B, 3, H, W]; tokens are [B, 77],
+    embedded [B, 77, C].
+    """
+    tensors = getattr(signature, "tensors", ())
+    for spec in () if network.startswith("text_encoder") else tensors:  # an encoder's mask has 4 dimensions too
+        if len(spec.shape) == 4:
+            scale = 1 if spec.shape[1] == 3 else _LATENT_SCALE
+            return f"{spec.shape[3] * scale}x{spec.shape[2] * scale}", spec.shape[0]
+    for spec in tensors:
+        if len(spec.shape) in (2, 3):
+            return f"{spec.shape[1]} tokens", spec.shape[0]
+    return "", tensors[0].shape[0] if tensors and tensors[0].shape else 1
+
+
+def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
+    """The engine's device and precision, and its memory in bytes."""
+    return {
+        "device": engine.settings.device,
+        "precision": engine.settings.precision,
+        "bytes": engine.compiled.bytes,
+        "budget_bytes": engine.compiled.budget,
+    }
+
+
+def network_dict(name: str, stats: dict[str, Any]) -> dict[str, Any]:
+    """One network's label and counts."""
+    return {"label": network_label(name), **{key: stats[key] for key in _NETWORK_KEYS if key in stats}}
+
+
+def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
+    """One row for each compiled network in memory: its size, device and precision, its cost, how often it was called."""
+    rows = []
+    for key in engine.compiled:
+        entry = engine.compiled.peek(key)
+        if entry is None:
+            continue
+        size, batch = size_and_batch(key.network, key.signature)
+        program = entry.value.program
+        parts = list(program.parts.values())
+        rows.append(
+            {
+                "network": key.network,
+                "label": network_label(key.network),
+                "size": size,
+                "batch": batch,
+                "device": ",".join(sorted({part.device for part in parts})),
+                "precision": ",".join(sorted({part.precision for part in parts})),
+                "bytes": entry.bytes,
+                "compile_seconds": round(program.timings.bind + program.timings.compile, 3),
+                "calls": entry.hits + 1,
+                "hits": entry.hits,
+                "coverage_percent": round(program.coverage.percent, 2),
+                "in_pytorch": dict(program.coverage.in_pytorch),
+            }
+        )
+    return rows
+
+
+def seconds_by_network(engine: ObservedEngine | None) -> dict[str, dict[str, float]]:
+    """An engine's seconds by network and stage; none without an engine."""
+    return {name: dict(stats["seconds"]) for name, stats in engine.stats().items()} if engine is not None else {}
+
+
+def shares(before: dict[str, dict[str, float]], stats: dict[str, dict[str, Any]], total: float) -> dict[str, float]:
+    """How ``total`` seconds of a generation divide, as shares from 0 to 1.
+
+    Args:
+        before: the engine's seconds by network and stage at the beginning.
+        stats: the engine's statistics now.
+        total: the generation's seconds.
+
+    Returns:
+        the share of each network's calls, of "preparing" them, and of all "other"; none where no time has passed.
+    """
+    if total <= 0:
+        return {}
+    result: dict[str, float] = {}
+    preparing = 0.0
+    for name, network_stats in stats.items():
+        start = before.get(name, {})
+        spent = {stage: max(0.0, seconds - start.get(stage, 0.0)) for stage, seconds in network_stats["seconds"].items()}
+        result[name] = spent.get("infer", 0.0) / total
+        preparing += sum(spent.get(stage, 0.0) for stage in PREPARATION)
+    result["preparing"] = preparing / total
+    result["other"] = max(0.0, 1.0 - sum(result.values()))
+    return {name: round(min(1.0, share), 4) for name, share in result.items()}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

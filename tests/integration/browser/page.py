@@ -1,0 +1,89 @@
+"""The standalone page as the tests use it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+PANEL = "#openvino_txt2img"
+
+
+class Page:
+    """The standalone page as a user operates it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        page.wait_for_selector(f"{PANEL}_view")
+        page.wait_for_function("document.querySelector('.openvino-view').dataset.openvinoState")
+
+    def set(self, **fields: Any) -> Page:
+        for name, value in fields.items():
+            self.page.fill(f"#{name} :is(input, textarea)", str(value))
+        return self
+
+    def choose(self, field: str, option: str) -> None:
+        self.page.click(f"{PANEL}_{field} input")
+        self.page.get_by_role("option", name=re.compile(f"^{re.escape(option)}")).first.click()
+
+    def generate(self) -> None:
+        self.number = self.run["number"] + 1
+        self.page.click("#generate")
+
+    @property
+    def run(self) -> dict[str, Any]:
+        return self.api()["run"] or {"number": 0, "active": False}
+
+    def text(self, part: str) -> str:
+        return str(self.page.text_content(f"{PANEL}_{part}")).strip()
+
+    @property
+    def message(self) -> str:
+        return str(self.page.text_content("#message")).strip()
+
+    def wait_for_message(self, text: str) -> None:
+        self.page.wait_for_function("text => document.querySelector('#message').textContent.includes(text)", arg=text)
+
+    def wait_for(self, part: str, pattern: str, seconds: float = 60) -> str:
+        """The text of a part of the panel, once it matches."""
+        self.page.wait_for_function(
+            "([selector, pattern]) => new RegExp(pattern).test(document.querySelector(selector).textContent)",
+            arg=[f"{PANEL}_{part}", pattern],
+            timeout=seconds * 1000,
+        )
+        return self.text(part)
+
+    def finish(self) -> str:
+        """Wait for the end of this page's generation; returns the headline."""
+        deadline = time.monotonic() + 60
+        while (run := self.run)["number"] < self.number or run["active"]:
+            assert time.monotonic() < deadline, run
+            self.page.wait_for_timeout(100)
+        return self.wait_for("headline", "^(Done|Ended)")
+
+    def press(self, action: str) -> None:
+        self.page.click(f"{PANEL}_{action}:enabled")
+
+    def api(self, path: str = "status") -> Any:
+        return self.page.evaluate("(path) => OpenVINOPanel.request(path)", path)
+
+
+def watch_headlines(page: Any) -> Callable[[], list[str]]:
+    """Returns every headline shown from now on."""
+    page.evaluate(
+        """() => {
+            const element = document.querySelector('.openvino-headline');
+            globalThis.headlines = [];
+            new MutationObserver(() => globalThis.headlines.push(element.textContent))
+                .observe(element, { childList: true, characterData: true, subtree: true });
+        }"""
+    )
+    return lambda: page.evaluate("globalThis.headlines")
+
+
+def status_requests(page: Any) -> list[float]:
+    """When the page requests the status from now on; the list grows."""
+    times: list[float] = []
+    page.on("request", lambda request: times.append(time.monotonic()) if request.url.endswith("/openvino/status") else None)
+    return times

@@ -1,0 +1,138 @@
+"""The panel in the standalone page: its buttons, polling, keyboard, accessibility."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.browser.conftest import ROOT, SHOTS
+from tests.integration.browser.page import PANEL, Page, status_requests
+
+
+def test_the_cache_is_cleared_only_after_a_confirmation(at: Callable[..., Page]) -> None:
+    page = at()
+    page.set(steps=1, width=64, height=64).generate()
+    page.finish()
+    page.wait_for("cache", r"[1-9]\d* prepared graphs? on disk")
+    questions = []
+
+    def answer(yes: bool) -> Callable[[Any], None]:
+        def handle(dialog: Any) -> None:
+            questions.append(dialog.message)
+            dialog.accept() if yes else dialog.dismiss()
+
+        return handle
+
+    page.page.once("dialog", answer(False))
+    page.press("clear")
+    assert page.api("cache")["entries"] > 0
+    page.page.once("dialog", answer(True))
+    page.press("clear")
+    page.wait_for("alert", r"\d+ graphs? removed")
+    page.wait_for("cache", "^0 prepared graphs")
+    assert page.api("cache")["entries"] == 0
+    assert all("prepared graph" in question for question in questions)
+    assert len(questions) == 2
+
+
+def test_precompile_makes_a_size_ready(at: Callable[..., Page]) -> None:
+    page = at()
+    page.page.fill(f"{PANEL}_sizes", "nonsense")
+    page.press("precompile")
+    page.wait_for("alert", '"nonsense" is no size')
+    page.page.fill(f"{PANEL}_sizes", "80x64")
+    page.press("precompile")
+    page.wait_for("result", "Ready for 80x64", 90)
+    before = page.api()["networks"]["unet"]["compiles"]
+    page.set(steps=1, width=80, height=64).generate()
+    page.finish()
+    assert page.api()["networks"]["unet"]["compiles"] == before
+
+
+def test_the_comparison_names_the_seconds_of_both(at: Callable[..., Page]) -> None:
+    page = at()
+    page.press("compare")
+    result = page.wait_for("result", "times as fast", 120)
+    assert re.search(r"PyTorch [\d.]+ m?s, OpenVINO [\d.]+ m?s", result)
+
+
+def test_a_hidden_tab_sends_no_request(at: Callable[..., Page]) -> None:
+    page = at()
+    requests = status_requests(page.page)
+    page.page.wait_for_timeout(1600)
+    assert len(requests) >= 2
+    hide = """Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
+        document.dispatchEvent(new Event('visibilitychange'))"""
+    page.page.evaluate(hide % "true")
+    page.page.wait_for_timeout(500)
+    requests.clear()
+    page.page.wait_for_timeout(1200)
+    assert requests == []
+    page.page.evaluate(hide % "false")
+    page.page.wait_for_timeout(500)
+    assert requests
+
+
+def test_a_folded_panel_sends_no_request(at: Callable[..., Page]) -> None:
+    page = at()
+    requests = status_requests(page.page)
+    page.page.click("#openvino > button, #openvino .label-wrap")
+    page.page.wait_for_selector(f"{PANEL}_view", state="hidden")
+    page.page.wait_for_timeout(500)
+    requests.clear()
+    page.page.wait_for_timeout(1200)
+    assert requests == []
+
+
+def test_the_panel_can_be_used_by_keyboard(at: Callable[..., Page]) -> None:
+    page = at()
+    page.page.focus(f"{PANEL}_sizes")
+    page.page.keyboard.press("Control+a")
+    page.page.keyboard.type("big")
+    page.page.keyboard.press("Tab")
+    page.page.keyboard.press("Tab")
+    assert page.page.evaluate("document.activeElement.id") == "openvino_txt2img_precompile"
+    page.page.keyboard.press("Enter")
+    page.wait_for("alert", '"big" is no size')
+
+
+def test_every_control_is_named_and_explained(at: Callable[..., Page]) -> None:
+    page = at()
+    for field in ("device", "precision", "unet", "vae", "text_encoder", "model_caching", "memory_mb", "config_json"):
+        control = page.page.locator(f"{PANEL}_{field} :is(input, textarea)").first
+        assert control.evaluate("e => e.labels.length > 0 || e.hasAttribute('aria-label')"), field
+        page.page.wait_for_selector(f"{PANEL}_{field}[title]")
+
+
+def violations(page: Any) -> list[str]:
+    """Serious and critical problems of accessibility that axe-core finds."""
+    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    problems = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    return [
+        f"{each['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
+        for each in problems
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.skipif(not (ROOT / "node_modules" / "axe-core").is_dir(), reason="axe-core is not installed: npm install")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible_and_fits_a_narrow_window(at: Callable[..., Page], scheme: str) -> None:
+    page = at(color_scheme=scheme)
+    page.set(prompt="a cat", steps=3, width=64, height=64).generate()
+    page.finish()
+    page.page.wait_for_selector("#gallery img")
+    page.page.click(f"{PANEL}_networks summary")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.page.screenshot(path=SHOTS / f"standalone-{scheme}.png", full_page=True)
+    assert violations(page.page) == []
+    page.page.set_viewport_size({"width": 400, "height": 900})
+    page.page.screenshot(path=SHOTS / f"standalone-{scheme}-narrow.png", full_page=True)
+    assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), "the page is wider than the window"
+    overflowing = "es => es.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+    assert page.page.locator(".openvino-panel :is(label, .block)").evaluate_all(overflowing) == []
+    assert violations(page.page) == []

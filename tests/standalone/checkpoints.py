@@ -1,0 +1,20 @@
+"""A small checkpoint of random weights, for the demo and the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ov_backend.checkpoint.random_weights import write_random_checkpoint
+
+_UNET = {
+    "block_out_channels": [32, 64],
+    "layers_per_block": 1,
+    "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
+}
+_VAE = {"block_out_channels": [32] * 4}
+
+
+def write_small_checkpoint(folder: Path) -> Path:
+    """Write it into a folder and return its path."""
+    return write_random_checkpoint(folder / "small.safetensors", unet=_UNET, vae=_VAE, text={"num_hidden_layers": 2})
