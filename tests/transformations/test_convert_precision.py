@@ -204,8 +204,8 @@ def test_inputs_and_results_keep_their_types(target: torch.dtype) -> None:
 
 def test_an_operator_that_keeps_its_type_is_named() -> None:
     x = ops.parameter([2, 3], np.float16)
-    uniform = ops.random_uniform(ops.constant(np.array([2, 3])), np.float16(0), np.float16(1), "f16")
-    uniform.set_friendly_name("noise")
-    model = ov.Model([ops.relu(x), ops.convert(ops.relu(ops.convert(uniform, "f32")), "f16")], [x])
-    with pytest.raises(RuntimeError, match=r"noise \(RandomUniform\) stays in torch.float16"):
+    counts = ops.range(*(ops.constant(np.int64(value)) for value in (0, 3, 1)), "f16")
+    counts.set_friendly_name("counts")
+    model = ov.Model([ops.relu(x), ops.convert(counts, "i32")], [x])
+    with pytest.raises(RuntimeError, match=r"counts \(Range\) stays in torch.float16"):
         convert_precision.convert_precision(model, torch.float16, torch.float32)
