@@ -14,7 +14,8 @@ import torch
 
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.store import GraphStore
-from ov_backend.engine.network import Network, NetworkHooks
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.network import Network
 from ov_backend.engine.resources import Progress, Resources
 from ov_backend.engine.worker import Interruption
 from ov_backend.settings import Settings

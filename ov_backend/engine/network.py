@@ -8,15 +8,15 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ov_backend import compiler, devices
-from ov_backend.capture.trace import Captured, Reach, capture
+from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, GraphKey, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
@@ -24,7 +24,7 @@ from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBac
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
-from ov_backend.guards.walk import LooseTensor
+from ov_backend.guards.values import LooseTensor
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.settings import Settings
 from ov_backend.tensors import TensorSpec
@@ -37,34 +37,6 @@ _MAX_FINGERPRINTS = 8
 _MAX_STATICS = 16
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class NetworkHooks:
-    """What a host, or the torch.compile backend, changes about a network.
-
-    Attributes:
-        host_key: returns anything outside of module and call that changes the result; it is a part of the key.
-        tracing: entered around a capture, in the worker's thread; a host may patch in simpler code with equal results.
-        ignore: names of attributes that the host sets on modules, and that are neither weights nor code.
-        host_modules: names of Python modules whose state the host accounts for itself: only their bytecode counts.
-        traced_code: functions that ``tracing`` patches in; what they read counts as well.
-        fallback: answers a call that OpenVINO cannot; None is the original forward.
-        capture: traces a call; graphs with symbolic sizes need another function.
-        generalize: maps a call to one with dynamic sizes, under which its graph is looked up.
-        keyed_by_code: look up stored graphs by the fingerprint of the module's code, without tracing it; otherwise by the
-            text of the traced graph.
-    """
-
-    host_key: Callable[[], str] = lambda: ""
-    tracing: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    ignore: frozenset[str] = frozenset()
-    host_modules: frozenset[str] = frozenset()
-    traced_code: tuple[Callable[..., Any], ...] = ()
-    fallback: Callable[..., Any] | None = None
-    capture: Callable[..., Captured] = capture
-    generalize: Callable[[Call], Call] = lambda call: call
-    keyed_by_code: bool = True
 
 
 class Network:

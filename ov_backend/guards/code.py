@@ -16,7 +16,8 @@ import torch
 
 from ov_backend.errors import CaptureError
 from ov_backend.guards.describe import versioned
-from ov_backend.guards.walk import LooseTensor, Walk
+from ov_backend.guards.values import LooseTensor
+from ov_backend.guards.walk import Walk
 
 log = logging.getLogger(__name__)
 

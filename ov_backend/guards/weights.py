@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.walk import LooseTensor
+from ov_backend.guards.values import LooseTensor
 
 #: Elements of every weight that are compared at every check.
 PROBES = 16

@@ -1,0 +1,39 @@
+"""What a host, or the ``torch.compile`` backend, changes about a network; given at its construction and frozen."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ov_backend.capture.trace import Captured, capture
+from ov_backend.guards.signature import Call
+
+
+@dataclass(frozen=True)
+class NetworkHooks:
+    """What a host, or the torch.compile backend, changes about a network.
+
+    Attributes:
+        host_key: returns anything outside of module and call that changes the result; it is a part of the key.
+        tracing: entered around a capture, in the worker's thread; a host may patch in simpler code with equal results.
+        ignore: names of attributes that the host sets on modules, and that are neither weights nor code.
+        host_modules: names of Python modules whose state the host accounts for itself: only their bytecode counts.
+        traced_code: functions that ``tracing`` patches in; what they read counts as well.
+        fallback: answers a call that OpenVINO cannot; None is the original forward.
+        capture: traces a call; graphs with symbolic sizes need another function.
+        generalize: maps a call to one with dynamic sizes, under which its graph is looked up.
+        keyed_by_code: look up stored graphs by the fingerprint of the module's code, without tracing it; otherwise by the
+            text of the traced graph.
+    """
+
+    host_key: Callable[[], str] = lambda: ""
+    tracing: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    ignore: frozenset[str] = frozenset()
+    host_modules: frozenset[str] = frozenset()
+    traced_code: tuple[Callable[..., Any], ...] = ()
+    fallback: Callable[..., Any] | None = None
+    capture: Callable[..., Captured] = capture
+    generalize: Callable[[Call], Call] = lambda call: call
+    keyed_by_code: bool = True

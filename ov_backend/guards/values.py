@@ -1,0 +1,214 @@
+"""The part of a walk that describes values: numbers, containers, arrays, plain objects; what it cannot describe is opaque."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import hashlib
+import inspect
+import pathlib
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ov_backend.guards.describe import (
+    BUILTINS,
+    DOCUMENTATION,
+    INERT,
+    SCALARS,
+    TORCH_VALUES,
+    array_digest,
+    is_operator,
+    item_or_none,
+    slot_identity,
+    slots_of,
+)
+from ov_backend.guards.watch import Watch
+
+#: A walk that meets more objects than this calls the rest opaque.
+_MAX_NODES = 400_000
+
+
+class LooseTensor(NamedTuple):
+    """A tensor outside parameters and buffers.
+
+    Attributes:
+        path: where it is found, in words; the same in another process.
+        read: what stands there now.
+        tensor: what stood there when it was found.
+    """
+
+    path: str
+    read: Callable[[], Any]
+    tensor: torch.Tensor
+
+
+class ValueWalk:
+    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`."""
+
+    def __init__(self, ignore: frozenset[str]) -> None:
+        self.watch = Watch()
+        self.tensors: list[LooseTensor] = []
+        self.opaque: list[str] = []
+        self._hash = hashlib.sha256()
+        self._ignore = ignore
+        self._places: dict[int, int] = {}
+        self._alive: list[Any] = []  # an id is only good as long as its object lives
+        self._watched: set[int] = set()
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        raise NotImplementedError
+
+    def _class(self, cls: type) -> None:
+        raise NotImplementedError
+
+    def _global_class(self, cls: type) -> None:
+        raise NotImplementedError
+
+    def _other_module(self, module: torch.nn.Module, path: str) -> None:
+        raise NotImplementedError
+
+    def _add(self, *parts: object) -> None:
+        for part in parts:
+            self._hash.update(str(part).encode("utf-8", "surrogatepass"))
+            self._hash.update(b"\0")
+
+    def _first(self, item: object) -> bool:
+        """Whether an object is met for the first time; later its place stands for it."""
+        place = self._places.get(id(item))
+        if place is not None:
+            self._add("place", place)
+            return False
+        self._places[id(item)] = len(self._places)
+        self._alive.append(item)
+        return True
+
+    def _watch_table(self, table: Any) -> None:
+        if id(table) not in self._watched:
+            self._watched.add(id(table))
+            self._alive.append(table)
+            self.watch.table(table)
+
+    def _opaque(self, value: object, path: str) -> None:
+        self._add("opaque", type(value).__module__, type(value).__qualname__)
+        if len(self.opaque) < 8:
+            self.opaque.append(f"{path} is a {type(value).__qualname__}")
+
+    def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
+        value = table[name]
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path, functools.partial(table.get, name))
+        else:
+            self._value(value, path)
+
+    def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
+        self._add("tensor", tuple(value.shape), value.dtype)
+        if self._first(value):
+            self.tensors.append(LooseTensor(path, read, value))
+
+    def _value(self, value: Any, path: str) -> None:
+        if isinstance(value, enum.Enum):
+            self._add("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
+        elif isinstance(value, (*SCALARS, *TORCH_VALUES, range, slice)):
+            self._add(type(value).__name__, repr(value))
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, path, lambda: value)
+        elif isinstance(value, np.generic):
+            self._add("scalar", value.dtype, repr(value.item()))
+        elif isinstance(value, np.ndarray):
+            self._array(value, path)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._value(value.__func__, path)
+            self._value(value.__self__, path)
+        elif isinstance(value, type):
+            self._global_class(value)
+        elif isinstance(value, torch.nn.Module):
+            self._other_module(value, path)
+        elif isinstance(value, (types.ModuleType, re.Pattern, pathlib.PurePath)):
+            self._add(type(value).__name__, getattr(value, "__name__", value))
+        elif is_operator(value):
+            self._add("operator", value)
+        elif isinstance(value, BUILTINS):
+            self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
+        elif isinstance(value, INERT):
+            self._add("inert")
+        elif len(self._places) > _MAX_NODES:
+            self._opaque(value, path)
+        elif self._first(value):
+            self._object(value, path)
+
+    def _array(self, value: np.ndarray, path: str) -> None:
+        if value.dtype.hasobject:
+            self._opaque(value, path)
+            return
+        self._add("array", value.dtype, value.shape, array_digest(value))
+        self.watch.content(functools.partial(array_digest, value))
+
+    def _object(self, value: Any, path: str) -> None:
+        self._add(type(value).__module__, type(value).__qualname__)
+        if isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self._value(part, path)
+        elif isinstance(value, Mapping):
+            self._mapping(value, path)
+        elif isinstance(value, (list, tuple, collections.deque)):
+            if not isinstance(value, tuple):
+                self._watch_table(value)
+            for i, item in enumerate(value):
+                if isinstance(item, torch.Tensor):
+                    self._tensor(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
+                else:
+                    self._value(item, f"{path}[{i}]")
+        elif isinstance(value, (set, frozenset)):
+            if isinstance(value, set):
+                self.watch.content(functools.partial(set, value))
+            if all(isinstance(item, SCALARS) for item in value):
+                self._add(sorted(map(repr, value)))
+            else:
+                self._opaque(value, path)
+        else:
+            self._plain_object(value, path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
+        if isinstance(value, dict):
+            self._watch_table(value)
+        for key in value:
+            if key in DOCUMENTATION if isinstance(key, str) else False:
+                continue
+            self._value(key, f"{path}'s key")
+            item = value[key]
+            if isinstance(item, torch.Tensor):
+                self._tensor(item, f"{path}[{key!r}]", functools.partial(value.get, key))
+            else:
+                self._value(item, f"{path}[{key!r}]")
+        if isinstance(value, collections.defaultdict):
+            self._value(value.default_factory, path)
+
+    def _plain_object(self, value: Any, path: str) -> None:
+        slots = [name for base in type(value).__mro__ for name in slots_of(base)]
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(value, (inspect.Signature, inspect.Parameter)):
+            self._add(value)
+            return
+        if attributes is None and not slots:
+            self._opaque(value, path)
+            return
+        self._class(type(value))
+        for name in slots:
+            if hasattr(value, name):
+                self._add(name)
+                self._value(getattr(value, name), f"{path}.{name}")
+                self.watch.content(functools.partial(slot_identity, value, name))
+        if attributes is not None:
+            self._watch_table(attributes)
+            for name in sorted(attributes, key=str):
+                if name not in DOCUMENTATION and name not in self._ignore:
+                    self._add(name)
+                    self._entry(attributes, name, f"{path}.{name}")
