@@ -1,0 +1,426 @@
+"""Whatever a forward reads may change between two calls; the next answer is PyTorch's all the same.
+
+Every case is a module and a change of something that its forward can read. After the change OpenVINO's answer must be the eager
+one; that PyTorch gives it counts as right.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ov_backend import Settings
+from ov_backend.engine.engine import Engine, Network
+from ov_backend.guards.walk import Walk
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Scaled(torch.nn.Module):
+    """x times whatever ``read`` finds."""
+
+    def __init__(self, read: Callable[[torch.nn.Module], Any], **attributes: Any) -> None:
+        super().__init__()
+        self.read = read
+        self.linear = torch.nn.Linear(4, 4)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.read(self)
+
+
+class Colour(enum.Enum):
+    RED = 2.0
+    BLUE = 3.0
+
+
+@dataclasses.dataclass
+class Options:
+    scale: float = 2.0
+    inner: Any = None
+
+
+class Object:
+    """An object with a state and a method."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        self.scale = scale
+
+    def strength(self) -> float:
+        return self.scale
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self, scale: float = 2.0) -> None:
+        self.scale = scale
+
+
+OPTIONS = types.SimpleNamespace(scale=2.0, other=1)
+NUMBERS = [2.0, 3.0]
+TABLE = {"scale": 2.0}
+TENSORS = [torch.full((4,), 2.0)]
+TENSOR = torch.full((4,), 2.0)
+CONSTANT = 2.0
+
+
+def helper() -> float:
+    return 2.0
+
+
+def other_helper() -> float:
+    return 5.0
+
+
+def closure(value: Any) -> Callable[[torch.nn.Module], Any]:
+    return lambda module: value
+
+
+def read_helper(module: torch.nn.Module) -> float:
+    return helper()
+
+
+def read_decorated(module: torch.nn.Module) -> Any:
+    return decorated(module)
+
+
+@torch.no_grad()
+def decorated(module: Any) -> Any:
+    return module.scale
+
+
+def assign(target: Any, name: Any, value: Any) -> Callable[[], None]:
+    def change() -> None:
+        if isinstance(target, (dict, list)):
+            target[name] = value
+        else:
+            setattr(target, name, value)
+
+    return change
+
+
+def case(module: torch.nn.Module, change: Callable[[torch.nn.Module], Any]) -> tuple[torch.nn.Module, Callable[..., Any]]:
+    return module, change
+
+
+def _hooked(module: torch.nn.Module) -> None:
+    module.linear.register_forward_hook(lambda m, args, result: result + 1)
+
+
+def _global_hook(module: torch.nn.Module) -> Any:
+    return torch.nn.modules.module.register_module_forward_hook(
+        lambda m, args, result: result * 3 if isinstance(m, torch.nn.Linear) else None
+    )
+
+
+class Hook:
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+    def __call__(self, module: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
+        return result * self.scale
+
+
+def _with_hook() -> tuple[torch.nn.Module, Callable[[Any], Any]]:
+    module, hook = Scaled(lambda m: 1.0), Hook()
+    module.linear.register_forward_hook(hook)
+    return module, assign(hook, "scale", 7.0)
+
+
+class Child(torch.nn.Module):
+    scale = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Parent(torch.nn.Module):
+    """Reads an attribute of its child that the child itself never reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Child()
+        self.child.strength = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.child(x) * self.child.strength
+
+
+class WithProperty(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self._scale = 2.0
+
+    @property
+    def scale(self) -> float:
+        return self._scale
+
+    def factors(self) -> float:
+        return sum(getattr(self, name) for name in ("scale",))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factors()
+
+
+class InList(torch.nn.Module):
+    """Keeps a module where torch does not look for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [torch.nn.Linear(4, 4)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.hidden[0](x)
+
+
+def _patched(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, value: Any) -> None:
+    monkeypatch.setattr(target, name, value)
+
+
+CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
+    "an attribute read by a decorated function": lambda: case(
+        Scaled(read_decorated, scale=2.0),
+        lambda m: setattr(m, "scale", 3.0),
+    ),
+    "an attribute read by name": lambda: case(
+        Scaled(lambda m: getattr(m, "scale"), scale=2.0),  # noqa: B009
+        lambda m: setattr(m, "scale", 3.0),
+    ),
+    "an attribute read by a property": lambda: case(WithProperty(), lambda m: setattr(m, "_scale", 3.0)),
+    "an attribute that only the parent reads": lambda: case(Parent(), lambda m: setattr(m.child, "strength", 3.0)),
+    "an attribute of a class": lambda: case(Scaled(lambda m: Child.scale), lambda m: setattr(Child, "scale", 3.0)),
+    "a dataclass": lambda: case(Scaled(lambda m: m.o.scale, o=Options()), lambda m: setattr(m.o, "scale", 3.0)),
+    "a dataclass in a dataclass": lambda: case(
+        Scaled(lambda m: m.o.inner.scale, o=Options(inner=Options())), lambda m: setattr(m.o.inner, "scale", 3.0)
+    ),
+    "an enum": lambda: case(Scaled(lambda m: m.o.value, o=Colour.RED), lambda m: setattr(m, "o", Colour.BLUE)),
+    "a numpy scalar": lambda: case(Scaled(lambda m: float(m.o), o=np.float32(2)), lambda m: setattr(m, "o", np.float32(3))),
+    "a numpy array": lambda: case(Scaled(lambda m: float(m.o[1]), o=np.ones(3)), lambda m: m.o.__setitem__(1, 4.0)),
+    "a namespace": lambda: case(Scaled(lambda m: m.o.s, o=types.SimpleNamespace(s=2.0)), lambda m: setattr(m.o, "s", 3.0)),
+    "an object with slots": lambda: case(Scaled(lambda m: m.o.scale, o=Slotted()), lambda m: setattr(m.o, "scale", 3.0)),
+    "an object with a method": lambda: case(Scaled(lambda m: m.o.strength(), o=Object()), lambda m: setattr(m.o, "scale", 3.0)),
+    "a method of an object's class": lambda: case(
+        Scaled(lambda m: m.o.strength(), o=Object()), lambda m: setattr(Object, "strength", lambda self: 9.0)
+    ),
+    "a dict in a dict": lambda: case(Scaled(lambda m: m.o["a"]["b"], o={"a": {"b": 2.0}}), lambda m: m.o["a"].update(b=3.0)),
+    "a list in a tuple": lambda: case(Scaled(lambda m: m.o[0][0], o=([2.0],)), lambda m: m.o[0].__setitem__(0, 3.0)),
+    "a deque": lambda: case(Scaled(lambda m: m.o[0], o=collections.deque([2.0])), lambda m: m.o.__setitem__(0, 3.0)),
+    "a set": lambda: case(Scaled(lambda m: float("a" in m.o) + 1, o={"a"}), lambda m: m.o.discard("a")),
+    "a closure's cell": lambda: case(Scaled(closure(2.0)), lambda m: setattr(m.read.__closure__[0], "cell_contents", 3.0)),
+    "a partial's argument": lambda: case(
+        Scaled(functools.partial(lambda s, m: s[0], [2.0])),
+        lambda m: m.read.args[0].__setitem__(0, 3.0),
+    ),
+    "a global number": lambda: case(Scaled(lambda m: CONSTANT), lambda m: assign(globals(), "CONSTANT", 3.0)()),
+    "a global list": lambda: case(Scaled(lambda m: NUMBERS[0]), lambda m: assign(NUMBERS, 0, 8.0)()),
+    "a global dict": lambda: case(Scaled(lambda m: TABLE["scale"]), lambda m: assign(TABLE, "scale", 8.0)()),
+    "a global object": lambda: case(Scaled(lambda m: OPTIONS.scale), lambda m: assign(OPTIONS, "scale", 8.0)()),
+    "a global function": lambda: case(Scaled(read_helper), lambda m: assign(globals(), "helper", other_helper)()),
+    "a hook that is added": lambda: case(Scaled(lambda m: 2.0), _hooked),
+    "the same hook's state": _with_hook,
+    "a tensor in a list": lambda: case(Scaled(lambda m: m.t[0], t=[torch.ones(4)]), lambda m: m.t[0].mul_(3)),
+    "another tensor in a list": lambda: case(
+        Scaled(lambda m: m.t[0], t=[torch.ones(4)]),
+        lambda m: m.t.__setitem__(0, torch.full((4,), 3.0)),
+    ),
+    "a tensor in a dict in an object": lambda: case(
+        Scaled(lambda m: m.o.inner["t"], o=Options(inner={"t": torch.ones(4)})), lambda m: m.o.inner["t"].mul_(3)
+    ),
+    "a tensor in a closure": lambda: case(Scaled(closure(torch.ones(4))), lambda m: m.read.__closure__[0].cell_contents.mul_(3)),
+    "a global tensor": lambda: case(Scaled(lambda m: TENSOR), lambda m: TENSOR.mul_(3)),
+    "a tensor in a global list": lambda: case(
+        Scaled(lambda m: TENSORS[0]),
+        lambda m: assign(TENSORS, 0, torch.full((4,), 5.0))(),
+    ),
+    "a module in a list": lambda: case(InList(), lambda m: m.hidden[0].weight.mul_(2)),
+    "a number of a module in a list": lambda: case(
+        InList(),
+        lambda m: m.hidden.__setitem__(0, torch.nn.Linear(4, 4, bias=False)),
+    ),
+    "a weight written through numpy": lambda: case(
+        Scaled(lambda m: 1.0),
+        lambda m: m.linear.weight.detach().numpy().__setitem__((2, 1), 5),
+    ),
+    "a weight written through .data in one place": lambda: case(
+        Scaled(lambda m: 1.0),
+        lambda m: m.linear.weight.data[3].fill_(4),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Any:
+    """What the cases change outside their modules is put back."""
+    names = ("CONSTANT", "helper")
+    before = {name: globals()[name] for name in names}
+    strength, scale, tensor = Object.strength, Child.scale, TENSOR.clone()
+    hooks = dict(torch.nn.modules.module._global_forward_hooks)
+    yield
+    globals().update(before)
+    Object.strength, Child.scale = strength, scale  # type: ignore[method-assign]
+    NUMBERS[0], TABLE["scale"], OPTIONS.scale, TENSORS[0] = 2.0, 2.0, 2.0, torch.full((4,), 2.0)
+    TENSOR.copy_(tensor)
+    torch.nn.modules.module._global_forward_hooks.clear()
+    torch.nn.modules.module._global_forward_hooks.update(hooks)
+
+
+def assert_eager(network: Network, module: torch.nn.Module, x: torch.Tensor = X) -> None:
+    torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_the_answer_follows(strict: Strict, what: str) -> None:
+    module, change = CASES[what]()
+    network = engine_for(strict(), module)
+    for _ in range(2):
+        assert_eager(network, module)
+    before = module(X)
+    change(module) if change.__code__.co_argcount else change()
+    assert_eager(network, module)
+    assert_eager(network, module)
+    assert not torch.equal(module(X), before), "the case changes nothing"
+
+
+def test_unpatched_cases_are_answered_by_openvino(strict: Strict) -> None:
+    module = Scaled(lambda m: m.o.scale * OPTIONS.scale, o=Options())
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    assert (network.statistics.calls, network.statistics.captures) == (1, 1)
+    OPTIONS.other = 5
+    assert_eager(network, module)
+    assert network.statistics.captures == 1, "an attribute that nobody reads is no reason to trace anew"
+    OPTIONS.other = 1
+
+
+def test_a_patched_function_of_torch_counts(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Scaled(lambda m: torch.nn.functional.relu(m.t), t=torch.ones(4))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    original = torch.nn.functional.relu
+    monkeypatch.setattr(torch.nn.functional, "relu", lambda x, inplace=False: original(x) * 4)
+    assert_eager(network, module)
+    assert "torch.nn.functional.relu was replaced" in next(iter(network.statistics.fallbacks))
+
+
+def test_a_hook_for_all_modules_counts(strict: Strict) -> None:
+    module = Scaled(lambda m: 2.0)
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    _global_hook(module)
+    assert_eager(network, module)
+
+
+def test_the_default_dtype_is_part_of_a_call(strict: Strict) -> None:
+    module = Scaled(lambda m: torch.tensor([1.1]).double().mean().float())
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert_eager(network, module)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+class Collecting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features: list[torch.Tensor] = []
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.features.append(x * 2)
+        return x + 1
+
+
+class Remembering(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = torch.zeros(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = x + self.before
+        self.before = x
+        return result
+
+
+class Drawing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import random
+
+        return x * random.random()
+
+
+@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing])
+def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
+    import random
+
+    module, reference = kind(), kind()
+    network = engine_for(strict(fallback="pytorch"), module)
+    for number in range(4):
+        random.seed(number)
+        answer = network(X * number)
+        random.seed(number)
+        torch.testing.assert_close(answer, reference(X * number))
+    assert network.statistics.calls == 0
+    assert network.statistics.fallbacks.total() == 4
+    if isinstance(module, Collecting):
+        assert [type(feature) for feature in module.features] == [torch.Tensor] * 4
+    if isinstance(module, Counting):
+        assert module.calls == 4
+
+
+def test_a_second_process_would_find_the_same_fingerprint_for_equal_modules() -> None:
+    first, second = (Scaled(lambda m: m.o.scale, o=Options()) for _ in range(2))
+    assert Walk(first, [first.forward]).fingerprint == Walk(second, [second.forward]).fingerprint
+    second.o.scale = 4.0
+    assert Walk(first, [first.forward]).fingerprint != Walk(second, [second.forward]).fingerprint
+
+
+def test_a_configuration_that_differs_has_another_fingerprint() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    shape: dict[str, Any] = {
+        "block_out_channels": (8, 8),
+        "down_block_types": ("DownBlock2D", "DownBlock2D"),
+        "up_block_types": ("UpBlock2D", "UpBlock2D"),
+        "norm_num_groups": 4,
+        "layers_per_block": 1,
+    }
+    kinds = [diffusers.UNet2DModel(**shape, center_input_sample=centred) for centred in (False, True)]
+    fingerprints = {Walk(module, [module.forward]).fingerprint for module in kinds}
+    assert len(fingerprints) == 2
+
+
+def test_what_cannot_be_described_is_named() -> None:
+    module = Scaled(lambda m: 2.0, stream=(each for each in [1]))
+    assert any("generator" in words for words in Walk(module, [module.forward]).opaque)
+
+
+def test_two_networks_of_one_engine_share_nothing_by_mistake(strict: Strict) -> None:
+    engine = Engine(strict())
+    modules = [Scaled(lambda m: m.t[0], t=[torch.full((4,), float(value))]) for value in (1, 2)]
+    networks = [engine.network(f"net {i}", module) for i, module in enumerate(modules)]
+    for network, module in zip(networks, modules):
+        assert_eager(network, module)
