@@ -60,3 +60,18 @@ def _freeze_imported_modules() -> None:
         _frozen_modules[0] = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+_get_referrers = gc.get_referrers
+
+
+def _get_referrers_also_frozen(*objects: Any) -> list[Any]:
+    """As ``gc.get_referrers``, which does not see frozen objects."""
+    gc.unfreeze()
+    try:
+        return _get_referrers(*objects)
+    finally:
+        gc.freeze()
+
+
+gc.get_referrers = _get_referrers_also_frozen

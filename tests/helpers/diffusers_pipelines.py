@@ -60,8 +60,21 @@ def _parts(**unet: Any) -> dict[str, Any]:
     }
 
 
-def tiny(kind: str) -> Any:
-    """A pipeline by name: "sd1", "sd2", "img2img" or "sdxl"; pictures of 16x16 and up, VAE of f2."""
+#: A UNet of one level and without a middle: half as much to trace, convert and compile.
+SHALLOW: dict[str, Any] = {
+    "block_out_channels": (32,),
+    "down_block_types": ("CrossAttnDownBlock2D",),
+    "mid_block_type": None,
+    "up_block_types": ("CrossAttnUpBlock2D",),
+}
+
+
+def tiny(kind: str, shallow: bool = False) -> Any:
+    """A pipeline by name: "sd1", "sd2", "img2img" or "sdxl"; pictures of 16x16 and up, VAE of f2.
+
+    Args:
+        shallow: with the UNet of ``SHALLOW``, for tests that are not about the UNet's blocks.
+    """
     import diffusers
 
     if kind == "sdxl":
@@ -74,14 +87,14 @@ def tiny(kind: str) -> Any:
             "use_linear_projection": True,
             "attention_head_dim": (4, 8),
         }
-        parts = _parts(**unet)
+        parts = _parts(**unet, **(SHALLOW if shallow else {}))
         second = {"text_encoder_2": _text(4, projection=True, hidden_act="gelu"), "tokenizer_2": parts["tokenizer"]}
         pipe = diffusers.StableDiffusionXLPipeline(**parts, text_encoder=_text(3), **second, add_watermarker=False)
     else:
-        sd2 = {"use_linear_projection": True, "attention_head_dim": (2, 4)} if kind == "sd2" else {}
+        sd2 = {"use_linear_projection": True, "attention_head_dim": (2,) if shallow else (2, 4)} if kind == "sd2" else {}
         text = _text(3, hidden_act="gelu") if kind == "sd2" else _text(3)
         cls = diffusers.StableDiffusionImg2ImgPipeline if kind == "img2img" else diffusers.StableDiffusionPipeline
         rest = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
-        pipe = cls(**_parts(**sd2), text_encoder=text, **rest)
+        pipe = cls(**_parts(**sd2, **(SHALLOW if shallow else {})), text_encoder=text, **rest)
     pipe.set_progress_bar_config(disable=True)
     return pipe

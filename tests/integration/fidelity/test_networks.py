@@ -17,7 +17,7 @@ Strict = Callable[..., Settings]
 
 
 def _unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    return networks.unet(), (networks.latents(), torch.tensor([500.0, 20.0])), {"context": networks.context()}
+    return networks.unet(), (networks.latents(3), torch.tensor([900.0, 500.0, 20.0])), {"context": networks.context(3)}
 
 
 def _sdxl_unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -59,30 +59,31 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_f32_agrees_with_eager(case: str, strict: Strict, record_property: Any) -> None:
+def test_results_agree_with_eager_in_f32_and_in_the_default_precision(case: str, strict: Strict, record_property: Any) -> None:
     module, args, kwargs = CASES[case]()
     expected = module(*args, **kwargs)
     with ov_backend.accelerate({case: module}, strict()) as accelerated:
-        got = module(*args, **kwargs)
+        result = module(*args, **kwargs)
         stats = accelerated.stats()[case]
-    assert type(got) is type(expected)
-    errors = [networks.relative_error(g, e) for g, e in zip(tensors(got), tensors(expected))]
-    record_property("relative_error", max(errors))
-    assert len(tensors(got)) == len(tensors(expected))
-    assert max(errors) < TOLERANCE
-    assert [t.dtype for t in tensors(got)] == [t.dtype for t in tensors(expected)]
+    assert type(result) is type(expected)
+    record_property("relative_error", error(result, expected))
+    assert error(result, expected) < TOLERANCE
+    if case == "unet":  # the rows are different prompts: each is in its own place
+        assert networks.relative_error(result, expected.flip(0)) > 0.1
+    assert [t.dtype for t in tensors(result)] == [t.dtype for t in tensors(expected)]
     assert (stats["captures"], stats["compiles"], stats["calls"], stats["fallbacks"]) == (1, 1, 1, {})
     assert stats["in_pytorch"] == {}
+    # bf16 where the CPU has it: 8 bits of mantissa through tens of layers; the graph is the one on disk
+    with ov_backend.accelerate({case: module}, strict(precision="auto")) as accelerated:
+        assert error(module(*args, **kwargs), expected) < 5e-2
+        assert accelerated.stats()[case]["graph_hits"] == 1
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_default_precision_is_close(case: str, strict: Strict) -> None:
-    """In the device's default precision (bf16 where the CPU has it): 8 bits of mantissa through tens of layers."""
-    module, args, kwargs = CASES[case]()
-    expected = tensors(module(*args, **kwargs))
-    with ov_backend.accelerate({case: module}, strict(precision="auto")):
-        got = tensors(module(*args, **kwargs))
-    assert max(networks.relative_error(g, e) for g, e in zip(got, expected)) < 5e-2
+def error(actual: Any, expected: Any) -> float:
+    """The largest relative error of any tensor of a result."""
+    pairs = list(zip(tensors(actual), tensors(expected)))
+    assert len(pairs) == len(tensors(actual)) == len(tensors(expected))
+    return max(networks.relative_error(one, other) for one, other in pairs)
 
 
 def test_half_precision_weights_are_bound_as_they_are(strict: Strict) -> None:
@@ -103,14 +104,3 @@ def test_half_precision_weights_are_bound_as_they_are(strict: Strict) -> None:
         assert accelerated.stats()["unet"]["in_pytorch"] == {}
     assert got.dtype is torch.float16
     assert networks.relative_error(got, expected) < 2e-2
-
-
-def test_ldm_classifier_free_batch_keeps_its_order(strict: Strict) -> None:
-    """Rows of a batch are different prompts: each must come back in its own place."""
-    module = networks.unet()
-    x, t, c = networks.latents(4), torch.tensor([900.0, 600.0, 300.0, 0.0]), networks.context(4)
-    with ov_backend.accelerate({"unet": module}, strict()):
-        whole = module(x, t, context=c)
-        rows = torch.cat([module(x[i : i + 1], t[i : i + 1], context=c[i : i + 1]) for i in range(4)])
-    assert networks.relative_error(whole, rows) < TOLERANCE
-    assert networks.relative_error(whole, rows.flip(0)) > 0.1
