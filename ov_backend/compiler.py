@@ -135,7 +135,7 @@ class Compiler:
         small = f"in a block of fewer than {smallest} operators"
         in_pytorch = {**in_pytorch, **{node: small for node in gm.graph.nodes if node.name in split.too_small}}
         if not split.parts and set(in_pytorch.values()) <= {partitioning.VIEW, small}:
-            raise NothingToCompute("the graph only hands out views")
+            raise NothingToCompute("the graph only returns views")
         if not split.parts:
             listed = ", ".join(sorted({f"{node.target} ({why})" for node, why in in_pytorch.items()}))
             raise ConversionError(f"none of its operators can run in OpenVINO: {listed}")

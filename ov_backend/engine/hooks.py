@@ -1,4 +1,4 @@
-"""What a host, or the ``torch.compile`` backend, changes about a network; given at its construction and frozen."""
+"""What a host, or the ``torch.compile`` backend, changes about a network; fixed when the network is created."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class NetworkHooks:
         host_key: returns anything outside of module and call that changes the result; it is a part of the key.
         tracing: entered around a capture, in the worker's thread; a host may patch in simpler code with equal results.
         ignore: names of attributes that the host sets on modules, and that are neither weights nor code.
-        host_modules: names of Python modules whose state the host accounts for itself: only their bytecode counts.
-        traced_code: functions that ``tracing`` patches in; what they read counts as well.
+        host_modules: names of Python modules whose state the host takes care of; only their bytecode is in the fingerprint.
+        traced_code: functions that ``tracing`` patches in; they are in the fingerprint too.
         fallback: answers a call that OpenVINO cannot; None is the original forward.
         capture: traces a call; graphs with symbolic sizes need another function.
         generalize: maps a call to one with dynamic sizes, under which its graph is looked up.

@@ -31,9 +31,9 @@ from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 3
-#: After so many different states of code and attributes without one answer by OpenVINO, a network stays in PyTorch.
+#: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
 _MAX_FINGERPRINTS = 8
-#: So many different values of its arguments that are no tensors are compiled for one combination of shapes.
+#: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
 _MAX_STATICS = 16
 
 log = logging.getLogger(__name__)
@@ -67,11 +67,11 @@ class Network:
         self._in_f32: set[str] = set()
         self._weights: WeightsGuard | None = None
         self._code: CodeGuard | FixedCode | None = None
-        #: The values of arguments that are no tensors, by the tensors that they came with.
+        #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
         self._pid = os.getpid()
-        #: Different fingerprints since OpenVINO answered last.
-        self._restless: set[str] = set()
+        #: The fingerprints of the code since the last answer from OpenVINO.
+        self._unanswered: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -93,7 +93,7 @@ class Network:
             log.debug("%s failed", self.name, exc_info=True)
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             return self._fall_back(OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}"), args, kwargs)
-        self._restless.clear()
+        self._unanswered.clear()
         self.statistics.calls += 1
         return result
 
@@ -110,14 +110,14 @@ class Network:
         return restore(entry.output, outputs)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """One call, taken apart.
+        """Bind the arguments to the forward's parameters, and separate tensors from other values.
 
         Raises:
-            OVBackendError: its Python numbers are other ones in every call; each would be a graph of its own.
+            OVBackendError: the values that are no tensors change too often; each needs a graph.
         """
         try:
             call = self.hooks.generalize(self._binder(args, kwargs))
-        except TypeError as error:  # the arguments do not fit; the forward itself says so
+        except TypeError as error:  # the arguments do not fit, and the forward raises the right error
             raise NothingToCompute(str(error)) from error
         self.seen.add(call.signature)
         statics = self._statics[call.signature.tensors]
@@ -155,7 +155,7 @@ class Network:
         with self._lock:
             self.refusals.clear()
             self._in_f32.clear()
-            self._restless.clear()
+            self._unanswered.clear()
             self._statics.clear()
             self._weights = self._code = None
 
@@ -182,7 +182,7 @@ class Network:
 
     @contextlib.contextmanager
     def _not_capturing(self, interrupted: worker.Interruption | None) -> Iterator[None]:
-        """No capture of this network begins or goes on in this block: during one the host may have patched its code."""
+        """In this block, this network is not captured; during a capture the host may have patched its code."""
         while not self._capturing.acquire(timeout=worker.POLL_S):
             if interrupted is not None and interrupted():
                 raise Interrupted("interrupted while a network was being captured; that goes on in the background")
@@ -203,7 +203,7 @@ class Network:
                 self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
             )
         if not code.include(captured.executed):
-            raise Superseded  # it ran code that the guard had not seen; from now on the guard watches that too
+            raise Superseded  # it ran code that the guard did not cover; from now on the guard covers it
         return captured
 
     def _new_code_guard(self) -> CodeGuard | FixedCode:
@@ -239,7 +239,7 @@ class Network:
 
     def _keys(self, call: Call) -> tuple[GraphKey, CompiledKey]:
         """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
-        if len(self._restless) > _MAX_FINGERPRINTS:
+        if len(self._unanswered) > _MAX_FINGERPRINTS:
             raise OVBackendError("its code or its attributes change at every call")
         if self._weights is None or self._code is None:
             self._code = self._new_code_guard()
@@ -248,7 +248,7 @@ class Network:
             self._weights.refresh()  # the module may have new tensors
         else:
             self._weights.check()
-        self._restless.add(self._code.fingerprint)
+        self._unanswered.add(self._code.fingerprint)
         if self._code.refused:
             raise CaptureError(self._code.refused)
         settings, weights = self._settings(), self._weights
