@@ -1,6 +1,6 @@
 """A lowered ATen graph becomes an OpenVINO model whose weights are named parameters.
 
-Parameters and results are told by name, not by position: every placeholder gets a name of its own and is found by that name.
+Parameters and results are identified by name, not by position: every placeholder gets a name of its own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _results(gm: GraphModule, placeholders: Sequence[Node], slots: int) -> tuple
     computed: list[Node] = []
     returns: list[tuple[str, int]] = []
     for node in results if isinstance(results, (list, tuple)) else [results]:
-        if node in placeholders:  # the call returns the tensor that it was given, as PyTorch does, and no copy
+        if node in placeholders:  # as in PyTorch the call returns its argument itself, not a copy
             i = placeholders.index(node)
             returns.append(("slot", i) if i < slots else ("input", i - slots))
             continue
@@ -122,7 +122,7 @@ def _own_literals(model: ov.Model) -> ov.Model:
 
 
 def _order_results(model: ov.Model, gm: GraphModule) -> ov.Model:
-    """The model with its results in the order of the graph's results, which are told by name."""
+    """The model with its results in the order of the graph's results, which are identified by name."""
     output = output_node(gm)
     results = list(model.get_results())
     if len(results) != len(output.args[0]):

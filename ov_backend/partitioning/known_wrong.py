@@ -16,8 +16,8 @@ from ov_backend.settings import operator_name
 
 Test = Callable[[Node], bool]
 
-#: Of PT2E quantization; OpenVINO turns each pair, and the operators between the pairs, into int8 arithmetic. They are told by
-#: their names, as torch.ao registers them when it is imported, which may be after this module.
+#: Of PT2E quantization; OpenVINO turns each pair, and the operators between the pairs, into int8 arithmetic. They are named by
+#: strings because torch.ao registers them when it is imported, which may be after this module.
 QUANTIZERS = frozenset(
     f"quantized_decomposed.{verb}_per_{scope}.default" for verb in ("quantize", "dequantize") for scope in ("tensor", "channel")
 )
@@ -37,7 +37,7 @@ def reason(node: Node) -> str:
 
 
 def argument(node: Node, name: str, default: Any = None) -> Any:
-    """An operator's argument, whether it was given by position or by name; ``default`` where its schema has none of the name."""
+    """An operator's argument, passed by position or by name; ``default`` if its schema has no argument of this name."""
     arguments = node.target._schema.arguments
     names = [argument.name for argument in arguments]
     if name not in names:

@@ -102,7 +102,7 @@ def _mapped(size: int, folder: Path) -> mmap.mmap | None:
 
 
 def convert_precision(model: ov.Model, source: torch.dtype, target: torch.dtype) -> None:
-    """Change the type of all that ``model`` computes in one floating type, in place; its inputs and results keep theirs.
+    """Change the type of all that ``model`` computes in one floating type, in place; its inputs and results keep their types.
 
     Large weights are already constants of the target type.
 

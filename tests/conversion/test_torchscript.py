@@ -1,4 +1,4 @@
-"""``openvino_ts``: every subgraph by way of TorchScript; and TorchScript as the second converter of ``openvino_fx``."""
+"""``openvino_ts`` converts every subgraph through TorchScript; ``openvino_fx`` does so with what has no direct conversion."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _not_converted_directly(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def compile_ts(model: object, **options: object) -> Compile:
-    given = {"precision": "f32", "fallback": "raise", **options}
-    return torch.compile(model, backend="openvino_ts", dynamic=False, options=given)
+    options = {"precision": "f32", "fallback": "raise", **options}
+    return torch.compile(model, backend="openvino_ts", dynamic=False, options=options)
 
 
 def test_openvino_ts_runs_a_network() -> None:
@@ -59,7 +59,7 @@ def test_openvino_ts_agrees_with_openvino_fx(compiled: Compile) -> None:
 
 
 def test_torchscript_is_the_second_converter(compiled: Compile) -> None:
-    """The FX converter has no ``scatter_reduce``, and PyTorch does not take it apart."""
+    """The FX converter has no ``scatter_reduce``, and PyTorch does not decompose it."""
 
     def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return torch.zeros(4, 6).scatter_reduce(0, i, x, "amax") * 2

@@ -130,7 +130,7 @@ def test_released_weights_are_read_from_the_file(tmp_path: Path) -> None:
     buffer = WeightBuffer(torch.bfloat16, weights, tmp_path)
     placed = [buffer.convert(weight) for weight in weights]
     buffer.release()
-    assert all(torch.equal(found, weight.to(torch.bfloat16)) for found, weight in zip(placed, weights))
+    assert all(torch.equal(tensor, weight.to(torch.bfloat16)) for tensor, weight in zip(placed, weights))
     assert not list(tmp_path.iterdir())
 
 
@@ -159,8 +159,8 @@ class Stack(torch.nn.Sequential):
 
 
 def _grown(settings: Settings) -> tuple[float, float]:
-    module = Stack().half().eval()
-    small = torch.nn.Linear(4, 4).half()
+    module = Stack().half().eval().requires_grad_(False)
+    small = torch.nn.Linear(4, 4).half().requires_grad_(False)
     engine_for(settings, small)(torch.ones(1, 4, dtype=torch.float16))  # what the device itself takes
     network = engine_for(settings, module)
     process = psutil.Process()
