@@ -26,7 +26,7 @@ def fill(settings: Settings) -> Path:
     return path
 
 
-def used_again(settings: Settings, captures: int) -> None:
+def answers_after(settings: Settings, captures: int) -> None:
     """Another engine gives the right answer, after so many captures."""
     module = Small(seed=4)
     network = engine_for(settings, module)
@@ -37,7 +37,7 @@ def used_again(settings: Settings, captures: int) -> None:
 
 def test_what_one_engine_stored_serves_the_next(strict: Strict) -> None:
     path = fill(strict())
-    used_again(strict(), captures=0)
+    answers_after(strict(), captures=0)
     assert path.stat().st_size < 100_000, "no weight is in it"
 
 
@@ -75,27 +75,27 @@ def _other_graph(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, _foreign, _half_valid], ids=lambda f: f.__name__.strip("_"))
-def test_a_damaged_entry_is_made_anew(
+def test_a_damaged_entry_is_captured_again(
     strict: Strict, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = fill(strict())
     damage(path)
     with caplog.at_level(logging.WARNING):
-        used_again(strict(), captures=1)
+        answers_after(strict(), captures=1)
     assert len([r for r in caplog.records if "stored graph" in r.getMessage()]) == 1
-    used_again(strict(), captures=0)
+    answers_after(strict(), captures=0)
 
 
 def test_a_graph_under_another_ones_name_is_refused(strict: Strict) -> None:
     path = fill(strict())
     _other_graph(path)
-    used_again(strict(), captures=1)
+    answers_after(strict(), captures=1)
 
 
 def test_an_upgrade_is_a_clean_miss(strict: Strict, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     fill(strict())
     monkeypatch.setattr(cache_key, "LOWERING_VERSION", cache_key.LOWERING_VERSION + 1)
-    used_again(strict(), captures=1)
+    answers_after(strict(), captures=1)
     assert not caplog.records
     assert len(open_store(strict()).entries()) == 2
 
@@ -131,7 +131,7 @@ def test_a_stored_graph_holds_no_weight(strict: Strict) -> None:
         assert tensor.numpy().tobytes()[:32] not in b"".join(files.values())
 
 
-def test_trap_01_a_store_serves_two_sets_of_weights_in_one_process_each_its_own(strict: Strict) -> None:
+def test_a_store_serves_two_sets_of_weights_in_one_process_each_its_own(strict: Strict) -> None:
     modules = [Small(seed=i) for i in range(3)]
     networks = [engine_for(strict(), module) for module in modules]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Lifetimes: nothing is made twice, nothing stale is served, nothing is kept for ever."""
+"""Lifetimes: nothing is compiled twice, nothing stale is served, nothing is kept for ever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def counts(network: object) -> tuple[int, int]:
     return network.statistics.captures, network.statistics.compiles  # type: ignore[attr-defined]
 
 
-def test_trap_01_two_weight_sets_share_one_store(strict: Strict) -> None:
+def test_two_sets_of_weights_share_one_store(strict: Strict) -> None:
     first, second = Small(seed=1), Small(seed=2)
     one, other = engine_for(strict(), first), engine_for(strict(), second)
     assert_right(one, first, *inputs())
@@ -37,7 +37,7 @@ def test_trap_01_two_weight_sets_share_one_store(strict: Strict) -> None:
     assert (one.statistics.captures, other.statistics.captures, other.statistics.graph_hits) == (1, 0, 1)
 
 
-def test_trap_01_two_weight_sets_share_one_engine(strict: Strict) -> None:
+def test_two_sets_of_weights_share_one_engine(strict: Strict) -> None:
     first, second = Small(seed=1), Small(seed=2)
     engine = Engine(strict(model_caching=False))
     networks = [engine.network("net", module) for module in (first, second)]
@@ -47,7 +47,7 @@ def test_trap_01_two_weight_sets_share_one_engine(strict: Strict) -> None:
     assert [counts(network) for network in networks] == [(1, 1), (0, 1)]
 
 
-def test_trap_02_the_interior_of_one_weight(strict: Strict) -> None:
+def test_a_change_inside_one_weight_is_seen(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
     assert_right(network, module, *inputs())
@@ -60,7 +60,7 @@ def test_trap_02_the_interior_of_one_weight(strict: Strict) -> None:
     assert counts(network) == (1, 3)
 
 
-def test_trap_08_clear_then_run_again(strict: Strict) -> None:
+def test_clearing_frees_the_memory_and_the_next_call_is_right(strict: Strict) -> None:
     filled, cleared, held, held_again = alone(_clear_then_run_again, strict())
     assert filled > 40
     assert cleared < 16
@@ -86,7 +86,7 @@ def _clear_then_run_again(settings: Settings) -> tuple[float, float, int, int]:
     return filled / MIB, cleared / MIB, held, network.stats()["held"]
 
 
-def test_trap_09_a_b_a_b_compiles_twice(strict: Strict) -> None:
+def test_two_sizes_back_and_forth_compile_twice(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
     for size in (8, 16, 8, 16, 8):
@@ -95,7 +95,7 @@ def test_trap_09_a_b_a_b_compiles_twice(strict: Strict) -> None:
     assert network.stats()["held"] == 2
 
 
-def test_trap_10_twenty_resolutions_all_in_openvino(strict: Strict) -> None:
+def test_all_of_twenty_resolutions_run_in_openvino(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
     for height in range(4, 24):
@@ -108,19 +108,19 @@ def test_trap_10_twenty_resolutions_all_in_openvino(strict: Strict) -> None:
     assert counts(network) == (20, 20)
 
 
-def test_a_graph_let_go_of_comes_back_from_the_disk(strict: Strict) -> None:
+def test_an_evicted_graph_comes_back_from_the_disk(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
     for height in range(4, 6 + MAX_PROGRAMS):
         network(*inputs(height, 7))
     captures = network.statistics.captures
-    network.resources.compiled.evict(lambda key, ready: True)
+    network.resources.compiled.evict(lambda key, entry: True)
     assert_right(network, module, *inputs(4, 7))
     assert network.statistics.captures == captures
     assert network.statistics.graph_hits == 1
 
 
-def test_trap_18_twelve_resolutions_in_a_budget_of_three(strict: Strict) -> None:
+def test_twelve_resolutions_in_a_budget_of_three(strict: Strict) -> None:
     grown, held, evictions, compiles = alone(_twelve_resolutions, strict(memory_mb=110))
     assert 2 <= held <= 3
     assert evictions >= 9
@@ -146,13 +146,13 @@ def _twelve_resolutions(settings: Settings) -> tuple[list[float], int, int, int]
 def test_a_change_of_weights_costs_one_compile_and_a_return_nothing(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)
-    kept = copy.deepcopy(module.state_dict())
+    state = copy.deepcopy(module.state_dict())
     assert_right(network, module, *inputs())
     for _ in range(3):
         with torch.no_grad():
             module.matrix.weight.add_(0.5)  # a LoRA comes
         assert_right(network, module, *inputs())
-        module.load_state_dict(kept)  # and goes
+        module.load_state_dict(state)  # and goes
         assert_right(network, module, *inputs())
     assert counts(network) == (1, 2)
     assert network.statistics.graph_hits == 0
@@ -221,7 +221,7 @@ def test_weights_and_inputs_of_inference_mode(strict: Strict) -> None:
 def test_weights_that_go_to_meta_and_come_back(strict: Strict, caplog: pytest.LogCaptureFixture) -> None:
     module = Small()
     network = engine_for(strict(fallback="pytorch"), module)
-    kept = copy.deepcopy(module.state_dict())
+    state = copy.deepcopy(module.state_dict())
     storage = torch.multiprocessing.reductions.StorageWeakRef(module.table.weight.untyped_storage())
     assert_right(network, module, *inputs())
     module.to("meta")
@@ -233,14 +233,14 @@ def test_weights_that_go_to_meta_and_come_back(strict: Strict, caplog: pytest.Lo
     assert len(said) == 1
     assert sum(network.statistics.fallbacks.values()) == 2
     gc.collect()
-    assert storage.expired(), "the weights that the model let go of are kept alive"
-    module.load_state_dict(kept, assign=True)
+    assert storage.expired(), "the weights that the model has released are kept alive"
+    module.load_state_dict(state, assign=True)
     assert_right(network, module, *inputs())
     assert sum(network.statistics.fallbacks.values()) == 2
     assert network.statistics.captures == 1
 
 
-def test_a_model_that_is_no_more_is_not_kept(strict: Strict) -> None:
+def test_a_model_that_is_gone_is_not_kept_alive(strict: Strict) -> None:
     engine = Engine(strict())
     module = Small()
     network = engine.network("net", module)
@@ -257,7 +257,7 @@ def test_a_model_that_is_no_more_is_not_kept(strict: Strict) -> None:
     assert len(engine.compiled) == 0
 
 
-def test_a_compile_lets_go_of_other_models_remains(strict: Strict) -> None:
+def test_a_compile_evicts_what_dead_models_left(strict: Strict) -> None:
     engine = Engine(strict())
     gone, module = Small(seed=1), Small(seed=2)
     assert_right(engine.network("gone", gone), gone, *inputs())
@@ -363,7 +363,7 @@ def test_an_accelerated_part_of_an_accelerated_whole(strict: Strict) -> None:
     assert (stats["whole"]["calls"], stats["part"]["calls"]) == (1, 1)
 
 
-def test_what_cannot_be_made_is_tried_once(strict: Strict) -> None:
+def test_what_cannot_be_captured_is_tried_once(strict: Strict) -> None:
     asked = itertools.count()
 
     class Undecided(torch.nn.Module):

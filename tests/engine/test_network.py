@@ -17,7 +17,7 @@ Strict = Callable[..., Settings]
 
 
 class Giving(torch.nn.Module):
-    """Returns what it is given to make of x."""
+    """Returns what it is told to compute of x."""
 
     def __init__(self, make: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
