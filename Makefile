@@ -1,6 +1,7 @@
 # make demo               a checkpoint file becomes a picture, with PyTorch and with OpenVINO
 # make test               the whole suite
-# make test-webui-pins    the same suite under the WebUI's own pins (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
+# make test-webui-pins    what the WebUI's own pins can change (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
+# make test-full          the whole suite under both, with every architecture
 # make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
 
@@ -18,8 +19,12 @@ PEERS := .venv-peers
 PEERS_OPENVINO := .venv-peers-openvino
 PIP  := pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
+# Under the WebUI's pins: what traces, converts and compiles with torch, and what the WebUI and Gradio call. Files, the command
+# line, checkpoints, training, reports and the standalone page do not run in the WebUI. PINS_TESTS=tests runs all.
+PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering partitioning \
+                transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
-.PHONY: demo test test-webui-pins lint javascript bench clean
+.PHONY: demo test test-webui-pins test-full lint javascript bench clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
@@ -28,7 +33,11 @@ test: $(VENV)/.ready-test lint javascript
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) $(ARGS)
 
 test-webui-pins: $(PINS)/.ready-test
-	OMP_NUM_THREADS=1 $(PINS)/bin/python $(PYTEST) $(ARGS)
+	OMP_NUM_THREADS=1 $(PINS)/bin/python $(PYTEST) $(PINS_TESTS) $(ARGS)
+
+test-full:
+	ZOO=all $(MAKE) test
+	ZOO=all $(MAKE) test-webui-pins PINS_TESTS=tests
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
