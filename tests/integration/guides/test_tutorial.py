@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import ov_backend
-from tests.dynamo.test_cache_keys import run
 from tests.helpers.densenet import DenseNet
 from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
@@ -108,8 +112,8 @@ def test_bar_three_graphs(compiled: Compile) -> None:
 
 
 def test_dynamo_explain_counts_the_graph_breaks_of_bar() -> None:
-    told = torch._dynamo.explain(bar)(torch.randn(10), torch.randn(10))
-    assert (told.graph_count, told.graph_break_count) == (2, 1)
+    explanation = torch._dynamo.explain(bar)(torch.randn(10), torch.randn(10))
+    assert (explanation.graph_count, explanation.graph_break_count) == (2, 1)
 
 
 def test_fullgraph_raises_on_bar_and_runs_foo(compiled: Compile) -> None:
@@ -133,32 +137,49 @@ def test_mode_is_taken_and_changes_nothing(compiled: Compile) -> None:
     assert calls() == 1
 
 
-def test_found_by_its_entry_point_without_an_import() -> None:
-    if not any(entry.name == "openvino_fx" for entry in entry_points(group="torch_dynamo_backends")):
-        pytest.skip("ov-backend is not installed here, only on the path")
-    code = """
-import torch
-with torch.no_grad():
-    torch.compile(lambda x: x.sin() * 2, backend="openvino_fx", options={"fallback": "raise"})(torch.ones(3))
-import ov_backend
-print(*[network["calls"] for network in ov_backend.stats().values()])
-"""
-    assert run(code) == "1"
-
-
-def test_nothing_in_pytorch_or_openvino_is_replaced() -> None:
-    code = """
-import sys, types, torch, torch._dynamo, openvino
+#: In a process that has not imported this package: what one compile by the name of its backend calls, and replaces.
+BY_NAME = """
+import json, sys, types, torch, torch._dynamo, openvino
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))  # Dynamo's own replacements come with its first call
 kinds = (types.FunctionType, types.BuiltinFunctionType, type)
 modules = [module for name, module in sorted(sys.modules.items()) if name.split(".")[0] in ("torch", "openvino")]
 before = [(module, name, value) for module in modules for name, value in vars(module).items() if isinstance(value, kinds)]
-import ov_backend
+if sys.argv[1] == "import":
+    import ov_backend
+assert ("ov_backend" in sys.modules) is (sys.argv[1] == "import")
 with torch.no_grad():
     torch.compile(lambda x: x.sin() * 2, backend="openvino_fx", options={"fallback": "raise"})(torch.ones(3))
-print(len(before) > 10000, [f"{module.__name__}.{name}" for module, name, value in before if getattr(module, name) is not value])
+import ov_backend
+replaced = [f"{module.__name__}.{name}" for module, name, value in before if getattr(module, name) is not value]
+calls = [network["calls"] for network in ov_backend.stats().values()]
+print(json.dumps({"compared": len(before), "replaced": replaced, "calls": calls}))
 """
-    assert run(code) == "True []"
+
+
+@pytest.fixture(scope="module")
+def compiled_by_name() -> dict[str, Any]:
+    """What ``BY_NAME`` prints; it imports the package where this is not installed, so that nothing else can find it."""
+    how = "entry point" if installed() else "import"
+    command = [sys.executable, "-c", BY_NAME, how]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def installed() -> bool:
+    return any(entry.name == "openvino_fx" for entry in entry_points(group="torch_dynamo_backends"))
+
+
+def test_found_by_its_entry_point_without_an_import(compiled_by_name: dict[str, Any]) -> None:
+    if not installed():
+        pytest.skip("ov-backend is not installed here, only on the path")
+    assert compiled_by_name["calls"] == [1]
+
+
+def test_nothing_in_pytorch_or_openvino_is_replaced(compiled_by_name: dict[str, Any]) -> None:
+    assert compiled_by_name["compared"] > 10000
+    assert compiled_by_name["replaced"] == []
 
 
 def test_listed_among_the_backends() -> None:
