@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib.util
 import sys
 import types
@@ -71,7 +70,6 @@ def _webui(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 @pytest.fixture
 def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
     """The stand-in with its classes patched as the WebUI patches them; the test must leave no patch of ours behind."""
-    gc.unfreeze()  # a guard looks for functions among the collector's objects
     _webui.sd_hijack.patch_classes()
     _webui.networks.patch_classes()
     before = dict(vars(_webui.shared.opts))
