@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ class ContainerState:
 
     def __init__(self, module: torch.nn.Module, others: Iterable[Any] = ()) -> None:
         tables: dict[int, Any] = {id(table): table for child in module.modules() for table in _tables(child)}
-        tables.update((id(table), table) for table in others if isinstance(table, (dict, list)))
+        tables.update((id(table), table) for table in others if type(table) in (dict, list, OrderedDict))
         self._before = [(table, table.copy()) for table in tables.values()]
 
     def remove_fakes(self) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import logging
 import sys
 import threading
 import types
+import typing
 import weakref
 from typing import Any
 
@@ -15,7 +17,10 @@ import numpy as np
 import torch
 
 #: Packages whose code is identified by their version, not by their bytecode.
-VERSIONED = ("torch", "numpy", "openvino", "einops", "packaging", "torchgen", "sympy", "typing_extensions")
+VERSIONED = (
+    *("torch", "torchgen", "numpy", "openvino", "einops", "sympy", "packaging", "typing_extensions", "safetensors"),
+    *("psutil", "PIL", "tqdm", "requests", "filelock", "regex", "tokenizers", "yaml"),
+)
 #: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
 _REPORTING = ("huggingface_hub", "transformers.utils.hub", "diffusers.utils.hub_utils")
 SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
@@ -34,14 +39,18 @@ DOCUMENTATION = frozenset(
 )
 #: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
 INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+#: Annotations of types, whose text says what they are.
+TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
-BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.
 NO_CODE = frozenset(
     {"__doc__", "__module__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__static_attributes__"}
     | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
+    | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__", "__subclasshook__", "__hash__"}
+    | {"__format__", "__sizeof__", "__getnewargs__", "__del__", "__class_getitem__"}
     | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
 )
 

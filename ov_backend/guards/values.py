@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import contextvars
 import enum
 import functools
 import hashlib
@@ -22,6 +24,7 @@ from ov_backend.guards.describe import (
     INERT,
     SCALARS,
     TORCH_VALUES,
+    TYPE_FORMS,
     array_digest,
     is_operator,
     item_or_none,
@@ -133,12 +136,15 @@ class ValueWalk:
             self._other_module(value, path)
         elif isinstance(value, (types.ModuleType, re.Pattern, pathlib.PurePath)):
             self._add(type(value).__name__, getattr(value, "__name__", value))
-        elif is_operator(value):
-            self._add("operator", value)
+        elif is_operator(value) or isinstance(value, TYPE_FORMS):
+            self._add(type(value).__name__, value)
         elif isinstance(value, BUILTINS):
             self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
-        elif isinstance(value, INERT):
+        elif isinstance(value, INERT) or type(value) is object:
             self._add("inert")
+        elif isinstance(value, contextvars.ContextVar):
+            self.watch.content(functools.partial(value.get, None))
+            self._value(value.get(None), path)
         elif len(self._places) > _MAX_NODES:
             self._opaque(value, path)
         elif self._first(value):
@@ -169,7 +175,7 @@ class ValueWalk:
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.watch.content(functools.partial(set, value))
-            if all(isinstance(item, SCALARS) for item in value):
+            if all(isinstance(item, (*SCALARS, type)) for item in value):
                 self._add(sorted(map(repr, value)))
             else:
                 self._opaque(value, path)
@@ -179,11 +185,12 @@ class ValueWalk:
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if isinstance(value, dict):
             self._watch_table(value)
-        for key in value:
-            if key in DOCUMENTATION if isinstance(key, str) else False:
+        # a dict's own items: a class may make a new object at each access, as transformers' table of activations does
+        items = dict.items(value) if isinstance(value, dict) else value.items()
+        for key, item in list(items):
+            if isinstance(key, str) and key in DOCUMENTATION:
                 continue
             self._value(key, f"{path}'s key")
-            item = value[key]
             if isinstance(item, torch.Tensor):
                 self._tensor(item, f"{path}[{key!r}]", functools.partial(value.get, key))
             else:
@@ -194,6 +201,10 @@ class ValueWalk:
     def _plain_object(self, value: Any, path: str) -> None:
         slots = [name for base in type(value).__mro__ for name in slots_of(base)]
         attributes = getattr(value, "__dict__", None)
+        if isinstance(value, contextlib._GeneratorContextManager):
+            for part in (value.func, value.args, value.kwds):
+                self._value(part, path)
+            return
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
             return

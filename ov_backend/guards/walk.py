@@ -213,15 +213,18 @@ class Walk(ValueWalk):
         table: Mapping[str, Any] = function.__globals__
         if root not in table:
             return  # one of Python's builtins, or a name that is not there yet
-        name, rest = root, list(attributes)
+        name, rest, of_package = root, list(attributes), False
         self.watch.key(table, name)
         while isinstance(table[name], types.ModuleType) and rest:
             module = table[name]
-            table, name = vars(module), rest.pop(0)
+            table, name, of_package = vars(module), rest.pop(0), versioned(module.__name__)
             if name not in table:
                 return
             self.watch.key(table, name)
         value = table[name]
+        if of_package and not isinstance(value, (types.FunctionType, type)):  # os.environ, sys.modules: no part of a network
+            self._add(root, *attributes)
+            return
         if isinstance(value, types.ModuleType):
             self._add("module", value.__name__)
         elif isinstance(value, torch.Tensor):
