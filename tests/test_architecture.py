@@ -109,7 +109,7 @@ def test_the_table_has_no_circle() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """A package's ``__init__`` that gathers names of its modules is no circle: those modules import each other by their own names."""
+    """A package's ``__init__`` may gather names of its modules, which import each other by their own names."""
     graph = {}
     for name, path in MODULES.items():
         targets = imported_modules(path)

@@ -27,6 +27,7 @@ from ov_backend.capture.container_state import ContainerState
 from ov_backend.capture.observer import Observer
 from ov_backend.errors import CaptureError
 from ov_backend.fx_utils import lazy_code
+from ov_backend.guards.describe import NOTED
 from ov_backend.guards.pytree import Spec, flatten
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
 
@@ -104,10 +105,6 @@ class Reach:
     harmless: frozenset[str] = frozenset()
 
 
-#: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
-_NOTED = frozenset({"last_z_shape"})
-
-
 @contextlib.contextmanager
 def in_place_of(
     module: torch.nn.Module,
@@ -139,7 +136,7 @@ def in_place_of(
     if executed is not None:
         executed.update(observer.executed)
     if reach is not None:
-        _check_side_effects(observer.effects, changed, removed, mode.strays, _NOTED | reach.harmless)
+        _check_side_effects(observer.effects, changed, removed, mode.strays, NOTED | reach.harmless)
 
 
 def _check_side_effects(

@@ -43,6 +43,8 @@ INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(threading.Lock
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
+#: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
+NOTED = frozenset({"last_z_shape"})
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.

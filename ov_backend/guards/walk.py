@@ -21,6 +21,7 @@ from ov_backend.guards.describe import (
     MAKING,
     MODULE_TABLES,
     NO_CODE,
+    NOTED,
     SCALARS,
     TORCH_VALUES,
     attribute_or_none,
@@ -109,7 +110,7 @@ class Walk(ValueWalk):
         self.watch.length(module._buffers)
         for name in sorted(attributes, key=str):
             value = attributes[name]
-            if name not in MODULE_TABLES and name not in self._ignore and not is_patched(value):
+            if name not in MODULE_TABLES and name not in NOTED and name not in self._ignore and not is_patched(value):
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for kind in ("_forward_hooks", "_forward_pre_hooks"):

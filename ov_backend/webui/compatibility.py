@@ -21,16 +21,13 @@ from ov_backend.patching import unwrap
 from ov_backend.webui import attention, lora
 from ov_backend.webui.patch_points import HostNetwork
 
-#: The VAE's decoder notes the shape of its last input here, and never reads it.
-_WRITTEN_ATTRIBUTES = frozenset({"last_z_shape"})
-
 
 def hooks(network: HostNetwork) -> NetworkHooks:
     """The engine's hooks for a network of the WebUI."""
     return NetworkHooks(
         host_key=lambda: key(network),
         tracing=attention.attention_in_one_piece,
-        ignore=lora.ATTRIBUTES | _WRITTEN_ATTRIBUTES,
+        ignore=lora.ATTRIBUTES,
         host_modules=lora.MODULES,
         traced_code=(*attention.traced_functions(), *lora.traced_functions()),
     )

@@ -39,7 +39,7 @@ class Session:
         self.engine: Engine | None = None
         self.status = Status(on_stage=_show_stage)
         self.lora_weights = LoraWeights()
-        #: By the id of its owner, which is kept to tell whether the id is still that object's.
+        #: Owner and network by the owner's id; holding the owner keeps its id from being reused.
         self._networks: dict[int, tuple[torch.nn.Module, Network]] = {}
         self._conditionings: dict[str, Conditionings] = {}
 
@@ -59,8 +59,8 @@ class Session:
     def network(self, host_network: HostNetwork, original: Callable[..., Any]) -> Network:
         """The accelerated form of one network of a loaded model; ``original`` is its class's function."""
         owner = host_network.owner
-        kept_owner, network = self._networks.get(id(owner), (None, None))
-        if network is not None and kept_owner is owner:
+        held_owner, network = self._networks.get(id(owner), (None, None))
+        if network is not None and held_owner is owner:
             return network
         self.release_unloaded()
         assert self.engine is not None
