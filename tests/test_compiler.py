@@ -124,10 +124,10 @@ def test_operators_of_the_users_choice_are_decomposed_first() -> None:
     "function,settings,message",
     [
         (lambda x: x, {}, "smaller than min_block_size"),
-        (lambda x: (x.t(), x[0]), {}, "only hands out views"),
+        (lambda x: (x.t(), x[0]), {}, "only returns views"),
         (lambda x: x.exp() + 1, {"min_block_size": 3}, r"smaller than min_block_size \(3\)"),
         (lambda x: x.exp() + 1, {"min_block_size": math.inf}, "smaller than min_block_size"),
-        (lambda x: (x.exp() + 1, x.t()), {"min_block_size": 3}, "only hands out views"),
+        (lambda x: (x.exp() + 1, x.t()), {"min_block_size": 3}, "only returns views"),
     ],
     ids=["an input", "views", "a small graph", "a dry run", "a small block beside a view"],
 )

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ov_backend.guards.describe import versioned
+
 _SETATTR = torch.nn.Module.__setattr__.__code__
 _ABSENT = object()
 #: What these answer or do differs from call to call; a compiled graph would do it once.
@@ -97,7 +99,10 @@ class Observer:
             else:
                 self.executed[code] = frame.f_globals.get("__name__", "")
         elif event == "c_call" and id(argument) in _IMPURE:
-            self.effects.append(f"calls {_IMPURE[id(argument)]}")
+            module = frame.f_globals.get("__name__", "")
+            # the garbage collector, too, runs code in the middle of a forward: that of packages, not the forward's own
+            if not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:
+                self.effects.append(f"calls {_IMPURE[id(argument)]}")
 
 
 def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:

@@ -59,9 +59,8 @@ class Session:
     def network(self, host_network: HostNetwork, original: Callable[..., Any]) -> Network:
         """The accelerated form of one network of a loaded model; ``original`` is its class's function."""
         owner = host_network.owner
-        held_owner, network = self._networks.get(id(owner), (None, None))
-        if network is not None and held_owner is owner:
-            return network
+        if id(owner) in self._networks:
+            return self._networks[id(owner)][1]
         self.release_unloaded()
         assert self.engine is not None
         name = self._free_name(host_network.role)

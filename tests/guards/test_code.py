@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -373,7 +374,12 @@ class Drawing(torch.nn.Module):
         return x * random.random()
 
 
-@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing])
+class Timed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if time.time() > 0 else -x
+
+
+@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing, Timed])
 def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
     import random
 
