@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import os
 import random
 import sys
@@ -54,12 +55,16 @@ class Observer:
 
     def __enter__(self) -> Observer:
         self._random = _random_state()
+        self._collects = gc.isenabled()
+        gc.disable()  # its callbacks and finalizers would be taken for the forward's own code
         self._previous = sys.getprofile()
         sys.setprofile(self._callback)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         sys.setprofile(self._previous)
+        if self._collects:
+            gc.enable()
         if _random_state() != self._random:
             self.effects.append("draws random numbers of Python or numpy")
             python, numpy_state = self._random

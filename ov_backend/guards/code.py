@@ -43,6 +43,8 @@ class CodeGuard:
         host_modules: frozenset[str] = frozenset(),
     ) -> None:
         self._module, self._roots, self._ignore, self._host_modules = module, tuple(roots), ignore, host_modules
+        #: Code that a trace has run before the walk came by it.
+        self._included: set[types.CodeType] = set()
         self._walk = self._walked()
 
     @property
@@ -101,12 +103,14 @@ class CodeGuard:
             raise CaptureError(f"it runs {code.co_name} of {code.co_filename}, a function that is gone and cannot be watched")
         functions.sort(key=lambda function: (function.__module__ or "", function.__qualname__))
         log.debug("The guard missed %s; they are watched from now on.", [function.__qualname__ for function in functions])
+        self._included |= missed.keys()
         self._roots = (*self._roots, *functions)
         self._walk = self._walked()
         return False
 
     def _is_missed(self, code: types.CodeType, module: str) -> bool:
-        return code not in self._walk.codes and not versioned(module) and module.partition(".")[0] not in _OWN
+        seen = code in self._walk.codes or code in self._included
+        return not seen and not versioned(module) and module.partition(".")[0] not in _OWN
 
     def _walked(self) -> Walk:
         return Walk(self._module, self._roots, self._ignore, self._host_modules)

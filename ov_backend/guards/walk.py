@@ -175,7 +175,7 @@ class Walk(ValueWalk):
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         function = unwrap(function)
-        if versioned(function.__module__):
+        if versioned(function.__globals__.get("__name__")):  # its own name may be that of a function which it wraps
             self._add("function", function.__module__, function.__qualname__)
             return
         if not self._first(function):
