@@ -159,6 +159,8 @@ class ValueWalk:
 
     def _object(self, value: Any, path: str) -> None:
         self._add(type(value).__module__, type(value).__qualname__)
+        if isinstance(value, (Mapping, list, tuple, set)):
+            self._global_class(type(value))
         if isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self._value(part, path)
