@@ -15,7 +15,7 @@ TOKEN_HEADER = "x-openvino-token"
 
 @functools.cache
 def page_token() -> str:
-    """A random secret of this process, written into the pages it serves: whoever could load a page may use its routes."""
+    """A random secret of this process, written into the pages it serves. A client that could load a page may use its routes."""
     return secrets.token_urlsafe(24)
 
 
