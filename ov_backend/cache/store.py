@@ -60,16 +60,24 @@ class GraphStore:
     def get(self, key: str) -> dict[str, bytes] | None:
         """The byte strings stored under ``key``, or None. A damaged or foreign file is a miss and causes a warning."""
         path = self._path(key)
+        files = self._read(path, key)
+        if files is not None:
+            with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
+                os.utime(path)
+        return files
+
+    def _read(self, path: Path, key: str) -> dict[str, bytes] | None:
         try:
-            files = unpack(path, self.kind, key)
+            return unpack(path, self.kind, key)
         except FileNotFoundError:
             return None
         except DAMAGE as error:
             self._warn(f"Ignoring the stored {self.kind.noun} {path}: {_line(error)}. It will be replaced.")
             return None
-        with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
-            os.utime(path)
-        return files
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is an entry of this key, damaged or not."""
+        return self._path(key).is_file()
 
     def put(self, key: str, files: Mapping[str, bytes]) -> bool:
         """Store byte strings under ``key``, completely or not at all; False (and one warning) if that is impossible."""
@@ -119,6 +127,11 @@ class GraphStore:
                 stat = path.stat()
                 entries.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
         return sorted(entries, key=lambda entry: entry.used)
+
+    def family(self, family: str) -> list[dict[str, bytes]]:
+        """The content of the entries whose keys begin with ``family``, the one used last first; none counts as used by this."""
+        contents = [self._read(entry.path, entry.key) for entry in reversed(self.entries()) if entry.key.startswith(family)]
+        return [files for files in contents if files is not None]
 
     def verify(self) -> dict[str, str]:
         """The entries that cannot be read, with the reason of each; reads every byte."""

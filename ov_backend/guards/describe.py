@@ -69,17 +69,19 @@ def versioned(module: str | None) -> bool:
 
 
 @functools.lru_cache(maxsize=16384)
-def code_text(code: types.CodeType) -> str:
+def code_digest(code: types.CodeType) -> str:
     """A digest of a code object: what it does, apart from where it stands in its file."""
-    digest = hashlib.sha256(repr((code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
-    digest.update(code.co_code)
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+    digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
+    digest.update(code.co_code + getattr(code, "co_exceptiontable", b""))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            digest.update(code_text(constant).encode())
+            digest.update(code_digest(constant).encode())
         else:
             text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
             digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 @functools.lru_cache(maxsize=16384)

@@ -33,9 +33,6 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.watch import Watch
 
-#: A walk that meets more objects than this calls the rest opaque.
-_MAX_NODES = 400_000
-
 
 class LooseTensor(NamedTuple):
     """A tensor outside parameters and buffers.
@@ -52,14 +49,20 @@ class LooseTensor(NamedTuple):
 
 
 class ValueWalk:
-    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`."""
+    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`.
 
-    def __init__(self, ignore: frozenset[str]) -> None:
+    Args:
+        ignore: names of attributes that are left out.
+        max_nodes: a walk that meets more objects than this calls the rest opaque.
+        names: those of the attributes that are read; None stands for all.
+    """
+
+    def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
         self.watch = Watch()
         self.tensors: list[LooseTensor] = []
         self.opaque: list[str] = []
         self._hash = hashlib.sha256()
-        self._ignore = ignore
+        self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []  # an id is only good as long as its object lives
         self._watched: set[int] = set()
@@ -80,6 +83,10 @@ class ValueWalk:
         for part in parts:
             self._hash.update(str(part).encode("utf-8", "surrogatepass"))
             self._hash.update(b"\0")
+
+    def _is_read(self, name: str) -> bool:
+        """Whether the attributes of this name count."""
+        return name not in self._ignore and (self._names is None or name in self._names)
 
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
@@ -145,7 +152,7 @@ class ValueWalk:
         elif isinstance(value, contextvars.ContextVar):
             self.watch.content(functools.partial(value.get, None))
             self._value(value.get(None), path)
-        elif len(self._places) > _MAX_NODES:
+        elif len(self._places) > self._max_nodes:
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
@@ -215,13 +222,13 @@ class ValueWalk:
             return
         self._class(type(value))
         for name in slots:
-            if hasattr(value, name):
+            if self._is_read(name) and hasattr(value, name):
                 self._add(name)
                 self._value(getattr(value, name), f"{path}.{name}")
                 self.watch.content(functools.partial(slot_identity, value, name))
         if attributes is not None:
             self._watch_table(attributes)
             for name in sorted(attributes, key=str):
-                if name not in DOCUMENTATION and name not in self._ignore:
+                if name not in DOCUMENTATION and self._is_read(name):
                     self._add(name)
                     self._entry(attributes, name, f"{path}.{name}")

@@ -25,14 +25,19 @@ from ov_backend.guards.describe import (
     SCALARS,
     TORCH_VALUES,
     attribute_or_none,
-    code_text,
+    code_digest,
     codes_of,
     is_called_unnamed,
     versioned,
 )
 from ov_backend.guards.reads import chains_of, names_in
+from ov_backend.guards.traced_code import TracedCode
 from ov_backend.guards.values import ValueWalk
 from ov_backend.patching import is_patched, unwrap
+
+#: A walk that has met this many objects goes no further: before the first trace, and after it.
+_MAX_NODES = 100_000
+_MAX_TRACED_NODES = 400_000
 
 
 class Walk(ValueWalk):
@@ -43,6 +48,8 @@ class Walk(ValueWalk):
         roots: functions that are called from outside, such as a forward that is not the module's own.
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself: only their bytecode counts.
+        traced: the code that a trace has run, and the names that it reads; the walk goes through no other code and attributes.
+            None, before the first trace, goes through everything in reach, up to a bound.
 
     Attributes:
         fingerprint: of everything.
@@ -59,8 +66,10 @@ class Walk(ValueWalk):
         roots: Sequence[Any] = (),
         ignore: frozenset[str] = frozenset(),
         host_modules: frozenset[str] = frozenset(),
+        traced: TracedCode | None = None,
     ) -> None:
-        super().__init__(ignore)
+        super().__init__(ignore, _MAX_NODES if traced is None else _MAX_TRACED_NODES, None if traced is None else traced.names)
+        self._traced = traced
         self.codes: set[types.CodeType] = set()
         self.refused = ""
         self._host_modules = host_modules
@@ -110,7 +119,9 @@ class Walk(ValueWalk):
         self.watch.length(module._buffers)
         for name in sorted(attributes, key=str):
             value = attributes[name]
-            if name not in MODULE_TABLES and name not in NOTED and name not in self._ignore and not is_patched(value):
+            if name in MODULE_TABLES or name in NOTED or not self._is_read(name):
+                continue
+            if not is_patched(value):
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
@@ -144,10 +155,16 @@ class Walk(ValueWalk):
         """A class's functions and values, as far as code that was walked mentions their names; the others wait for a mention."""
         made_here = not issubclass(base, torch.nn.Module)
         for name in sorted(vars(base)):
-            if name in self._mentioned or name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING)):
+            called = name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING))
+            if called or self._is_mentioned(name):
                 self._member(base, name)
-            elif name not in NO_CODE:
+            elif name not in NO_CODE and self._traced is None:
                 self._waiting.setdefault(name, []).append(base)
+
+    def _is_mentioned(self, name: str) -> bool:
+        if self._traced is None:
+            return name in self._mentioned
+        return name not in NO_CODE and self._is_read(name)
 
     def _member(self, base: type, name: str) -> None:
         path = f"{base.__qualname__}.{name}"
@@ -167,6 +184,8 @@ class Walk(ValueWalk):
 
     def _mention(self, code: types.CodeType) -> None:
         """Walk the members of classes that a code object names, those of classes that were met before included."""
+        if self._traced is not None:
+            return  # it is known which names are read
         names = names_in(code) - self._mentioned
         self._mentioned |= names
         for name in sorted(names & self._waiting.keys()):
@@ -178,10 +197,13 @@ class Walk(ValueWalk):
         if versioned(function.__globals__.get("__name__")):  # its own name may be that of a function which it wraps
             self._add("function", function.__module__, function.__qualname__)
             return
+        if not self._was_executed(function):
+            self._add("not executed", code_digest(function.__code__))
+            return
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._add(code_text(function.__code__))
+        self._add(code_digest(function.__code__))
         self.watch.content(functools.partial(getattr, function, "__code__"))
         self._value(function.__defaults__, f"{path}'s defaults")
         self._value(function.__kwdefaults__, f"{path}'s defaults")
@@ -197,6 +219,11 @@ class Walk(ValueWalk):
         if not host:
             for chain in chains_of(function.__code__):
                 self._global(function, chain.root, chain.attributes, path)
+
+    def _was_executed(self, function: types.FunctionType) -> bool:
+        if self._traced is None:
+            return len(self._places) < self._max_nodes
+        return code_digest(function.__code__) in self._traced.digests
 
     def _cell(self, cell: types.CellType, path: str) -> None:
         try:
@@ -254,6 +281,9 @@ class Walk(ValueWalk):
                 self._add("object", type(value).__qualname__)
             return
         name = attributes[0]
+        finder = getattr(type(value), "__getattr__", None)
+        if isinstance(finder, types.FunctionType):
+            self._function(finder, path)
         try:
             member = getattr(value, name)
         except Exception:  # the attribute's own code fails; the forward would fail as well

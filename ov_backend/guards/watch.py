@@ -63,14 +63,15 @@ class Watch:
 
     def same(self) -> bool:
         """Whether everything is what it was."""
-        *looks, reads = self._looks()
-        *before, read_before = self._before
-        return all(map(_identical, looks, before)) and list(reads) == read_before
+        lengths, *looks, reads = self._looks()
+        lengths_before, *before, reads_before = self._before
+        return (
+            list(lengths) == lengths_before and all(map(_identical, looks, before)) and list(reads) == reads_before
+        )
 
     def _looks(self) -> list[Iterable[Any]]:
         return [
-            map(len, self.tables),
-            map(len, self._sized),
+            map(len, chain(self.tables, self._sized)),
             _items(self.tables),
             [table.get(name, _ABSENT) for table, name in self._pairs],
             chain.from_iterable(map(unwrap, members.values()) for members in self._classes),
