@@ -45,6 +45,8 @@ TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.A
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
+#: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
+CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.

@@ -201,7 +201,8 @@ class ValueWalk:
                 continue
             self._value(key, f"{path}'s key")
             if isinstance(item, torch.Tensor):
-                self._tensor(item, f"{path}[{key!r}]", functools.partial(value.get, key))
+                read = functools.partial(dict.get, value, key) if isinstance(value, dict) else functools.partial(value.get, key)
+                self._tensor(item, f"{path}[{key!r}]", read)
             else:
                 self._value(item, f"{path}[{key!r}]")
         if isinstance(value, collections.defaultdict):

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from ov_backend.guards.describe import (
+    CLASS_REGISTRIES,
     INERT,
     MAKING,
     MODULE_TABLES,
@@ -74,6 +75,7 @@ class Walk(ValueWalk):
         self.refused = ""
         self._host_modules = host_modules
         self._tree: dict[int, str] = {}
+        self._tree_classes: set[str] = set()
         self._mentioned: set[str] = set()
         self._waiting: dict[str, list[type]] = {}
         if module is not None:
@@ -100,6 +102,7 @@ class Walk(ValueWalk):
     def _walk_tree(self, module: torch.nn.Module, root: str) -> None:
         children = [(f"{root}.{path}".strip(".") if root else path, child) for path, child in module.named_modules()]
         self._tree.update((id(child), path) for path, child in children)
+        self._tree_classes.update(str(type(child)) for _, child in children)
         self._alive.append(module)
         for path, child in children:
             self._module(path, child)
@@ -261,11 +264,20 @@ class Walk(ValueWalk):
         elif isinstance(value, (type, types.FunctionType, functools.partial, *SCALARS, *TORCH_VALUES)):
             self._add("global", root, *attributes)
             self._value(value, name)
+        elif root in CLASS_REGISTRIES and isinstance(value, dict):
+            self._class_registry(value, name)
         elif isinstance(value, (dict, list, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)):
             self._add("global", root, *attributes)
             self._value(value, f"{function.__module__}:{name}")
         else:
             self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+
+    def _class_registry(self, registry: dict[Any, Any], path: str) -> None:
+        for key in sorted(self._tree_classes & registry.keys()):
+            self._add(key)
+            read = functools.partial(dict.get, registry, key)  # the table's own takes a model
+            self.watch.content(read)
+            self._value(read(), path)
 
     def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
         """A global object: only the attributes that are read of it count, for others may change at any time."""
