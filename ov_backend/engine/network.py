@@ -8,33 +8,29 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ov_backend import compiler, devices
-from ov_backend.cache.key import CacheKey
 from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, GraphKey, Superseded
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
 from ov_backend.guards.code import CodeGuard
-from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
-from ov_backend.settings import Settings
 from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 4
-#: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
-_MAX_FINGERPRINTS = 8
 #: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
 _MAX_STATICS = 16
 
@@ -60,19 +56,15 @@ class Network:
         #: The signatures of all calls so far.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
-        self._job_context = JobContext(name, self.statistics, self._compiled, self._capture, self._is_current)
+        self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics)
+        self._job_context = JobContext(name, self.statistics, self._lookup.compiled, self._capture, self._lookup.is_current)
         #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
-        self._lock = threading.RLock()
         self._capturing = threading.Lock()
-        self._in_f32: set[str] = set()
-        self._guards = Guards(module, (forward, *hooks.traced_code), hooks)
         #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
         self._pid = os.getpid()
-        #: The fingerprints of the code since the last answer from OpenVINO.
-        self._unanswered: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -94,7 +86,7 @@ class Network:
             log.debug("%s failed", self.name, exc_info=True)
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             return self._fall_back(OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}"), args, kwargs)
-        self._unanswered.clear()
+        self._lookup.answered()
         self.statistics.calls += 1
         return result
 
@@ -103,10 +95,12 @@ class Network:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
             raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
+        if mode := _foreign_mode():
+            raise CaptureError(f"{mode} is active, which sees every operator")
         call = self._call(args, kwargs)
         entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
-        if not _finite(outputs) and self._raise_precision(entry.weights):
+        if not _finite(outputs) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         return restore(entry.output, outputs)
 
@@ -153,28 +147,29 @@ class Network:
 
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""
-        with self._lock:
+        with self._lookup.lock:
             self.refusals.clear()
-            self._in_f32.clear()
-            self._unanswered.clear()
             self._statics.clear()
-            self._guards.clear()
+            self._lookup.clear()
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
-        with self._lock:
-            self._guards.release()
+        self._lookup.release()
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         interrupted = warmup.interruption() or interrupted
         for _ in range(_MAX_TRIES):
-            with self._not_capturing(interrupted), self._lock, self.statistics.time("check"):
-                request = self._request(call)
+            with self._not_capturing(interrupted), self._lookup.lock, self.statistics.time("check"):
+                request = self._lookup.find(call)
                 if not isinstance(request, CompileRequest):
                     return request
             with contextlib.suppress(Superseded):
                 job = CompileJob(self.resources, request, self._job_context)
-                compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
+                try:
+                    compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
+                except Interrupted:
+                    request.abandoned.set()
+                    raise
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
 
@@ -197,7 +192,7 @@ class Network:
         """
         call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
-        reach = Reach(code.tables, self.hooks.ignore) if self.hooks.keyed_by_code else None
+        reach = Reach(code.containers, self.hooks.ignore) if self.hooks.keyed_by_code else None
         with self._capturing, self.hooks.tracing():
             captured = self.hooks.capture(
                 self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
@@ -205,29 +200,18 @@ class Network:
         if isinstance(code, CodeGuard):
             after = code.after_trace(captured.executed)
             assert after.traced is not None
-            with self._lock:
+            state = captured.containers
+            if state is not None and state.changed(after.containers):
+                if request.abandoned.is_set() or not state.restore(after.containers):
+                    raise Superseded
+                raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
+            if after.refused:
+                raise CaptureError(after.refused)
+            with self._lookup.lock:
                 if after is not code:
-                    request = self._under(request, code, after)
+                    request = self._lookup.under(request, code, after)
                 self.resources.codes.use(request.family, after.traced)
         return captured, request
-
-    def _under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
-        """The request under the guard of the code that ran."""
-        guard = self._guards.of(after)
-        guard.check()
-        weights, code = guard.weights.tensors, guard.code
-        same_weights = weights.keys() == request.weights.keys() and all(weights[n] is request.weights[n] for n in weights)
-        if not (same_weights and before.covers(after) and self._is_current(request, False)):
-            assert code.traced is not None
-            self.resources.codes.use(request.family, code.traced)  # the next attempt begins with it
-            raise Superseded
-        renewed = self._compile_request(request.call, guard, self._keys(guard, request.call), request.family)
-        return replace(renewed, epoch=request.epoch, autocast=request.autocast)
-
-    def _is_current(self, request: CompileRequest, weights: bool) -> bool:
-        """Whether the code, and if asked the weights, are still those of a request."""
-        with self._lock:
-            return request.guard.is_current(request.code, request.generation if weights else None)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))
@@ -241,107 +225,14 @@ class Network:
         with self.statistics.time("infer"):
             return entry.program(call.tensors)
 
-    def _request(self, call: Call) -> CompiledEntry | CompileRequest:
-        """The graph compiled for a call, or what has to be compiled."""
-        if len(self._unanswered) > _MAX_FINGERPRINTS:
-            raise OVBackendError("its code or its attributes change at every call")
-        resources = self.resources
-        host, settings = self.hooks.host_key(), resources.settings
-        statement = (call.signature.tensors, call.signature.statics)
-        family = compiler.family_key(type(self.module), statement, settings, host)
-        requests = []
-        for guard in self._guards.candidates(resources.codes.of(family, resources.store)):
-            guard.check()
-            keys = self._keys(guard, call)
-            entry: CompiledEntry | None = resources.compiled.get(keys[1])
-            if entry is not None:
-                self._unanswered.add(guard.code.fingerprint)
-                if guard.code.traced is not None:
-                    resources.codes.use(family, guard.code.traced)
-                return entry
-            requests.append(self._compile_request(call, guard, keys, family))
-        request = next((each for each in requests if self._is_known(each)), requests[0])
-        self._unanswered.add(request.code)
-        if request.guard.code.refused:
-            raise CaptureError(request.guard.code.refused)
-        return request
-
-    def _compiled(self, request: CompileRequest) -> CompiledEntry | None:
-        """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
-        entry: CompiledEntry | None = self.resources.compiled.get(request.compiled_key)
-        if entry is None and request.guard.code.traced is None:
-            with self._lock:
-                newer = self._request(request.call)
-            return None if isinstance(newer, CompileRequest) else newer
-        return entry
-
-    def _is_known(self, request: CompileRequest) -> bool:
-        """Whether the graph of a request is in memory or on disk."""
-        store, key = self.resources.store, request.cache_key
-        stored = store is not None and key is not None and str(key) in store
-        return stored or self.resources.programs.get(request.graph_key) is not None
-
-    def _keys(self, guard: Guard, call: Call) -> tuple[GraphKey, CompiledKey]:
-        """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
-        settings, weights = self._settings(guard.weights.digest), guard.weights
-        graph = GraphKey(
-            signature=call.signature,
-            code=guard.code.fingerprint,
-            layout=weights.layout,
-            host=self.hooks.host_key(),
-            settings=repr(settings.affecting("graph")),
-        )
-        compile_settings = repr(settings.affecting("compile"))
-        return graph, CompiledKey(self.name, call.signature, graph, weights.digest, weights.address, compile_settings)
-
-    def _compile_request(self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str) -> CompileRequest:
-        weights, settings = guard.weights, self._settings(guard.weights.digest)
-        return CompileRequest(
-            call=call,
-            graph_key=keys[0],
-            compiled_key=keys[1],
-            cache_key=self._cache_key(call, guard, settings, family),
-            family=family,
-            weights=weights.tensors,
-            settings=settings,
-            guard=guard,
-            code=guard.code.fingerprint,
-            digest=weights.digest,
-            generation=weights.generation,
-            epoch=self.resources.epoch,
-            autocast=torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None,
-        )
-
-    def _cache_key(self, call: Call, guard: Guard, settings: Settings, family: str) -> CacheKey | None:
-        """The key of the graph on disk; None where another process could not tell that nothing has changed."""
-        code = guard.code
-        if not self.hooks.keyed_by_code or code.opaque or code.traced is None or code.traced.as_json() is None:
-            return None
-        slots = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in guard.weights.tensors.items()]
-        statement = (call.signature.tensors, call.signature.statics)
-        return compiler.graph_key(code.fingerprint, statement, slots, settings, self.hooks.host_key(), family)
-
-    def _settings(self, digest: str) -> Settings:
-        """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
-        settings = self.resources.settings
-        if digest not in self._in_f32:
-            return settings
-        return settings.replace(precision="f32", config=_without_precision(settings))
-
-    def _raise_precision(self, digest: str) -> bool:
-        """Compute in f32 from now on with these weights; False if that is so already."""
-        settings = self._settings(digest)
-        if settings.precision == "f32" or digest in self._in_f32:
-            return False
-        self._in_f32.add(digest)
-        self.statistics.correct(self.name, f"not finite in {devices.resolved_precision(settings)}, computed again in f32")
-        return True
+def _foreign_mode() -> str:
+    """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none."""
+    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
+        if not (isinstance(mode, DeviceContext) and torch.device(mode.device).type == "cpu"):
+            return type(mode).__name__
+    return ""
 
 
 def _finite(outputs: Sequence[torch.Tensor]) -> bool:
     """Whether all values are finite; one sum per tensor is enough, as infinity and NaN both propagate to it."""
     return all(bool(torch.isfinite(x.sum(dtype=torch.float32))) for x in outputs if x.is_floating_point())
-
-
-def _without_precision(settings: Settings) -> dict[str, Any]:
-    return {name: value for name, value in settings.config.items() if name != "INFERENCE_PRECISION_HINT"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -76,6 +77,7 @@ class CompileRequest:
         digest: of the weights' content.
         generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
+        abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
         autocast: PyTorch's autocast dtype in the caller's thread, None if it is off.
     """
 
@@ -91,6 +93,7 @@ class CompileRequest:
     digest: str
     generation: int
     epoch: int
+    abandoned: threading.Event
     autocast: torch.dtype | None
 
 

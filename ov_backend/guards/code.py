@@ -57,9 +57,9 @@ class CodeGuard:
         return self._walk.tensors
 
     @property
-    def tables(self) -> list[Any]:
-        """The dicts and lists in reach."""
-        return self._walk.watch.tables
+    def containers(self) -> list[Any]:
+        """The dicts, lists, sets and arrays in reach."""
+        return [*self._walk.watch.tables, *self._walk.watch.values]
 
     @property
     def opaque(self) -> list[str]:
@@ -110,8 +110,9 @@ class CodeGuard:
 
     def covers(self, other: CodeGuard) -> bool:
         """Whether everything that another guard watches, and a trace might change or read, is watched by this one too."""
-        tables, tensors = set(map(id, self.tables)), {id(each.tensor) for each in self.tensors}
-        return all(id(table) in tables for table in other.tables) and all(id(each.tensor) in tensors for each in other.tensors)
+        containers, tensors = set(map(id, self.containers)), {id(each.tensor) for each in self.tensors}
+        watched = all(id(container) in containers for container in other.containers)
+        return watched and all(id(each.tensor) in tensors for each in other.tensors)
 
     def _for(self, traced: TracedCode) -> CodeGuard:
         return CodeGuard(self._module, self._roots, self._ignore, self._host_modules, traced)
@@ -129,7 +130,7 @@ class FixedCode:
     refused = ""
     traced = TracedCode(frozenset())
     tensors: tuple[LooseTensor, ...] = ()
-    tables: tuple[Any, ...] = ()
+    containers: tuple[Any, ...] = ()
     opaque: tuple[str, ...] = ()
 
     def check(self) -> bool:

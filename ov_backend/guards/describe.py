@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import io
 import logging
+import queue
+import random
 import sys
 import threading
 import types
 import typing
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +43,10 @@ DOCUMENTATION = frozenset(
 )
 #: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
 INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+#: Generators of random numbers.
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+#: What answers something else each time it is asked, and cannot be put back.
+STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue)
 #: Annotations of types, whose text says what they are.
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
@@ -62,6 +70,11 @@ NO_CODE = frozenset(
 def is_called_unnamed(name: str) -> bool:
     """Whether a member is called by operators and statements, which do not name it."""
     return name.startswith("__") and name.endswith("__") and name not in NO_CODE
+
+
+def module_of(function: types.FunctionType) -> str:
+    """The Python module in which a function was written; what ``functools.wraps`` copied onto it does not count."""
+    return str(function.__globals__.get("__name__", ""))
 
 
 def versioned(module: str | None) -> bool:

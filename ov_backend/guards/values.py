@@ -21,8 +21,10 @@ import torch
 from ov_backend.guards.describe import (
     BUILTINS,
     DOCUMENTATION,
+    GENERATORS,
     INERT,
     SCALARS,
+    STREAMS,
     TORCH_VALUES,
     TYPE_FORMS,
     array_digest,
@@ -61,6 +63,8 @@ class ValueWalk:
         self.watch = Watch()
         self.tensors: list[LooseTensor] = []
         self.opaque: list[str] = []
+        #: Why something that answers otherwise at each call must not be used, by its path.
+        self.volatile: dict[str, str] = {}
         self._hash = hashlib.sha256()
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
@@ -105,6 +109,10 @@ class ValueWalk:
             self.watch.table(table)
 
     def _opaque(self, value: object, path: str) -> None:
+        if isinstance(value, GENERATORS):
+            self.watch.values.append(value)
+        if isinstance(value, (*GENERATORS, *STREAMS)):
+            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
         self._add("opaque", type(value).__module__, type(value).__qualname__)
         if len(self.opaque) < 8:
             self.opaque.append(f"{path} is a {type(value).__qualname__}")
@@ -162,6 +170,7 @@ class ValueWalk:
             self._opaque(value, path)
             return
         self._add("array", value.dtype, value.shape, array_digest(value))
+        self.watch.values.append(value)
         self.watch.content(functools.partial(array_digest, value))
 
     def _object(self, value: Any, path: str) -> None:
@@ -183,6 +192,7 @@ class ValueWalk:
                     self._value(item, f"{path}[{i}]")
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
+                self.watch.values.append(value)
                 self.watch.content(functools.partial(set, value))
             if all(isinstance(item, (*SCALARS, type)) for item in value):
                 self._add(sorted(map(repr, value)))
@@ -218,7 +228,7 @@ class ValueWalk:
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
             return
-        if attributes is None and not slots:
+        if (attributes is None and not slots) or isinstance(value, (*GENERATORS, *STREAMS)):
             self._opaque(value, path)
             return
         self._class(type(value))

@@ -133,11 +133,11 @@ def run_in_threads(function: Callable[[], None], count: int) -> None:
 
 def test_what_was_compiled_between_a_lookup_and_its_request_is_not_compiled_again(strict: Strict) -> None:
     network, module = small(strict())
-    request = network._request(network._binder(inputs(), {}))
+    request = network._lookup.find(network._binder(inputs(), {}))
     assert isinstance(request, CompileRequest)
     assert_right(network, module, *inputs())
     entry = CompileJob(network.resources, request, network._job_context).run()
-    assert entry is network._compiled(request)
+    assert entry is network._lookup.compiled(request)
     assert network.statistics.compiles == 1
 
 
