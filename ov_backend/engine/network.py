@@ -95,7 +95,7 @@ class Network:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
             raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
-        if mode := _foreign_mode():
+        if self.hooks.keyed_by_code and (mode := _foreign_mode()):
             raise CaptureError(f"{mode} is active, which sees every operator")
         call = self._call(args, kwargs)
         entry = self._lookup_or_compile(call, self.resources.interrupted)

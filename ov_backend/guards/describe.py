@@ -42,7 +42,7 @@ DOCUMENTATION = frozenset(
     | {"_use_default_values"}
 )
 #: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
-INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+INERT = (logging.Filterer, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
 #: Generators of random numbers.
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 #: What answers something else each time it is asked, and cannot be put back.

@@ -101,9 +101,10 @@ class Walk(NameWalk):
         return versioned(module_of(function)) or module_of(function) in self._host_modules
 
     def _volatile(self) -> str:
-        """Why a trace would draw numbers or items that a later call would not; before a trace, only names tell what is used."""
+        """Why a trace would draw numbers or items that a later call would not; before it, modules' attributes that are named."""
         for path, reason in self.volatile.items():
-            if self._traced is not None or path.rpartition("!")[2].rpartition(".")[2].partition("[")[0] in self._mentioned:
+            _, attribute, name = path.rpartition("!")
+            if self._traced is not None or (attribute and name.partition("[")[0] in self._mentioned):
                 return reason
         return ""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +57,7 @@ class _Known:
     tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now
     mark: Mark
     probe: torch.Tensor
-    checksum: int
+    checksum: str
 
     def is_still(self, tensor: torch.Tensor) -> bool:
         return self.tensor() is tensor and self.mark == _mark(tensor) and torch.equal(self.probe, _probe(tensor))
@@ -93,7 +92,7 @@ class Checksums:
         """What is known of these tensors now; only those that changed are read in full."""
         self._known = {key: known for key, known in self._known.items() if known.tensor() is not None}
         stale = [tensor for tensor in tensors.values() if not self._is_known(tensor)]
-        with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter lock
+        with ThreadPoolExecutor() as pool:  # hashlib releases the interpreter lock
             for tensor, checksum in zip(stale, pool.map(_checksum, stale)):
                 self._known[id(tensor)] = _Known(weakref.ref(tensor), _mark(tensor), _probe(tensor).clone(), checksum)
         return {name: self._known[id(tensor)] for name, tensor in tensors.items()}
@@ -178,7 +177,7 @@ class WeightsGuard:
         self._owners = [(table, key, value, _mark_or_none(value)) for table, key, value in _places(self._module)]
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather()
-        self.digest = _digest(f"{name}={known[name].checksum:08x}" for name in tensors)
+        self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
         self.layout = _digest(f"{name}={tensor.dtype}{tuple(tensor.shape)}" for name, tensor in tensors.items())
         self.address = hash(tuple(_address(tensor) for tensor in tensors.values()))
         self.generation += (self.digest, self.layout, self.address) != before
@@ -260,12 +259,11 @@ def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
     return data.view(_bits(data.dtype))
 
 
-def _checksum(tensor: torch.Tensor) -> int:
-    head = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    if tensor.device.type != "cpu" or not tensor.numel():
-        return head
-    data = _as_bits(tensor).contiguous().reshape(-1).numpy()
-    return zlib.crc32(memoryview(data).cast("B"), head)
+def _checksum(tensor: torch.Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    if tensor.device.type == "cpu" and tensor.numel():
+        digest.update(memoryview(_as_bits(tensor).contiguous().reshape(-1).numpy()).cast("B"))
+    return digest.hexdigest()[:32]
 
 
 def _digest(parts: Iterator[str]) -> str:
