@@ -93,7 +93,7 @@ class CodeGuard:
             CaptureError: some of it cannot be found again.
         """
         traced = TracedCode.of(executed)
-        if self.traced is not None and (self.traced.digests, self.traced.names) == (traced.digests, traced.names):
+        if self.traced is not None and replace(self.traced, roots=()) == traced:
             return self
         guard = self._for(traced)
         missed = own_code(executed).keys() - guard._walk.codes

@@ -25,33 +25,39 @@ class TracedCode:
 
     Attributes:
         digests: of the code objects.
-        names: every name that the code can read of anything; None where it computes names.
+        names: every name that stands in the code.
+        computes_names: whether it may read attributes by other names, too.
         roots: functions that ran although no attribute or global name leads to them from the module.
     """
 
     digests: frozenset[str]
-    names: frozenset[str] | None = None
+    names: frozenset[str] = frozenset()
+    computes_names: bool = False
     roots: tuple[types.FunctionType, ...] = ()
 
-    def as_json(self) -> dict[str, list[str] | None] | None:
+    @property
+    def read(self) -> frozenset[str] | None:
+        """The names of the attributes that count; None stands for all."""
+        return None if self.computes_names else self.names
+
+    def as_json(self) -> dict[str, list[str] | bool] | None:
         """For a file; None where another process could not find a root by its name."""
-        names = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
-        if any(_resolve(name) is not function for name, function in zip(names, self.roots)):
+        paths = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
+        if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
             return None
-        read = None if self.names is None else sorted(self.names)
-        return {"digests": sorted(self.digests), "names": read, "roots": names}
+        lists = {"digests": sorted(self.digests), "names": sorted(self.names), "roots": paths}
+        return {**lists, "computes_names": self.computes_names}
 
     @classmethod
     def from_json(cls, stored: Any) -> TracedCode | None:
         """From a file; None where it describes no code, or code that is not loaded here."""
-        if not isinstance(stored, dict) or stored.keys() != {"digests", "names", "roots"}:
+        if not isinstance(stored, dict) or stored.keys() != {"digests", "names", "computes_names", "roots"}:
             return None
-        digests, names, paths = stored["digests"], stored["names"], stored["roots"]
-        if not (_is_list(digests) and _is_list(paths) and (names is None or _is_list(names))):
+        digests, names, computes, paths = (stored[key] for key in ("digests", "names", "computes_names", "roots"))
+        if not (all(map(_is_list, (digests, names, paths))) and isinstance(computes, bool)):
             return None
         roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
-        read = None if names is None else frozenset(names)
-        return cls(frozenset(digests), read, roots) if len(roots) == len(paths) else None
+        return cls(frozenset(digests), frozenset(names), computes, roots) if len(roots) == len(paths) else None
 
     @classmethod
     def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
@@ -61,9 +67,8 @@ class TracedCode:
             executed: code objects, each with the name of its Python module.
         """
         digests = frozenset(map(code_digest, own_code(executed)))
-        if any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items()):
-            return cls(digests)
-        return cls(digests, frozenset().union(*map(names_in, executed)))
+        computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
+        return cls(digests, frozenset().union(*map(names_in, executed)), computes_names)
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

@@ -65,7 +65,7 @@ class Walk(NameWalk):
         host_modules: frozenset[str] = frozenset(),
         traced: TracedCode | None = None,
     ) -> None:
-        names = None if traced is None else traced.names
+        names = None if traced is None else traced.read
         super().__init__(ignore, _MAX_NODES if traced is None else _MAX_TRACED_NODES, names, host_modules)
         self._traced = traced
         self.codes: set[types.CodeType] = set()
@@ -159,7 +159,8 @@ class Walk(NameWalk):
         """Functions put on a torch class from outside count; torch's own are known by its version."""
         for name, member in list(vars(base).items()):
             function = unwrap(member)
-            if isinstance(function, types.FunctionType) and not versioned(module_of(function)):
+            named = self._traced is None or name in self._traced.names or name == "forward" or is_called_unnamed(name)
+            if named and isinstance(function, types.FunctionType) and not versioned(module_of(function)):
                 self._add(name)
                 self._function(function, f"{base.__qualname__}.{name}")
 
