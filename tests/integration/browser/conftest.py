@@ -73,12 +73,12 @@ class Server:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ov_backend.checkpoint.random_weights import write_random_checkpoint
+    from tests.standalone.checkpoints import write_small_checkpoint
 
-    return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint") / f"{NASTY}.safetensors")
+    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), NASTY, levels=2)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     command = [sys.executable, "-m", "ov_backend", "serve", "--checkpoint", str(checkpoint), "--port", "0"]
@@ -110,7 +110,7 @@ def _read(server: Server) -> None:
             server.url = line.split()[1]
 
 
-@pytest.fixture(scope="module")  # while it is open, no other test in this thread could run an event loop
+@pytest.fixture(scope="package")  # while it is open, no other test in this thread could run an event loop
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 

@@ -20,18 +20,10 @@ def _unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     return networks.unet(), (networks.latents(3), torch.tensor([900.0, 500.0, 20.0])), {"context": networks.context(3)}
 
 
-def _sdxl_unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    module = networks.unet(num_classes="sequential", adm_in_channels=24) if _takes_adm() else networks.unet()
-    extra = {"y": torch.randn(2, 24)} if _takes_adm() else {}
-    return module, (networks.latents(), torch.tensor([3.0, 7.0])), {"context": networks.context(), **extra}
-
-
-def _takes_adm() -> bool:
-    import inspect
-
-    from ldm.modules.diffusionmodules.openaimodel import UNetModel
-
-    return "adm_in_channels" in inspect.signature(UNetModel.__init__).parameters
+def _unet_with_classes() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    module = networks.unet(num_classes=10, channel_mult=[1], attention_resolutions=[1])
+    extra = {"context": networks.context(), "y": torch.tensor([2, 7])}
+    return module, (networks.latents(), torch.tensor([3.0, 7.0])), extra
 
 
 def _decoder() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -48,7 +40,7 @@ def _text() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     return networks.text_encoder(), (), {"input_ids": ids, "output_hidden_states": True}
 
 
-CASES = {"unet": _unet, "unet with y": _sdxl_unet, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
+CASES = {"unet": _unet, "unet with y": _unet_with_classes, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
