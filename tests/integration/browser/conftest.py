@@ -126,23 +126,30 @@ def errors() -> list[str]:
     return []
 
 
+@pytest.fixture(scope="package")
+def context(browser: Any) -> Any:
+    """Where pages are opened; what one has loaded of Gradio's scripts, the next one has in its cache."""
+    return browser.new_context()
+
+
 @pytest.fixture
-def open_page(browser: Any, errors: list[str]) -> Iterator[Any]:
-    """Opens pages, each in a context of its own, as if two people used them."""
-    contexts = []
+def open_page(context: Any, errors: list[str]) -> Iterator[Any]:
+    """Opens pages as tabs of one browser; ``options`` are those of Playwright's ``Page.emulate_media``."""
+    pages = []
 
     def open_one(url: str, **options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **options})
-        contexts.append(context)
         page = context.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": 1280, "height": 1000})
+        page.emulate_media(**options)
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)
         return page
 
     yield open_one
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert errors == []
 
 
