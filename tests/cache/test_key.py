@@ -155,7 +155,7 @@ def keys_of_a_process() -> str:
 def test_keys_are_the_same_under_every_hash_seed() -> None:
     """In a new process with a seed of its own, and in one forked from a server with another."""
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    assert HASH_SEED != environment["PYTHONHASHSEED"]
+    assert environment["PYTHONHASHSEED"] != HASH_SEED
     command = [sys.executable, "-c", "from tests.cache.test_key import keys_of_a_process; print(keys_of_a_process())"]
     first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=120).stdout
     assert len(first.splitlines()) > 3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore
 from ov_backend.cli import main as cli
 
@@ -45,6 +47,12 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
     assert (code, list(info["damaged"])) == (1, [entry.key])
     assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 1
     assert f"{entry.key} is damaged" in capsys.readouterr().out
+    (tmp_path / f"{entry.key}.ovgraph").unlink()
+    GraphStore(tmp_path, kind=replace(GRAPHS, format="ov_backend graph 1")).put("c3", {"x": b"3"})
+    code, info = run("verify")
+    assert (code, info["old"], info.get("damaged")) == (0, ["c3"], None), "an entry of another version is no damage"
+    assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 0
+    assert "c3 is an old entry of another version" in capsys.readouterr().out
     assert run("clear")[1]["removed"] == 2
     assert run("info")[1]["graphs"] == 0
     assert (tmp_path / "somebody's.txt").read_text() == "stays"

@@ -20,7 +20,7 @@ def _unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     return networks.unet(), (networks.latents(3), torch.tensor([900.0, 500.0, 20.0])), {"context": networks.context(3)}
 
 
-def _unet_with_classes() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+def _class_unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     module = networks.unet(num_classes=10, channel_mult=[1], attention_resolutions=[1])
     extra = {"context": networks.context(), "y": torch.tensor([2, 7])}
     return module, (networks.latents(), torch.tensor([3.0, 7.0])), extra
@@ -40,7 +40,7 @@ def _text() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     return networks.text_encoder(), (), {"input_ids": ids, "output_hidden_states": True}
 
 
-CASES = {"unet": _unet, "unet with y": _unet_with_classes, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
+CASES = {"unet": _unet, "unet with y": _class_unet, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
