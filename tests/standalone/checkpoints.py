@@ -18,10 +18,16 @@ _TWO_LEVELS = {
     "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
 }
-_VAE = {"block_out_channels": [32] * 4}
 
 
-def write_small_checkpoint(folder: Path, name: str = "small", levels: int = 1) -> Path:
-    """Write it into a folder and return its path; a UNet of one level compiles in half the time of one of two."""
+def write_small_checkpoint(folder: Path, name: str = "small", levels: int = 1, vae_levels: int = 4) -> Path:
+    """Write it into a folder and return its path.
+
+    Args:
+        levels: of the UNet, 1 or 2; one compiles in half the time of two.
+        vae_levels: each but one doubles the width of the picture: the checkpoint's own size is 256 of four levels.
+    """
     unet = _ONE_LEVEL if levels == 1 else _TWO_LEVELS
-    return write_random_checkpoint(folder / f"{name}.safetensors", unet=unet, vae=_VAE, text={"num_hidden_layers": 2})
+    blocks = {"down_block_types": ["DownEncoderBlock2D"] * vae_levels, "up_block_types": ["UpDecoderBlock2D"] * vae_levels}
+    vae = {"block_out_channels": [32] * vae_levels, **blocks}
+    return write_random_checkpoint(folder / f"{name}.safetensors", unet=unet, vae=vae, text={"num_hidden_layers": 2})

@@ -11,6 +11,7 @@ import torch
 import ov_backend
 from ov_backend import Settings
 from tests.helpers import networks
+from tests.helpers.diffusers_pipelines import SHALLOW
 
 TOLERANCE = 1e-3
 Strict = Callable[..., Settings]
@@ -85,11 +86,10 @@ def test_half_precision_weights_are_bound_as_they_are(strict: Strict) -> None:
     """
     from diffusers import UNet2DConditionModel
 
-    config = {"block_out_channels": (32, 64), "layers_per_block": 1, "cross_attention_dim": 32, "norm_num_groups": 8}
-    blocks = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
-    module = networks.seeded(UNet2DConditionModel(**config, **blocks, attention_head_dim=4))
+    config = {"layers_per_block": 1, "cross_attention_dim": 32, "norm_num_groups": 8, "attention_head_dim": 4, **SHALLOW}
+    module = networks.seeded(UNet2DConditionModel(**config))
     x, t, c = networks.latents(), torch.tensor(500), networks.context()
-    half = networks.seeded(UNet2DConditionModel(**config, **blocks, attention_head_dim=4)).half()
+    half = networks.seeded(UNet2DConditionModel(**config)).half()
     expected = module(x, t, c).sample
     with ov_backend.accelerate({"unet": half}, strict()) as accelerated:
         got = half(x.half(), t, c.half()).sample
