@@ -13,6 +13,7 @@ import torch
 from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore
 from ov_backend.cli import main as cli
+from tests.cli.conftest import Refusal
 
 pytest.importorskip("diffusers")
 
@@ -82,24 +83,12 @@ BAD = [
 
 
 @pytest.mark.parametrize("arguments,words", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_bad_input_is_one_sentence(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_sentence(arguments: list[str], words: str, assert_refused: Refusal) -> None:
     from ov_backend.devices import list_devices
 
     if "f16" in arguments and "f16" in list_devices()[0].precisions:
         pytest.skip("this device computes in f16")
-    monkeypatch.chdir(tmp_path)
-    try:
-        code = cli.main(["demo", *arguments])
-    except SystemExit as system_exit:  # from argparse
-        code = int(system_exit.code or 0)
-    printed = capsys.readouterr()
-    assert code == 2
-    assert words in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
-    assert not printed.out
-    assert not list(tmp_path.iterdir()), "a file is left behind"
+    assert_refused(["demo", *arguments], words)
 
 
 def test_a_pickle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from ov_backend.cli import main as cli
 from ov_backend.cli.precompile import Prepared, batches, sizes
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.errors import OVBackendError
+from tests.cli.conftest import Refusal
 from tests.standalone.checkpoints import write_small_checkpoint
 
 if not TOKENIZER.is_dir():
@@ -97,19 +98,8 @@ BAD = [
 
 
 @pytest.mark.parametrize("more,words", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_bad_input_is_one_sentence(
-    arguments: list[str], more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code = cli.main(["precompile", *arguments, *more])
-    except SystemExit as system_exit:  # from argparse
-        code = int(system_exit.code or 0)
-    printed = capsys.readouterr()
-    assert code == 2
-    assert words in printed.err
-    assert len(printed.err.strip().splitlines()) == 1
-    assert not printed.out
-    assert not list(tmp_path.iterdir()), "a file is left behind"
+def test_bad_input_is_one_sentence(arguments: list[str], more: list[str], words: str, assert_refused: Refusal) -> None:
+    assert_refused(["precompile", *arguments, *more], words)
 
 
 def test_a_checkpoint_that_is_not_there_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
