@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, pack, unpack
+from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, OtherVersion, pack, unpack
 
 try:
     import fcntl
@@ -134,14 +134,21 @@ class GraphStore:
         return [files for files in contents if files is not None]
 
     def verify(self) -> dict[str, str]:
-        """The entries that cannot be read, with the reason of each; reads every byte."""
-        damaged = {}
+        """The entries that are damaged, with the reason of each; reads every byte."""
+        return self.check()[0]
+
+    def check(self) -> tuple[dict[str, str], list[str]]:
+        """The entries that are damaged, with the reason of each, and those that another version wrote; reads every byte."""
+        damaged: dict[str, str] = {}
+        old: list[str] = []
         for entry in self.entries():
             try:
                 unpack(entry.path, self.kind, entry.key)
+            except OtherVersion:
+                old.append(entry.key)
             except DAMAGE as error:
                 damaged[entry.key] = _line(error)
-        return damaged
+        return damaged, old
 
     def clear(self) -> int:
         """Remove all entries, and temporary files that no process is writing any more; returns the number of entries."""

@@ -67,6 +67,8 @@ class Request:
             raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
         if self.size is not None:
             check_size(*self.size)
+        if self.sampler not in SAMPLERS:
+            raise SettingsError(f"--sampler is {self.sampler!r}; it must be one of {', '.join(SAMPLERS)}.")
         _check_writable(self.out)
 
 
@@ -239,8 +241,6 @@ def _sum(networks: dict[str, dict[str, Any]], stage: str) -> float:
 def _use_sampler(pipe: Any, name: str) -> None:
     import diffusers
 
-    if name not in SAMPLERS:
-        raise SettingsError(f"--sampler is {name!r}; it must be one of {', '.join(SAMPLERS)}.")
     pipe.scheduler = getattr(diffusers, SAMPLERS[name]).from_config(pipe.scheduler.config)
     pipe.set_progress_bar_config(disable=True)
 
