@@ -26,6 +26,7 @@ class Case:
         args: of the call.
         kwargs: of the call.
         reset: puts back what a call of the module changes, such as a counter.
+        repeats: how many calls follow each other without a reset; more than one where a call changes what the next one reads.
         context: entered around every call.
         roots: what else a mutation may change, by name.
         finish: puts back what building the case changed outside it.
@@ -37,6 +38,7 @@ class Case:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     reset: Callable[[], Any] = _nothing
+    repeats: int = 1
     context: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     roots: Mapping[str, Any] = field(default_factory=dict)
     finish: Callable[[], Any] = _nothing
@@ -44,13 +46,18 @@ class Case:
     tolerance: float = 1e-3
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Call the module's forward, or what stands for it, with the state and the random numbers of the first call."""
+        """Call the module's forward, or what stands for it, with the state and the random numbers of the first call.
+
+        Returns:
+            the result, or a list of the results of several calls.
+        """
         self.reset()
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002  (the state that a forward may draw from)
         with torch.no_grad(), self.context():
-            return function(*self.args, **self.kwargs)
+            results = [function(*self.args, **self.kwargs) for _ in range(self.repeats)]
+        return results if self.repeats > 1 else results[0]
 
 
 #: Builds a case; its names are the same in every process.

@@ -103,8 +103,11 @@ def sampled(case: Case, name: str, count: int, seed: str, folder: str, prepare: 
     """Mutate one case ``count`` times in this process."""
     trial, result = Trial(case, folder, prepare), Result(name)
     try:
-        result.outcomes.append(Outcome("nothing", "nothing", trial.wrong("unchanged")))
+        first = Outcome("nothing", "nothing", trial.wrong("unchanged"))
+        result.outcomes.append(first)
         for mutation in sample(case, lambda: trial.accelerated() and None, count, f"{seed} {name}"):
+            if first.stale:
+                break  # all else would be wrong for the same reason
             _in_process(trial, mutation, result)
     finally:
         case.finish()

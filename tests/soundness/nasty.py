@@ -230,7 +230,7 @@ def counters() -> Case:
         module.seen.clear()
         module.calls = 0
 
-    return Case(module, (X,), reset=reset)
+    return Case(module, (X,), reset=reset, repeats=3)
 
 
 @nasty
@@ -457,7 +457,71 @@ def random_state() -> Case:
             return self.linear(x) * random.choice([1.0, 2.0]) + self.noise.random() * self.amount + float(np.random.rand())
 
     module = Module()
-    return Case(module, (X,), reset=lambda: module.noise.seed(3))
+    return Case(module, (X,), reset=lambda: module.noise.seed(3), repeats=2)
+
+
+@nasty
+def random_numbers_of_ones_own() -> Case:
+    class Module(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.noise = random.Random(3)
+            self.generator = np.random.default_rng(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * self.noise.random() + float(self.generator.random())
+
+    module = Module()
+
+    def reset() -> None:
+        module.noise.seed(3)
+        module.generator = np.random.default_rng(3)
+
+    return Case(module, (X,), reset=reset, repeats=2)
+
+
+@nasty
+def key_value_lists() -> Case:
+    class Module(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.past: list[torch.Tensor] = []
+            self.queue = collections.deque([0.5, 1.5])
+            self.previous = torch.zeros(3, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.past.append(self.linear(x))
+            self.queue.rotate(1)
+            y = torch.stack(self.past).sum(0) * self.queue[0] + self.previous
+            self.previous = y
+            return y
+
+    module = Module()
+
+    def reset() -> None:
+        module.past.clear()
+        module.queue = collections.deque([0.5, 1.5])
+        module.previous = torch.zeros(3, 4)
+
+    return Case(module, (X,), reset=reset, repeats=3)
+
+
+@nasty
+def iterators() -> Case:
+    class Module(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factors = itertools.cycle([1.0, 2.0, 3.0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * next(self.factors)
+
+    module = Module()
+
+    def reset() -> None:
+        module.factors = itertools.cycle([1.0, 2.0, 3.0])
+
+    return Case(module, (X,), reset=reset, repeats=3)
 
 
 @nasty

@@ -86,6 +86,8 @@ def _clip() -> Case:
 
 
 def _sgm_folder() -> Path | None:
+    if "sgm" in sys.modules:
+        return Path(next(iter(sys.modules["sgm"].__path__)))
     spec = importlib.util.find_spec("sgm")
     if spec is not None and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0])
