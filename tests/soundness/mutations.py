@@ -11,6 +11,7 @@ import contextvars
 import enum
 import functools
 import random
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ class _Walk:
         case.call(executed.observed(self.codes, case.module.forward))
         self.names = executed.names_of(self.codes)
         self.functions = executed.functions_of(self.codes)
-        self.seen: dict[int, Any] = {}
+        self.seen: dict[int, Any] = {id(sys.modules): sys.modules}
         self.globals_seen: set[tuple[int, str]] = set()
         self.used_names: collections.Counter[str] = collections.Counter()
 
@@ -333,8 +334,7 @@ class _Walk:
 
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic, range, slice)
-_STANDARD = ("builtins", "typing", "collections", "functools", "random", "enum", "abc", "types", "logging", "inspect", "math",
-             "numpy", "contextlib", "dataclasses", "itertools", "operator", "warnings", "os", "re", "copy", "weakref", "_weakref")
+_STANDARD = ("numpy", *sys.stdlib_module_names)
 _OPEN = (types.SimpleNamespace,)
 
 

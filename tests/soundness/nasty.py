@@ -507,6 +507,21 @@ def key_value_lists() -> Case:
 
 
 @nasty
+def seeded_generators() -> Case:
+    class Module(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seed, self.generator = 5, torch.Generator().manual_seed(7)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            fixed = torch.randn(4, generator=torch.Generator().manual_seed(self.seed))
+            return self.linear(x) * fixed + torch.rand(4, generator=self.generator)
+
+    module = Module()
+    return Case(module, (X,), reset=lambda: module.generator.manual_seed(7), repeats=2)
+
+
+@nasty
 def iterators() -> Case:
     class Module(Base):
         def __init__(self) -> None:

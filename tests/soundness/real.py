@@ -255,7 +255,7 @@ def _t5() -> Case:
 
 
 def _webui() -> Any:
-    """The stand-in for the WebUI, its classes patched as the WebUI patches them; and what undoes that."""
+    """The LoRA extension of the stand-in for the WebUI, its classes patched as the WebUI patches them; and what undoes that."""
     folder = str(Path(__file__).parents[1] / "webui" / "host")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -274,9 +274,9 @@ def _webui() -> Any:
 
 
 def _webui_case(**options: Any) -> tuple[Any, Case]:
+    host, finish = _webui()
     from ov_backend.webui import compatibility, lora, patch_points
 
-    host, finish = _webui()
     vars(host.shared.opts).update(options)
     module = _ldm_unet()
     for name, layer in module.named_modules():
