@@ -79,6 +79,11 @@ def _unpaired(node: Node) -> bool:
     return any("quantize_per" not in str(n.target) or ("dequantize" in str(n.target)) is dequantizes for n in neighbours)
 
 
+def _integers_to_float(node: Node) -> bool:
+    """The arguments of a limit are integers, and its result is not."""
+    return not _floating_point(node) and bool(node.meta["val"].dtype.is_floating_point)
+
+
 def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
@@ -108,6 +113,10 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO computes it by a difference of squares, which overflows", "_cdist_forward"),
     **_for_any_arguments("OpenVINO does not know a tensor's strides", "as_strided"),
     **_for_any_arguments("OpenVINO's approximation is coarser", "erfinv"),
+    **dict.fromkeys(
+        aten_packets("clamp", "clamp_min", "clamp_max"), (_integers_to_float, "OpenVINO rounds the limits to whole numbers")
+    ),
+    **_for_any_arguments("OpenVINO's conversion of it fails", "gcd"),
     **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
     **_for_any_arguments(
         "a trace of it would run on made-up pivots, which ends the process", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.helpers.alone import alone
-from tests.soundness.harness import Result, sampled, table, through_disk
-from tests.soundness.modules import build, names as available
-from tests.soundness.nasty import NASTY
-from tests.soundness.real import REAL
+from tests.soundness.harness import Result, table
+from tests.soundness.processes import both, share
+from tests.soundness.modules import names as available
 
 
-def run_first(name: str, count: int, seed: str, folder: str) -> Result:
-    """The mutations of one module, in this process."""
-    return sampled(build(name), name, count, seed, folder)
-
-
-def run_second(name: str, names: list[str], folder: str) -> Result:
-    """The same mutations, each before the first call."""
-    return through_disk(build(name), name, names, folder)
-
-
-def share(name: str, total: int) -> int:
-    """How many of all mutations are of one module: three fifths go to the small ones, where each takes a moment."""
-    group = NASTY if name in NASTY else REAL
-    return math.ceil(total * (0.6 if group is NASTY else 0.4) / len(group))
-
-
-def both(name: str, count: int, seed: str) -> tuple[Result, Result]:
-    """One module in two processes, one after the other, that share a store."""
+def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
+    """Mutate one module in two processes, and say what was wrong."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        here = alone(run_first, name, count, seed, folder)
-        there = alone(run_second, name, [outcome.name for outcome in here.outcomes], folder)
+    try:
+        here, there = both(name, count, seed)
+    except Exception as error:  # a module that cannot be mutated must not end the run; it counts as lost
+        here, there = Result(name, lost=[f"{type(error).__name__}: {error}"]), Result(name)
     for result in (here, there):
         for outcome in result.stale:
             print(f"STALE {name}: {outcome.name} [{outcome.kind}]: {outcome.stale}", flush=True)
@@ -60,7 +41,7 @@ def main() -> int:
     print(f"seed {options.seed}", flush=True)
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda name: both(name, share(name, options.mutations), options.seed), names))
+        results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
     print(table(results))
     return int(any(here.stale or there.stale for here, there in results))
 

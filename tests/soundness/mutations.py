@@ -81,9 +81,9 @@ def sample(case: Case, use: Callable[[], None], count: int, seed: str) -> list[M
     return chosen[:count]
 
 
-def named(case: Case, use: Callable[[], None], names: set[str]) -> Iterator[Mutation]:
+def named(case: Case, use: Callable[[], None], names: set[str]) -> list[Mutation]:
     """The mutations of these names."""
-    return (mutation for mutation in mutations(case, use) if mutation.name in names)
+    return [mutation for mutation in mutations(case, use) if mutation.name in names]
 
 
 class _Walk:
@@ -338,7 +338,7 @@ _STANDARD = ("numpy", *sys.stdlib_module_names)
 _OPEN = (types.SimpleNamespace,)
 
 
-_NO_COPY = (torch.nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType)
+_NO_COPY = (torch.nn.Module, enum.Enum, type, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType)
 
 
 def vars_of(function: types.FunctionType) -> dict[str, Any]:

@@ -122,6 +122,8 @@ def changed_copy(value: Any) -> Any:
     """A shallow copy of an object with one number, string or switch changed; None where it has none."""
     try:
         other = copy.copy(value)
+        if other is value:
+            return None
         for name, item in sorted(vars(other).items()):
             if isinstance(item, (bool, int, float, str)):
                 vars(other)[name] = next(others(item))[1]
