@@ -79,6 +79,10 @@ def _unpaired(node: Node) -> bool:
     return any("quantize_per" not in str(n.target) or ("dequantize" in str(n.target)) is dequantizes for n in neighbours)
 
 
+def _rounded_quotient(node: Node) -> bool:
+    return argument(node, "rounding_mode") is not None
+
+
 def _integers_to_float(node: Node) -> bool:
     """The arguments of a limit are integers, and its result is not."""
     return not _floating_point(node) and bool(node.meta["val"].dtype.is_floating_point)
@@ -117,6 +121,9 @@ _WRONG: dict[Any, tuple[Test, str]] = {
         aten_packets("clamp", "clamp_min", "clamp_max"), (_integers_to_float, "OpenVINO rounds the limits to whole numbers")
     ),
     **_for_any_arguments("OpenVINO's conversion of it fails", "gcd"),
+    **_for_any_arguments("OpenVINO does not round the quotients of infinite and negative numbers as PyTorch does", "floor_divide"),
+    **dict.fromkeys(aten_packets("div"), (_rounded_quotient, "OpenVINO rounds quotients in 32 bits, and otherwise where they are infinite")),
+    **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),
     **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
     **_for_any_arguments(
         "a trace of it would run on made-up pivots, which ends the process", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"

@@ -6,11 +6,17 @@ import argparse
 import random
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import hypothesis
+import torch
+from hypothesis import HealthCheck, Phase
+
+from tests.soundness.graphs import Program, Verdict, judge, programs
 from tests.soundness.harness import Result, table
-from tests.soundness.processes import both, share
 from tests.soundness.modules import names as available
+from tests.soundness.processes import both, share
 
 
 def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
@@ -29,21 +35,49 @@ def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
     return here, there
 
 
+def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
+    """Draw and judge this many random graphs: how many were right, wrong, in PyTorch or refused, and the wrong ones."""
+    counts, wrong = Counter[str](), list[Verdict]()
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @hypothesis.given(programs())
+    def draw(program: Program) -> None:
+        if not program.outputs:
+            return
+        verdict = judge(program)
+        counts[verdict.status] += 1
+        if verdict.status == "wrong":
+            wrong.append(verdict)
+            print(f"WRONG {verdict.where}: {verdict.message}\n{verdict.program}\n", flush=True)
+        elif verdict.status == "failed":
+            print(f"failed {verdict.message.splitlines()[-1]}", flush=True)
+
+    draw()
+    return counts, wrong
+
+
 def main() -> int:
     """Run both proofs; 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.soundness", description="Mutations and random graphs, at length.")
     parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
-    parser.add_argument("--graphs", type=int, default=5000)
+    parser.add_argument("--graphs", type=int, default=5200)
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
-    parser.add_argument("--only", nargs="*", default=None, help="modules")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=None, help="modules whose names contain one of these")
+    parser.add_argument("--jobs", type=int, default=1, help="modules that are mutated at the same time")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     print(f"seed {options.seed}", flush=True)
+    counts, wrong = graphs(options.graphs, options.seed) if options.graphs else (Counter(), [])
+    print("random graphs:", ", ".join(f"{count} {status}" for status, count in counts.most_common()), flush=True)
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
+    names = names if options.mutations else []
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
     print(table(results))
-    return int(any(here.stale or there.stale for here, there in results))
+    return int(bool(wrong) or any(here.stale or there.stale or here.lost or there.lost for here, there in results))
 
 
 if __name__ == "__main__":

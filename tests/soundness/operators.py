@@ -12,8 +12,13 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 
-#: With NaN among its arguments OpenVINO answers as the hardware does; the documentation lists these.
-ORDERING = ("relu", "clamp", "max", "min", "sort", "topk", "sign", "==", "!=", "<", ">", "hard", "elu", "arg", "pool", "softmax", "where")
+#: Words in expressions that OpenVINO answers in its own way where an argument is NaN; the documentation lists them.
+OWN_NAN = (
+    *("relu", "clamp", "max", "min", "sort", "topk", "sign", "==", "!=", "<", ">", "hard", "elu", "arg", "pool", "where"),
+    *("logical", "bool", "any", "all", "count", "exp", "normalize", "softplus", "embedding"),
+)
+#: The same where an argument is not finite.
+OWN_INFINITE = ("softmax", "attention", "conv", "norm", "glu", "std", "var", "logsumexp", "@", "linear", "einsum", "interpolate")
 
 Draw = Callable[[Any], Any]
 Values = list[torch.Tensor]
@@ -38,6 +43,14 @@ class Operator(NamedTuple):
 
 
 OPERATORS: list[Operator] = []
+
+
+def is_defined(name: str, values: Values) -> bool:
+    """Whether OpenVINO claims to answer an operator as PyTorch does for these values."""
+    floats = [value for value in values if value.is_floating_point()]
+    if any(word in name for word in OWN_NAN) and any(bool(value.isnan().any()) for value in floats):
+        return False
+    return not any(word in name for word in OWN_INFINITE) or all(bool(value.isfinite().all()) for value in floats)
 
 
 def _any(values: Values) -> bool:
@@ -158,14 +171,16 @@ _add(lambda v: v[0].dim() == 2 and v[1].dtype in (torch.int32, torch.int64), f"F
 
 def _convert(draw: Draw, values: Values) -> str:
     (value,) = values
-    targets = [dtype for dtype in DTYPES if not value.is_floating_point() or dtype in (*FLOATS, torch.bool) or _fits_in(value, dtype)]
+    targets = [dtype for dtype in DTYPES if not value.is_floating_point() or dtype in FLOATS or _fits_in(value, dtype)]
     return f"{{0}}.to({draw(st.sampled_from(targets))})"
 
 
 def _fits_in(value: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether the conversion of a float to an integer is defined."""
-    limits = torch.iinfo(dtype)
     wide = value.double()
+    if dtype == torch.bool:
+        return not bool(wide.isnan().any())
+    limits = torch.iinfo(dtype)
     low, high = float(limits.min) - 1, min(float(limits.max), 2.0**62)
     return bool(wide.isfinite().all() and (wide > low).all() and (wide < high).all())
 

@@ -22,6 +22,11 @@ def run_second(name: str, names: list[str], folder: str) -> Result:
     return through_disk(build(name), name, names, folder)
 
 
+def run_second_of_all(wanted: dict[str, list[str]], folder: str) -> dict[str, Result]:
+    """The same for several modules, each with a store of its own in the folder."""
+    return {name: run_second(name, names, f"{folder}/{name}") for name, names in wanted.items()}
+
+
 def share(name: str, total: int) -> int:
     """How many of all mutations are of one module: three fifths go to the small ones, where each takes a moment."""
     group = NASTY if name in NASTY else REAL
