@@ -53,7 +53,7 @@ def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
             wrong.append(verdict)
             print(f"WRONG {verdict.where}: {verdict.message}\n{verdict.program}\n", flush=True)
         elif verdict.status == "failed":
-            print(f"failed {verdict.message.splitlines()[-1]}", flush=True)
+            print(f"failed {' '.join(verdict.message.split())[-200:]}", flush=True)
 
     draw()
     return counts, wrong

@@ -14,6 +14,8 @@ import torch
 
 #: Relative to the largest value of a tensor in half precision; two ways to compute it round differently.
 HALF = 0.02
+#: The same after the layers of a network.
+HALF_OF_A_NETWORK = 0.1
 
 
 class Answer(NamedTuple):

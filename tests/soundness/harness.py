@@ -11,7 +11,7 @@ from typing import Any
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine, Network
 from tests.helpers.frozen import freeze
-from tests.soundness.answers import HALF, Answer, answer, difference
+from tests.soundness.answers import HALF_OF_A_NETWORK, Answer, answer, difference
 from tests.soundness.case import Case
 from tests.soundness.mutations import Mutation, named, sample
 
@@ -95,7 +95,7 @@ class Trial:
 
     def wrong(self, when: str, loose: bool = False) -> str:
         """How the network's answer differs from eager's now, or ""; ``loose`` where both round to half precision."""
-        words = difference(self.accelerated(), self.eager(), HALF if loose else self.case.tolerance)
+        words = difference(self.accelerated(), self.eager(), HALF_OF_A_NETWORK if loose else self.case.tolerance)
         return f"{when}: {words}" if words else ""
 
 
@@ -126,12 +126,21 @@ def _in_process(trial: Trial, mutation: Mutation, result: Result) -> None:
         trial.wrong("unchanged")
 
 
-def _tried(trial: Trial, mutation: Mutation, result: Result) -> Outcome:
-    """Apply a mutation, compare twice, and undo it; the count of who answered is of these two calls."""
+def _tried(trial: Trial, mutation: Mutation, result: Result, anew: bool = False) -> Outcome:
+    """Apply a mutation, compare twice, and undo it; the count of who answered is of these two calls.
+
+    Args:
+        trial: the case.
+        mutation: what is changed.
+        result: notes a mutation whose undo does not restore eager's answer.
+        anew: make another network after the change.
+    """
     outcome = Outcome(mutation.name, mutation.kind)
+    undo = mutation.apply()
+    if anew:
+        trial.new_network()
     statistics = trial.network.statistics
     before = (statistics.calls, statistics.compiles + statistics.blob_hits, Counter(statistics.fallbacks))
-    undo = mutation.apply()
     try:
         eager = trial.eager()
         outcome.neutral = not difference(eager, trial.unchanged)
@@ -155,8 +164,7 @@ def through_disk(case: Case, name: str, names: Iterable[str], folder: str, prepa
     try:
         for mutation in named(case, lambda: None, wanted):
             wanted.discard(mutation.name)
-            trial.new_network()
-            result.outcomes.append(_tried(trial, mutation, result))
+            result.outcomes.append(_tried(trial, mutation, result, anew=True))
         trial.new_network()
         last = trial.wrong("through the disk, with every mutation undone")
         if last:
