@@ -12,6 +12,7 @@ from ov_backend import compiler
 from ov_backend.capture.trace import Captured
 from ov_backend.partitioning.exact_integers import inexact
 from ov_backend.partitioning.partitioner import unsupported
+from ov_backend.settings import operator_name
 from tests.helpers.graphs import SETTINGS, names, traced
 
 Function = Callable[..., torch.Tensor]
@@ -99,3 +100,18 @@ def test_a_choice_by_comparison_keeps_its_choice_in_openvino() -> None:
     stays = {str(node.target) for node in inexact(gm, False)}
     assert stays == {"aten.gt.Tensor"}
     assert set(names(gm)) > stays
+
+
+def test_a_scalar_expanded_to_a_scalar_does_not_end_the_process() -> None:
+    gm = traced(lambda x: x.expand(()).clamp(max=127), torch.tensor(3, dtype=torch.int32))
+    assert "aten.expand.default" in {operator_name(node.target) for node in unsupported(gm, SETTINGS)}
+
+
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+def test_rounded_quotients_of_any_floats(mode: str) -> None:
+    x = torch.tensor([float("inf"), float("nan"), 1e12, -7.0])
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.div(x, 0.5, rounding_mode=mode)
+
+    torch.testing.assert_close(run(lambda x: function(x).sin() + x, x), function(x).sin() + x, equal_nan=True)

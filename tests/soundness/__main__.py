@@ -14,24 +14,23 @@ import torch
 from hypothesis import HealthCheck, Phase
 
 from tests.soundness.graphs import Program, Verdict, judge, programs
-from tests.soundness.harness import Result, table
+from tests.soundness.harness import Result
 from tests.soundness.modules import names as available
 from tests.soundness.processes import both, share
 
 
 def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
     """Mutate one module in two processes, and say what was wrong."""
-    start = time.monotonic()
+    time.monotonic()
     try:
         here, there = both(name, count, seed)
     except Exception as error:  # a module that cannot be mutated must not end the run; it counts as lost
         here, there = Result(name, lost=[f"{type(error).__name__}: {error}"]), Result(name)
     for result in (here, there):
-        for outcome in result.stale:
-            print(f"STALE {name}: {outcome.name} [{outcome.kind}]: {outcome.stale}", flush=True)
-        for lost in result.lost:
-            print(f"lost {name}: {lost}", flush=True)
-    print(f"{name}: {len(here.outcomes)} mutations in {time.monotonic() - start:.0f} s", flush=True)
+        for _outcome in result.stale:
+            pass
+        for _lost in result.lost:
+            pass
     return here, there
 
 
@@ -51,9 +50,8 @@ def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
         counts[verdict.status] += 1
         if verdict.status == "wrong":
             wrong.append(verdict)
-            print(f"WRONG {verdict.where}: {verdict.message}\n{verdict.program}\n", flush=True)
         elif verdict.status == "failed":
-            print(f"failed {' '.join(verdict.message.split())[-200:]}", flush=True)
+            pass
 
     draw()
     return counts, wrong
@@ -69,14 +67,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="modules that are mutated at the same time")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"seed {options.seed}", flush=True)
-    counts, wrong = graphs(options.graphs, options.seed) if options.graphs else (Counter(), [])
-    print("random graphs:", ", ".join(f"{count} {status}" for status, count in counts.most_common()), flush=True)
+    _counts, wrong = graphs(options.graphs, options.seed) if options.graphs else (Counter(), [])
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
     names = names if options.mutations else []
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
-    print(table(results))
     return int(bool(wrong) or any(here.stale or there.stale or here.lost or there.lost for here, there in results))
 
 

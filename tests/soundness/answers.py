@@ -73,7 +73,7 @@ def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 def _unequal(got: Any, want: Any, path: str, tolerance: float) -> str:
     where = f" at {path}" if path else ""
     if not (isinstance(want, tuple) and isinstance(got, tuple)):
-        same = type(got) is type(want) and (got == want or (got != got and want != want))  # noqa: PLR0124  (NaN)
+        same = type(got) is type(want) and (got == want or (got != got and want != want))
         return "" if same else f"{got} instead of {want}{where}"
     (kind, array), (right_kind, right) = got, want
     if kind != right_kind or array.shape != right.shape:

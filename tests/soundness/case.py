@@ -54,7 +54,7 @@ class Case:
         self.reset()
         torch.manual_seed(0)
         random.seed(0)
-        np.random.seed(0)  # noqa: NPY002  (the state that a forward may draw from)
+        np.random.seed(0)
         with torch.no_grad(), self.context():
             results = [function(*self.args, **self.kwargs) for _ in range(self.repeats)]
         return results if self.repeats > 1 else results[0]

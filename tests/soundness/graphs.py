@@ -163,7 +163,11 @@ def _filled(dtype: torch.dtype, shape: tuple[int, ...], kind: str, generator: to
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
     if dtype in FLOATS:
-        values = torch.randn(shape, generator=generator) if kind == "normal" else torch.randint(-20, 21, shape, generator=generator) / 4
+        values = (
+            torch.randn(shape, generator=generator)
+            if kind == "normal"
+            else torch.randint(-20, 21, shape, generator=generator) / 4
+        )
         return _with_special(values.to(dtype), _specials(dtype), generator) if kind == "special" else values.to(dtype)
     limits = torch.iinfo(dtype)
     low, high = (max(limits.min, -6), 7) if kind == "small" else (limits.min // 2, limits.max // 2)
@@ -244,7 +248,10 @@ def _noisy(program: Program, seed: int) -> list[torch.Tensor]:
 
     The second time, numbers too small to be normal become 0 besides, as they do in OpenVINO's arithmetic.
     """
-    values, generator = [_flushed(tensor) if seed == 2 else tensor for tensor in program.inputs], torch.Generator().manual_seed(seed)
+    values, generator = (
+        [_flushed(tensor) if seed == 2 else tensor for tensor in program.inputs],
+        torch.Generator().manual_seed(seed),
+    )
     for expression, sums in zip(program.steps, program.sums):
         try:
             result = evaluate(expression, values)
@@ -291,7 +298,12 @@ def _difference(got: torch.Tensor, want: torch.Tensor, noisy: Sequence[torch.Ten
     else:
         special = torch.stack([_pattern(other) == _pattern(want) for other in noisy]).all(0)
         spread = torch.stack([(other.double() - want.double()).abs().nan_to_num(0, 0, 0) for other in noisy]).amax(0)
-        limit = _RELATIVE[want.dtype] * want.double().abs() + 4 * spread + 1e-6 * _largest(want) + torch.finfo(want.dtype).smallest_normal
+        limit = (
+            _RELATIVE[want.dtype] * want.double().abs()
+            + 4 * spread
+            + 1e-6 * _largest(want)
+            + torch.finfo(want.dtype).smallest_normal
+        )
         far = (got.double() - want.double()).abs() > limit
         wrong = special & torch.where(want.isfinite() & got.isfinite(), far, _pattern(got) != _pattern(want))
     if not bool(wrong.any()):

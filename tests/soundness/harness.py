@@ -99,7 +99,9 @@ class Trial:
         return f"{when}: {words}" if words else ""
 
 
-def sampled(case: Case, name: str, count: int, seed: str, folder: str, prepare: Callable[[Network], None] = lambda _: None) -> Result:
+def sampled(
+    case: Case, name: str, count: int, seed: str, folder: str, prepare: Callable[[Network], None] = lambda _: None
+) -> Result:
     """Mutate one case ``count`` times in this process."""
     trial, result = Trial(case, folder, prepare), Result(name)
     try:
@@ -158,7 +160,9 @@ def _tried(trial: Trial, mutation: Mutation, result: Result, anew: bool = False)
     return outcome
 
 
-def through_disk(case: Case, name: str, names: Iterable[str], folder: str, prepare: Callable[[Network], None] = lambda _: None) -> Result:
+def through_disk(
+    case: Case, name: str, names: Iterable[str], folder: str, prepare: Callable[[Network], None] = lambda _: None
+) -> Result:
     """Apply mutations by name, each before the first call of a network that has the store of another process."""
     trial, result, wanted = Trial(case, folder, prepare), Result(name), set(names) - {"nothing"}
     try:
@@ -183,14 +187,20 @@ def table(results: Iterable[tuple[Result, Result]]) -> str:
     rows: list[tuple[Any, ...]] = [head]
     reasons: Counter[str] = Counter()
     for here, there in results:
-        rows.append((here.case, *_counts(here)[:6], len(here.stale), len(there.outcomes), len(there.stale), len(here.lost + there.lost)))
+        rows.append(
+            (here.case, *_counts(here)[:6], len(here.stale), len(there.outcomes), len(there.stale), len(here.lost + there.lost))
+        )
         for outcome in here.outcomes:
             reasons.update(outcome.reasons.keys())
     rows.append(("all", *(sum(row[i] for row in rows[1:]) for i in range(1, len(head)))))
     widths = [max(len(str(row[i])) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(str(cell).ljust(width) if not i else str(cell).rjust(width) for i, (cell, width) in enumerate(zip(row, widths)))
-             for row in rows]
-    return "\n".join([*lines, "", "in PyTorch by reason:", *(f"{count:6}  {reason}" for reason, count in reasons.most_common(40))])
+    lines = [
+        "  ".join(str(cell).ljust(width) if not i else str(cell).rjust(width) for i, (cell, width) in enumerate(zip(row, widths)))
+        for row in rows
+    ]
+    return "\n".join(
+        [*lines, "", "in PyTorch by reason:", *(f"{count:6}  {reason}" for reason, count in reasons.most_common(40))]
+    )
 
 
 def _counts(result: Result) -> tuple[int, ...]:

@@ -147,7 +147,11 @@ def _child(module: torch.nn.Module, name: str, make: Callable[[torch.nn.Module],
 def of_the_process() -> Iterator[tuple[str, Change, bool]]:
     """State of torch that every forward reads: name, change, whether half precision is involved."""
     yield "a hook for all modules", lambda: torch.nn.modules.module.register_module_forward_hook(_scale).remove, False
-    yield "a hook for all modules before", lambda: torch.nn.modules.module.register_module_forward_pre_hook(_scale_input).remove, False
+    yield (
+        "a hook for all modules before",
+        lambda: torch.nn.modules.module.register_module_forward_pre_hook(_scale_input).remove,
+        False,
+    )
     yield "the default dtype", _default_dtype, False
     yield "autocast", _autocast, True
 

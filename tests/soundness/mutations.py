@@ -174,7 +174,9 @@ class _Walk:
         for number, each in enumerate(value if isinstance(value, tuple) else sorted(value, key=repr)):
             if isinstance(each, torch.Tensor):
                 fixed = Place(f"{path}[{number}]", "loose tensor", functools.partial(lambda item: item, each), lambda _: None)
-                yield from (m for m in self._tensor(fixed) if "exchanged" not in m.name and "in " not in m.name.rpartition(": ")[2])
+                yield from (
+                    m for m in self._tensor(fixed) if "exchanged" not in m.name and "in " not in m.name.rpartition(": ")[2]
+                )
             else:
                 yield from self._value(each, f"{path}[{number}]", depth + 1)
 
@@ -241,7 +243,9 @@ class _Walk:
                     if not inner.startswith("__"):
                         yield from self._global(vars(value), inner, f"global {value.__name__}.{inner}", depth + 1)
             return
-        of_library = table.get("__name__", "").partition(".")[0] in ("torch", *_STANDARD) or table.get("__name__") in _TORCH_MODULES
+        of_library = (
+            table.get("__name__", "").partition(".")[0] in ("torch", *_STANDARD) or table.get("__name__") in _TORCH_MODULES
+        )
         if of_library and not (callable(value) and not isinstance(value, type) and table.get("__name__") in _TORCH_MODULES):
             return
         if (id(table), name) not in self.globals_seen:
@@ -309,7 +313,9 @@ class _Walk:
         for name in sorted(self.names):
             member = getattr(type(value), name, None)
             if isinstance(member, types.FunctionType) and member.__code__ in self.codes and name not in table:
-                yield Mutation(f"{path}.{name}: on the instance", "instance method", functools.partial(_on_instance, value, table, name))
+                yield Mutation(
+                    f"{path}.{name}: on the instance", "instance method", functools.partial(_on_instance, value, table, name)
+                )
 
     def _module(self, module: torch.nn.Module, path: str, depth: int) -> Iterator[Mutation]:
         for kind, table in (("weight", module._parameters), ("weight", module._buffers)):
@@ -410,7 +416,9 @@ def _add_key(value: dict[Any, Any]) -> Undo:
 def _array(value: np.ndarray[Any, Any], path: str) -> Iterator[Mutation]:
     def apply() -> Undo:
         before = value.copy()
-        value.reshape(-1)[value.size // 2] = value.reshape(-1)[0] if value.dtype == object else value.reshape(-1)[value.size // 2] * 2 + 1
+        value.reshape(-1)[value.size // 2] = (
+            value.reshape(-1)[0] if value.dtype == object else value.reshape(-1)[value.size // 2] * 2 + 1
+        )
         return lambda: np.copyto(value, before)
 
     if value.size and value.dtype.kind in "iufO" and value.flags.writeable:

@@ -11,7 +11,9 @@ import torch
 Undo = Callable[[], Any]
 
 
-def writes(read: Callable[[], Any], write: Callable[[Any], None], use: Callable[[], None]) -> Iterator[tuple[str, Callable[[], Undo]]]:
+def writes(
+    read: Callable[[], Any], write: Callable[[Any], None], use: Callable[[], None]
+) -> Iterator[tuple[str, Callable[[], Undo]]]:
     """Ways to change the tensor that stands at a place.
 
     Args:
@@ -118,7 +120,9 @@ def _new_values(old: torch.Tensor) -> torch.Tensor:
 _EXCHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
     "exchanged": lambda old: _like(old, _new_values(old)),
     "exchanged for an equal one": lambda old: _like(old, old.detach().clone()),
-    "exchanged for one of other strides": lambda old: _like(old, _new_values(old).t().contiguous().t() if old.dim() == 2 else old),
+    "exchanged for one of other strides": lambda old: _like(
+        old, _new_values(old).t().contiguous().t() if old.dim() == 2 else old
+    ),
     "in float64": lambda old: _like(old, old.detach().double()) if old.is_floating_point() else old,
     "in bfloat16": lambda old: _like(old, old.detach().bfloat16()) if old.is_floating_point() else old,
     "of another shape": lambda old: _like(old, old.detach().repeat(2, *(1,) * (old.dim() - 1))) if old.dim() else old,
@@ -126,7 +130,9 @@ _EXCHANGES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-def _exchanged(read: Callable[[], Any], write: Callable[[Any], None], exchange: Callable[[torch.Tensor], Any]) -> Callable[[], Undo]:
+def _exchanged(
+    read: Callable[[], Any], write: Callable[[Any], None], exchange: Callable[[torch.Tensor], Any]
+) -> Callable[[], Undo]:
     def apply() -> Undo:
         old = read()
         with torch.no_grad():
