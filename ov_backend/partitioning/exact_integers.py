@@ -23,11 +23,12 @@ _FLOAT32_WHOLE = 1 << 24
 _MOVES = frozenset(
     aten_packets(
         *("view", "reshape", "_unsafe_view", "expand", "expand_copy", "view_copy", "flatten", "permute", "transpose", "t"),
-        *("squeeze", "unsqueeze", "diagonal", "unfold", "slice", "select", "narrow", "index", "index_select", "gather", "embedding"),
-        *("split", "split_with_sizes", "unbind", "cat", "stack", "repeat", "flip", "roll", "clone", "contiguous", "alias", "detach"),
+        *("squeeze", "unsqueeze", "diagonal", "unfold", "slice", "select", "narrow", "index", "index_select", "gather"),
+        *("embedding", "split", "split_with_sizes", "unbind", "cat", "stack", "repeat", "flip", "roll", "clone", "contiguous"),
+        *("alias", "detach"),
         *("lift_fresh_copy", "constant_pad_nd", "where", "masked_fill", "_to_copy", "to", "select_scatter", "slice_scatter"),
-        *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "zeros", "zeros_like", "new_zeros", "ones", "ones_like"),
-        *("new_ones", "tril", "triu", "one_hot", "copy", "index_put", "scatter"),
+        *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "zeros", "zeros_like", "new_zeros", "ones"),
+        *("ones_like", "new_ones", "tril", "triu", "one_hot", "copy", "index_put", "scatter"),
     )
 )
 #: Operators that are computed in 32 bits, and wrap around as PyTorch's do in int32.
@@ -93,7 +94,8 @@ def _leaves(node: Node, dtype: torch.dtype, bounds: int64_range.Bounds) -> bool:
         return False
     if dtype is torch.int32:
         return packet not in _IN_32_BITS and bounds[node] > limit
-    return bounds[node] > limit or (dtype is torch.uint8 and (packet in _MAKES_NEGATIVE or any(n < 0 for n in _numbers(node.args))))
+    negative = packet in _MAKES_NEGATIVE or any(number < 0 for number in _numbers(node.args))
+    return bounds[node] > limit or (dtype is torch.uint8 and negative)
 
 
 def _result(node: Node, bounds: int64_range.Bounds) -> float:

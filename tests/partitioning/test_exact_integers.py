@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
 
 def run(function: Function, x: torch.Tensor) -> Any:
     """The function's result after a compile, with what must stay in PyTorch in PyTorch."""
-    captured = Captured(traced(function, x), (), ("x",), {})
+    captured = Captured(traced(lambda x: (function(x),), x), (), ("x",), {})
     return compiler.Compiler(captured, SETTINGS).compile().program.compile({}, SETTINGS)([x])[0]
 
 

@@ -1,4 +1,4 @@
-"""Run the proofs at length: ``python -m tests.soundness [--mutations N] [--graphs N] [--seed S] [--only NAME ...] [--jobs N]``."""
+"""Run the proofs at length: ``python -m tests.soundness [--mutations N] [--graphs N] [--seed S] [--only NAME ...] ...``."""
 
 from __future__ import annotations
 

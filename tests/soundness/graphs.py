@@ -308,7 +308,8 @@ def _difference(got: torch.Tensor, want: torch.Tensor, noisy: Sequence[torch.Ten
         wrong = special & torch.where(want.isfinite() & got.isfinite(), far, _pattern(got) != _pattern(want))
     if not bool(wrong.any()):
         return ""
-    return f"{int(wrong.sum())} of {want.numel()} differ: {got[wrong].reshape(-1)[:3].tolist()} instead of {want[wrong].reshape(-1)[:3].tolist()}"
+    first, right = (value[wrong].reshape(-1)[:3].tolist() for value in (got, want))
+    return f"{int(wrong.sum())} of {want.numel()} differ: {first} instead of {right}"
 
 
 def _pattern(value: torch.Tensor) -> torch.Tensor:

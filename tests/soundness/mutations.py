@@ -14,45 +14,20 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from tests.soundness import executed, module_mutations, values, weights
+from tests.soundness import changes, executed, module_mutations, values, weights
 from tests.soundness.case import Case
-from tests.soundness.weights import Undo
+from tests.soundness.changes import Mutation, Place
 
 _MAX_OBJECTS = 20_000
 _MAX_DEPTH = 12
 #: Attributes of modules that are tables of torch's, or that no forward reads.
 TABLES = {name for name in vars(torch.nn.Module()) if name not in ("training",)}
 _TORCH_MODULES = ("torch", "torch.nn.functional")
-
-
-class Mutation(NamedTuple):
-    """One change of one thing.
-
-    Attributes:
-        name: what is changed and how; the same in every process.
-        kind: what kind of thing it is.
-        apply: changes it, and returns the undo.
-        loose: results in half precision are as right as eager's, but not equal.
-    """
-
-    name: str
-    kind: str
-    apply: Callable[[], Undo]
-    loose: bool = False
-
-
-class Place(NamedTuple):
-    """Where a value stands."""
-
-    path: str
-    kind: str
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
 
 
 def mutations(case: Case, use: Callable[[], None]) -> Iterator[Mutation]:
@@ -121,9 +96,9 @@ class _Walk:
             yield from self._tensor(place)
             return
         for how, other in values.others(value):
-            yield Mutation(f"{place.path}: {how}", place.kind, functools.partial(_exchange, place, other))
+            yield Mutation(f"{place.path}: {how}", place.kind, functools.partial(changes.exchange, place, other))
         if hasattr(value, "__dict__") and not isinstance(value, _NO_COPY):
-            yield Mutation(f"{place.path}: a changed copy", place.kind, functools.partial(_changed_copy, place))
+            yield Mutation(f"{place.path}: a changed copy", place.kind, functools.partial(changes.changed_copy, place))
         yield from self._value(value, place.path, depth + 1)
 
     def _tensor(self, place: Place) -> Iterator[Mutation]:
@@ -152,9 +127,9 @@ class _Walk:
         elif isinstance(value, (tuple, set, frozenset)):
             yield from self._members(value, path, depth)
         elif isinstance(value, np.ndarray):
-            yield from _array(value, path)
+            yield from changes.array(value, path)
         elif isinstance(value, contextvars.ContextVar):
-            yield Mutation(f"{path}: set", "context variable", functools.partial(_context_variable, value))
+            yield Mutation(f"{path}: set", "context variable", functools.partial(changes.context_variable, value))
         elif isinstance(value, types.FunctionType):
             yield from self._function(value, path, depth)
         elif isinstance(value, types.MethodType):
@@ -184,18 +159,18 @@ class _Walk:
         for number in range(min(len(value), 16)):
             get, put = functools.partial(value.__getitem__, number), functools.partial(value.__setitem__, number)
             yield from self._place(Place(f"{path}[{number}]", "list", get, put), depth)
-        for how, change in _LIST_CHANGES.items():
+        for how, change in changes.LIST_CHANGES.items():
             if value or how == "one more":
-                yield Mutation(f"{path}: {how}", "list", functools.partial(_list_change, value, change))
+                yield Mutation(f"{path}: {how}", "list", functools.partial(changes.list_change, value, change))
 
     def _dict(self, value: dict[Any, Any], path: str, depth: int, kind: str = "dict") -> Iterator[Mutation]:
         for number, key in enumerate(list(value)[:64]):
             label = key if isinstance(key, (str, int)) and kind != "hook" else number
             get, put = functools.partial(dict.__getitem__, value, key), functools.partial(dict.__setitem__, value, key)
             yield from self._place(Place(f"{path}[{label!r}]", kind, get, put), depth)
-            yield Mutation(f"{path}[{label!r}]: removed", kind, functools.partial(_remove_key, value, key))
+            yield Mutation(f"{path}[{label!r}]: removed", kind, functools.partial(changes.remove_key, value, key))
         if kind == "dict":
-            yield Mutation(f"{path}: one key more", kind, functools.partial(_add_key, value))
+            yield Mutation(f"{path}: one key more", kind, functools.partial(changes.add_key, value))
 
     def _function(self, function: types.FunctionType, path: str, depth: int) -> Iterator[Mutation]:
         if executed.is_library(function.__code__.co_filename):
@@ -204,7 +179,7 @@ class _Walk:
         yield from self._defaults(function, path, depth)
         yield from self._cells(function, path, depth)
         if function.__code__ in self.codes:
-            yield Mutation(f"{path}: other code", "code", functools.partial(_other_code, function))
+            yield Mutation(f"{path}: other code", "code", functools.partial(changes.other_code, function))
 
     def _defaults(self, function: types.FunctionType, path: str, depth: int) -> Iterator[Mutation]:
         for number in range(len(function.__defaults__ or ())):
@@ -212,7 +187,7 @@ class _Walk:
                 f"{path}'s default {number}",
                 "default argument",
                 functools.partial(lambda i: function.__defaults__[i], number),  # type: ignore[index]
-                functools.partial(_set_default, function, number),
+                functools.partial(changes.set_default, function, number),
             )
             yield from self._place(place, depth)
         for name in sorted(function.__kwdefaults__ or {}):
@@ -274,21 +249,24 @@ class _Walk:
 
     def _class_member(self, base: type, name: str, depth: int) -> Iterator[Mutation]:
         member, path = vars(base)[name], f"class {base.__module__}.{base.__qualname__}.{name}"
-        place = Place(path, "class", functools.partial(_class_value, base, name), functools.partial(setattr, base, name))
+        place = Place(path, "class", functools.partial(changes.class_value, base, name), functools.partial(setattr, base, name))
         if issubclass(base, enum.Enum) and not isinstance(member, types.FunctionType):
             return
         if isinstance(member, (staticmethod, classmethod)):
             for how, other in values.others(member.__func__):
-                yield Mutation(f"{path}: {how}", "class", functools.partial(_exchange, place, type(member)(other)))
+                yield Mutation(f"{path}: {how}", "class", functools.partial(changes.exchange, place, type(member)(other)))
             yield from self._value(member.__func__, path, depth + 1)
         elif isinstance(member, property):
-            yield Mutation(f"{path}: wrapped", "class", functools.partial(_exchange, place, property(values.scaled(member.fget))))
+            other = property(values.scaled(member.fget))
+            yield Mutation(f"{path}: wrapped", "class", functools.partial(changes.exchange, place, other))
             yield from self._value(member.fget, path, depth + 1)
         elif isinstance(member, functools.cached_property):
             other = functools.cached_property(values.scaled(member.func))
             other.__set_name__(base, name)
-            yield Mutation(f"{path}: wrapped", "class", functools.partial(_exchange, place, other))
-        elif not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)) and not _is_descriptor(member):
+            yield Mutation(f"{path}: wrapped", "class", functools.partial(changes.exchange, place, other))
+        elif not isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)) and not changes.is_descriptor(
+            member
+        ):
             yield from self._place(place, depth)
 
     def _object(self, value: Any, path: str, depth: int) -> Iterator[Mutation]:
@@ -303,7 +281,7 @@ class _Walk:
                 yield from self._place(Place(f"{path}.{name}", "object", get, put), depth)
             yield from self._methods(value, table, path)
         for base in cls.__mro__:
-            for name in _slots(base):
+            for name in changes.slots(base):
                 if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
                     get, put = functools.partial(getattr, value, name), functools.partial(object.__setattr__, value, name)
                     yield from self._place(Place(f"{path}.{name}", "object", get, put), depth)
@@ -314,7 +292,9 @@ class _Walk:
             member = getattr(type(value), name, None)
             if isinstance(member, types.FunctionType) and member.__code__ in self.codes and name not in table:
                 yield Mutation(
-                    f"{path}.{name}: on the instance", "instance method", functools.partial(_on_instance, value, table, name)
+                    f"{path}.{name}: on the instance",
+                    "instance method",
+                    functools.partial(changes.on_instance, value, table, name),
                 )
 
     def _module(self, module: torch.nn.Module, path: str, depth: int) -> Iterator[Mutation]:
@@ -350,108 +330,3 @@ _NO_COPY = (torch.nn.Module, enum.Enum, type, types.FunctionType, types.MethodTy
 def vars_of(function: types.FunctionType) -> dict[str, Any]:
     """A function's globals."""
     return function.__globals__
-
-
-def _slots(base: type) -> tuple[str, ...]:
-    given = vars(base).get("__slots__", ())
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _class_value(base: type, name: str) -> Any:
-    return vars(base)[name]
-
-
-def _is_descriptor(member: Any) -> bool:
-    return hasattr(type(member), "__set__") or (hasattr(type(member), "__get__") and not isinstance(member, types.FunctionType))
-
-
-def _exchange(place: Place, other: Any) -> Undo:
-    old = place.read()
-    place.write(other)
-    return lambda: place.write(old)
-
-
-def _changed_copy(place: Place) -> Undo:
-    old = place.read()
-    other = values.changed_copy(old)
-    place.write(old if other is None else other)
-    return lambda: place.write(old)
-
-
-_LIST_CHANGES: dict[str, Callable[[Any], None]] = {
-    "one more": lambda value: value.append(value[0] if value else values.SENTINEL),
-    "without the last": lambda value: value.pop(),
-    "reversed": lambda value: value.reverse(),
-}
-
-
-def _list_change(value: Any, change: Callable[[Any], None]) -> Undo:
-    before = list(value)
-    change(value)
-
-    def undo() -> None:
-        value.clear()
-        value.extend(before)
-
-    return undo
-
-
-def _remove_key(value: dict[Any, Any], key: Any) -> Undo:
-    before = list(dict.items(value))
-    dict.pop(value, key)
-
-    def undo() -> None:
-        dict.clear(value)
-        for name, item in before:
-            dict.__setitem__(value, name, item)
-
-    return undo
-
-
-def _add_key(value: dict[Any, Any]) -> Undo:
-    dict.__setitem__(value, "an added key", 1.5)
-    return lambda: dict.pop(value, "an added key", None)
-
-
-def _array(value: np.ndarray[Any, Any], path: str) -> Iterator[Mutation]:
-    def apply() -> Undo:
-        before = value.copy()
-        value.reshape(-1)[value.size // 2] = (
-            value.reshape(-1)[0] if value.dtype == object else value.reshape(-1)[value.size // 2] * 2 + 1
-        )
-        return lambda: np.copyto(value, before)
-
-    if value.size and value.dtype.kind in "iufO" and value.flags.writeable:
-        yield Mutation(f"{path}: one element", "array", apply)
-
-
-def _context_variable(variable: contextvars.ContextVar[Any]) -> Undo:
-    token = variable.set(next(values.others(variable.get()))[1])
-    return lambda: variable.reset(token)
-
-
-def _set_default(function: types.FunctionType, number: int, value: Any) -> None:
-    defaults = list(function.__defaults__ or ())
-    defaults[number] = value
-    function.__defaults__ = tuple(defaults)
-
-
-def _other_code(function: types.FunctionType) -> Undo:
-    """The function's code with its first float, int or string constant changed, as an editor or a reload changes it."""
-    old = function.__code__
-    constants = list(old.co_consts)
-    for number, constant in enumerate(constants):
-        if number and isinstance(constant, (int, float, str)) and not isinstance(constant, bool):
-            constants[number] = next(values.others(constant))[1]
-            break
-    function.__code__ = old.replace(co_consts=tuple(constants))
-
-    def undo() -> None:
-        function.__code__ = old
-
-    return undo
-
-
-def _on_instance(value: Any, table: dict[str, Any], name: str) -> Undo:
-    table[name] = values.scaled(getattr(value, name))
-    return lambda: table.pop(name, None)

@@ -187,9 +187,11 @@ for _name in ("sum", "prod", "any", "all", "amax", "amin", "mean", "logsumexp", 
     _drawn(_name, 1, _both(_fits, _has_dims(1)), _with_dim(f"{{0}}.{_name}(DIM)"), sums=True)
 _add(_any, "{0}.sum()", "{0}.any()", "{0}.all()", sums=True)
 _add(_numbers, "{0}.max()", "{0}.min()", "{0}.argmax()", "{0}.sum(dtype=torch.float32)", sums=True)
-for _template in ("{0}.max(DIM).values", "{0}.min(DIM).indices", "{0}.argmax(DIM)", "{0}.argmin(DIM, keepdim=True)", "{0}.cumsum(DIM)",
+for _template in ("{0}.max(DIM).values", "{0}.min(DIM).indices", "{0}.argmax(DIM)", "{0}.argmin(DIM, keepdim=True)",
+                  "{0}.cumsum(DIM)",
                   "torch.sort({0}, dim=DIM, stable=True).values", "torch.sort({0}, dim=DIM, stable=True).indices",
-                  "{0}.topk(1, DIM).values", "torch.cummax({0}, DIM).values", "{0}.sort(DIM, descending=True).values"):  # fmt: skip
+                  "{0}.topk(1, DIM).values", "torch.cummax({0}, DIM).values",
+                  "{0}.sort(DIM, descending=True).values"):  # fmt: skip
     _drawn(_template, 1, _both(_numbers, _has_dims(1)), _with_dim(_template), sums=True)
 for _template in ("torch.softmax({0}, DIM)", "torch.log_softmax({0}, DIM)", "{0}.var(DIM)", "{0}.std(DIM, correction=0)",
                   "{0}.norm(dim=DIM)", "F.normalize({0}, dim=DIM)", "F.glu(torch.cat([{0}, {0}], DIM), DIM)"):  # fmt: skip
@@ -259,7 +261,7 @@ _add(
     "F.scaled_dot_product_attention({0}, {0}, {0}, attn_mask={0}.mT.isfinite().new_ones({0}.shape[-2], {0}.shape[-2]).tril(-1))",
     "F.scaled_dot_product_attention({0}, {0}, {0}, is_causal=True)",
     "F.scaled_dot_product_attention({0}, {0}, {0}, attn_mask=({0} @ {0}.mT) > 0)",
-    "torch.softmax(({0} @ {0}.mT).masked_fill(torch.ones({0}.shape[-2], {0}.shape[-2], dtype=torch.bool).triu(1), float('-inf')), -1) @ {0}",
+    "torch.softmax(({0} @ {0}.mT).masked_fill(({0} @ {0}.mT).isfinite().triu(1), float('-inf')), -1) @ {0}",
     sums=True,
 )
 

@@ -7,9 +7,7 @@ import tempfile
 
 from tests.helpers.alone import alone
 from tests.soundness.harness import Result, sampled, through_disk
-from tests.soundness.modules import build
-from tests.soundness.nasty import NASTY
-from tests.soundness.real import REAL
+from tests.soundness.modules import NASTY, REAL, build
 
 
 def run_first(name: str, count: int, seed: str, folder: str) -> Result:

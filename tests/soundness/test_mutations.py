@@ -14,10 +14,8 @@ from ov_backend.engine.engine import Network
 from tests.helpers.alone import alone
 from tests.soundness import options
 from tests.soundness.harness import Result, sampled, through_disk
-from tests.soundness.modules import build, names
-from tests.soundness.nasty import NASTY
+from tests.soundness.modules import NASTY, REAL, build, names
 from tests.soundness.processes import run_second, run_second_of_all
-from tests.soundness.real import REAL
 
 #: Of the networks that people use, each mutation of which takes seconds, the suite draws this many.
 _REAL = 2
