@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from ov_backend.partitioning.packets import aten_packets, packet_of
@@ -31,7 +32,7 @@ def reason(node: Node) -> str:
     """
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
     if entry is None:
-        return ""
+        return _BEYOND if _beyond_float16(node) else ""
     is_wrong, why = entry
     return why if is_wrong(node) else ""
 
@@ -79,6 +80,19 @@ def _unpaired(node: Node) -> bool:
     return any("quantize_per" not in str(n.target) or ("dequantize" in str(n.target)) is dequantizes for n in neighbours)
 
 
+def _beyond_float16(node: Node) -> bool:
+    """A number among the arguments is no float16, in an operator on float16; PyTorch computes it in float32."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float16:
+        return False
+    numbers = [abs(argument) for argument in node.args if isinstance(argument, (int, float))]
+    return any(torch.finfo(torch.float16).max < number < float("inf") for number in numbers)
+
+
+def _boolean(node: Node) -> bool:
+    return bool(node.meta["val"].dtype is torch.bool)
+
+
 def _rounded_quotient(node: Node) -> bool:
     return argument(node, "rounding_mode") is not None
 
@@ -92,6 +106,7 @@ def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
 
+_BEYOND = "computes with a number that float16 does not hold"
 _QUANTIZER = (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly")
 _SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
 
@@ -123,6 +138,10 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO's conversion of it fails", "gcd"),
     **_for_any_arguments("OpenVINO rounds quotients of infinite or negative numbers otherwise", "floor_divide"),
     **dict.fromkeys(aten_packets("div"), (_rounded_quotient, "OpenVINO rounds quotients in 32 bits")),
+    **dict.fromkeys(
+        aten_packets("remainder", "fmod"), (_floating_point, "OpenVINO subtracts a multiple that is rounded where it is large")
+    ),
+    **dict.fromkeys(aten_packets("masked_fill"), (_boolean, "OpenVINO's conversion of it fails for bool")),
     **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),
     **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
     **_for_any_arguments(

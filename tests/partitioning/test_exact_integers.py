@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "int32 as int8": (lambda x: x.to(torch.int8), NEAR),
     "negative numbers as uint8": (lambda x: x.to(torch.uint8), LONG),
     "limits that are no whole numbers": (lambda x: x.clamp(max=0.5), LONG),
+    "a filled mask": (lambda x: (x > 3).masked_fill(x < 0, 1), LONG),
     "the greatest common divisor": (lambda x: torch.gcd(x, x.flip(0)) + 1, NEAR),
 }
 
@@ -115,3 +116,14 @@ def test_rounded_quotients_of_any_floats(mode: str) -> None:
         return torch.div(x, 0.5, rounding_mode=mode)
 
     torch.testing.assert_close(run(lambda x: function(x).sin() + x, x), function(x).sin() + x, equal_nan=True)
+
+
+@pytest.mark.parametrize("number", [127.0, -3.5])
+def test_remainders_of_large_floats(number: float) -> None:
+    x = torch.tensor([1.7e18, 5.0, -7.25, 3e9])
+    torch.testing.assert_close(run(lambda x: (x % number).sin() + x, x), (x % number).sin() + x)
+
+
+def test_numbers_that_float16_does_not_hold() -> None:
+    x = torch.tensor([2.0**-10, 0.0, 1e-6], dtype=torch.float16)
+    torch.testing.assert_close(run(lambda x: x * 16777217 + x, x), x * 16777217 + x)
