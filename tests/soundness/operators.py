@@ -18,7 +18,21 @@ OWN_NAN = (
     *("logical", "bool", "any", "all", "count", "exp", "normalize", "softplus", "embedding"),
 )
 #: The same where an argument is not finite.
-OWN_INFINITE = ("softmax", "attention", "conv", "norm", "glu", "std", "var", "logsumexp", "@", "linear", "einsum", "interpolate")
+OWN_INFINITE = (
+    "softmax",
+    "gelu",
+    "attention",
+    "conv",
+    "norm",
+    "glu",
+    "std",
+    "var",
+    "logsumexp",
+    "@",
+    "linear",
+    "einsum",
+    "interpolate",
+)
 
 Draw = Callable[[Any], Any]
 Values = list[torch.Tensor]
