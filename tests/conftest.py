@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.helpers.frozen import freeze
+
 if TYPE_CHECKING:
     from ov_backend import Settings
     from tests.helpers.torch_compile import Compile
@@ -60,26 +62,8 @@ def _clean_process() -> Iterator[None]:
 
 
 def _freeze_imported_modules() -> None:
-    """Exclude what was imported since the last test from garbage collection.
-
-    Every compile collects garbage; with the objects of torch, diffusers and Gradio that takes 0.3 s, without them 0.02 s.
-    """
+    """Exclude what was imported since the last test from garbage collection."""
     if len(sys.modules) > _frozen_modules[0]:
         _frozen_modules[0] = len(sys.modules)
         gc.collect()
-        gc.freeze()
-
-
-_get_referrers = gc.get_referrers
-
-
-def _get_referrers_also_frozen(*objects: Any) -> list[Any]:
-    """As ``gc.get_referrers``, which does not see frozen objects."""
-    gc.unfreeze()
-    try:
-        return _get_referrers(*objects)
-    finally:
-        gc.freeze()
-
-
-gc.get_referrers = _get_referrers_also_frozen
+        freeze()
