@@ -50,8 +50,6 @@ class Captured:
         output: description of what the call returns, over the graph's flat outputs.
         unlifted: why the graph holds constants that are no literals and no weights (it is then not stored), or "".
         retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
-        executed: code objects of the Python functions that ran, each with its Python module.
-        containers: what dicts, lists, sets and arrays held before the trace.
     """
 
     gm: GraphModule
@@ -60,8 +58,6 @@ class Captured:
     output: Spec
     unlifted: str = ""
     retrace: Callable[[Mapping[Any, Any]], GraphModule] | None = None
-    executed: Mapping[CodeType, str] = field(default_factory=dict)
-    containers: ContainerState | None = None
 
 
 #: Operators whose operands must be of one dtype.
@@ -103,15 +99,19 @@ class _Slots(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Reach:
-    """What a forward can read and change beside its arguments; where Dynamo guards that, there is none of it.
+    """What a forward can read and change beside its arguments, and what a trace has done there.
 
     Attributes:
         tables: dicts, lists, sets and arrays, see :meth:`ov_backend.guards.code.CodeGuard.containers`.
         harmless: names of attributes that a forward may set without anybody reading them.
+        executed: code objects of the Python functions that ran, each with its Python module.
+        before: the state of the containers before the trace, once it has begun.
     """
 
     tables: Sequence[Any] = ()
     harmless: frozenset[str] = frozenset()
+    executed: dict[CodeType, str] = field(default_factory=dict)
+    before: list[ContainerState] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -120,8 +120,7 @@ def in_place_of(
     weights: Sequence[torch.Tensor],
     slots: Sequence[torch.Tensor],
     reach: Reach | None = None,
-    executed: dict[CodeType, str] | None = None,
-) -> Iterator[ContainerState]:
+) -> Iterator[None]:
     """While active, in this thread, slots stand for weights; what a forward notes on its modules is undone.
 
     Args:
@@ -129,7 +128,6 @@ def in_place_of(
         weights: the live weights.
         slots: a fake tensor for each.
         reach: what is looked after; None where Dynamo has done so.
-        executed: the code objects that ran are added to it.
 
     Raises:
         CaptureError: the forward has side effects, or reads a tensor that could not be found again.
@@ -138,12 +136,13 @@ def in_place_of(
     mode = _Slots(list(zip(weights, slots)), observer)
     try:
         with observer, mode:
-            yield state
+            yield
     finally:
         changed = observer.undo()
         removed = state.remove_fakes()
-    if executed is not None:
-        executed.update(observer.executed)
+        if reach is not None:
+            reach.executed.update(observer.executed)
+            reach.before.append(state)
     if reach is not None:
         _check_side_effects(observer.effects, changed, removed, mode.strays, NOTED | reach.harmless)
 
@@ -166,7 +165,6 @@ def _check_side_effects(
     if strays:
         shape = list(strays[0].shape)
         raise CaptureError(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
-
 
 
 
@@ -204,14 +202,11 @@ def capture(
         CaptureError: the module cannot be traced, writes to its inputs or weights, or has other side effects.
     """
     specs: list[Spec] = []
-    executed: dict[CodeType, str] = {}
-    states: list[ContainerState] = []
 
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
-        with in_place_of(module, live, slots, reach, executed) as state:
+        with in_place_of(module, live, slots, reach):
             result = forward(*args, **kwargs)
-        states.append(state)
         leaves, spec = flatten(result)
         specs.append(spec)
         return [tensor for _, tensor in leaves]
@@ -220,7 +215,7 @@ def capture(
     gm = trace(run, live, list(tensors))
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
     _check_operators(gm)
-    return replace(captured, unlifted=unlifted_constants(gm), executed=executed, containers=states[0])
+    return replace(captured, unlifted=unlifted_constants(gm))
 
 
 def trace(

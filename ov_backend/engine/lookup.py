@@ -177,6 +177,10 @@ class Lookup:
         Raises:
             Superseded: the trace may have read something that was not watched; the next attempt watches it.
         """
+        assert after.traced is not None
+        if after is before:
+            self._resources.codes.use(request.family, after.traced)
+            return request
         guard = self._guards.of(after)
         guard.check()
         weights, code = guard.weights.tensors, guard.code
@@ -185,6 +189,7 @@ class Lookup:
             assert code.traced is not None
             self._resources.codes.use(request.family, code.traced)  # the next attempt begins with it
             raise Superseded
+        self._resources.codes.use(request.family, after.traced)
         renewed = self._compile_request(request.call, guard, self._keys(guard, request.call), request.family)
         return replace(renewed, epoch=request.epoch, abandoned=request.abandoned, autocast=request.autocast)
 

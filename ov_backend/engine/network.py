@@ -193,24 +193,21 @@ class Network:
         call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
         reach = Reach(code.containers, self.hooks.ignore) if self.hooks.keyed_by_code else None
-        with self._capturing, self.hooks.tracing():
-            captured = self.hooks.capture(
-                self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
-            )
-        if isinstance(code, CodeGuard):
-            after = code.after_trace(captured.executed)
-            assert after.traced is not None
-            state = captured.containers
-            if state is not None and state.changed(after.containers):
-                if request.abandoned.is_set() or not state.restore(after.containers):
-                    raise Superseded
-                raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
-            if after.refused:
-                raise CaptureError(after.refused)
+        try:
+            with self._capturing, self.hooks.tracing():
+                captured = self.hooks.capture(
+                    self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
+                )
+        except CaptureError:
+            if reach is not None and isinstance(code, CodeGuard):
+                with contextlib.suppress(CaptureError, Superseded):
+                    _restore_containers(code.after_trace(reach.executed), reach, request)
+            raise
+        if reach is not None and isinstance(code, CodeGuard):
+            after = code.after_trace(reach.executed)
+            _restore_containers(after, reach, request)
             with self._lookup.lock:
-                if after is not code:
-                    request = self._lookup.under(request, code, after)
-                self.resources.codes.use(request.family, after.traced)
+                request = self._lookup.under(request, code, after)
         return captured, request
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -224,6 +221,21 @@ class Network:
             return entry.program.blank(call.tensors)
         with self.statistics.time("infer"):
             return entry.program(call.tensors)
+
+def _restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
+    """Put back what a trace has changed.
+
+    Raises:
+        CaptureError: there was something, or the guard says that no trace would be right.
+        Superseded: it may have been another thread's doing.
+    """
+    if reach.before and reach.before[0].changed(guard.containers):
+        if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
+            raise Superseded
+        raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
+    if guard.refused:
+        raise CaptureError(guard.refused)
+
 
 def _foreign_mode() -> str:
     """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none."""

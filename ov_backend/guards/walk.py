@@ -214,6 +214,7 @@ class Walk(NameWalk):
             return
         if not self._was_executed(function):
             self._add("not executed", code_digest(function.__code__))
+            self.watch.attribute(function, "__code__")
             return
         if not self._first(function):
             return

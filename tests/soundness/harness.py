@@ -55,6 +55,10 @@ class Result:
         return [outcome for outcome in self.outcomes if outcome.stale]
 
 
+#: Loggers that say what cannot be traced, which is no news here.
+SILENCED = ("ov_backend", "torch._subclasses.fake_tensor")
+
+
 class Trial:
     """A case with its accelerated network.
 
@@ -65,7 +69,7 @@ class Trial:
     """
 
     def __init__(self, case: Case, folder: str, prepare: Callable[[Network], None] = lambda network: None) -> None:
-        for name in ("ov_backend", "torch._subclasses.fake_tensor"):  # what cannot be traced is no news here
+        for name in SILENCED:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         freeze()
         self.case, self._prepare = case, prepare

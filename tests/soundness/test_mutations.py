@@ -11,6 +11,7 @@ import pytest
 
 from ov_backend import compiler
 from ov_backend.engine.engine import Network
+from ov_backend.engine.request import CompiledEntry, CompileRequest
 from tests.helpers.alone import alone
 from tests.soundness import options
 from tests.soundness.harness import Result, sampled, through_disk
@@ -58,14 +59,17 @@ def test_a_changed_network_answers_as_pytorch_does(tmp_path: Path, number: int) 
 
 def _never_looks_again(network: Network) -> None:
     """Break a guard: it finds everything untouched for ever."""
-    original, first = network._keys, dict[Any, Any]()
+    original, first = network._lookup.find, dict[Any, CompiledEntry]()
 
-    def keys(call: Any) -> Any:
-        if call.signature not in first:
-            first[call.signature] = original(call)
-        return first[call.signature]
+    def find(call: Any) -> CompiledEntry | CompileRequest:
+        if call.signature in first:
+            return first[call.signature]
+        result = original(call)
+        if isinstance(result, CompiledEntry):
+            first[call.signature] = result
+        return result
 
-    network._keys = keys  # type: ignore[method-assign]
+    network._lookup.find = find  # type: ignore[method-assign]
 
 
 def test_a_guard_that_misses_changes_is_found(tmp_path: Path) -> None:
