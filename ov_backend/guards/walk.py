@@ -30,8 +30,11 @@ from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import is_patched, unwrap
 
-#: Modules of torch whose functions, replaced by others, would show nowhere else.
-TORCH_FUNCTIONS = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
+#: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
+_OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
+    (torch, (*dir(torch._C._VariableFunctions), *torch.functional.__all__)),
+    *((module, tuple(vars(module))) for module in (torch.nn.functional, torch.linalg, torch.special, torch.fft)),
+)
 #: A walk that has met this many objects goes no further: before the first trace, and after it.
 _MAX_NODES = 100_000
 _MAX_TRACED_NODES = 400_000
@@ -90,8 +93,9 @@ class Walk(NameWalk):
 
     def _torch_functions(self) -> None:
         """A function of torch that was replaced cannot be traced: torch's own functions find it by name."""
-        for package in TORCH_FUNCTIONS:
-            for name, value in list(vars(package).items()):
+        for package, names in _OPERATORS:
+            for name in names:
+                value = vars(package).get(name)
                 if callable(value) and not isinstance(value, type):
                     self.watch.key(vars(package), name)
                 if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
