@@ -105,10 +105,11 @@ class Walk(NameWalk):
         return versioned(module_of(function)) or module_of(function) in self._host_modules
 
     def _volatile(self) -> str:
-        """Why a trace would draw numbers or items that a later call would not; before it, modules' attributes that are named."""
+        """Why a trace would draw what a later call would not; of modules' attributes only those count that are named."""
+        named = self._mentioned if self._traced is None else self._traced.names
         for path, reason in self.volatile.items():
             _, attribute, name = path.rpartition("!")
-            if self._traced is not None or (attribute and name.partition("[")[0] in self._mentioned):
+            if name.partition("[")[0].partition(".")[0] in named if attribute else self._traced is not None:
                 return reason
         return ""
 

@@ -316,6 +316,12 @@ def test_a_patched_function_of_torch_counts(strict: Strict, monkeypatch: pytest.
     assert "torch.nn.functional.relu was replaced" in next(iter(network.statistics.fallbacks))
 
 
+def test_a_replaced_function_of_torch_that_is_no_operator_does_not_count(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "load", helper)  # as the WebUI does
+    module = Scaled(lambda module: 2.0)
+    assert_eager(engine_for(strict(), module), module)
+
+
 def test_a_hook_for_all_modules_counts(strict: Strict) -> None:
     module = Scaled(lambda m: 2.0)
     network = engine_for(strict(), module)
