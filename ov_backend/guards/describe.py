@@ -43,10 +43,10 @@ DOCUMENTATION = frozenset(
 )
 #: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
 INERT = (logging.Filterer, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
-#: Generators of random numbers.
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
-#: What answers something else each time it is asked, and cannot be put back.
-STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue)
+#: Generators of random numbers that a trace advances; PyTorch's own draw nothing for fake tensors.
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+#: What else answers something else each time it is asked.
+STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue, torch.Generator)
 #: Annotations of types, whose text says what they are.
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
