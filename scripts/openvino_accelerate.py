@@ -43,7 +43,7 @@ class Script(scripts.Script):
             gr.HTML(f"<p class='openvino-note'>{html.escape(PROBLEM)}</p>")
             return []
         components = build_panel("img2img" if is_img2img else "txt2img", callbacks.defaults())
-        self.infotext_fields = paste_fields(components)
+        self.infotext_fields = paste_fields(components, callbacks.report)
         return components
 
     def run(self, p, *args):

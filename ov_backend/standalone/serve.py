@@ -14,7 +14,7 @@ from typing import Any
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.infotext import Parameters, refused_choices
 from ov_backend.ui.panel import as_listed, build_panel, device_choices
 
 log = logging.getLogger("ov_backend")
@@ -262,7 +262,7 @@ def _restore(path: str | None) -> list[Any]:
     panel = unchanged_panel
     if choices is not None:
         panel = list({**vars(choices), "device": as_listed(choices.device, device_choices()[0])}.values())
-    return [*fields.values(), *panel, _note("Settings read from the picture.")]
+    return [*fields.values(), *panel, _note(" ".join(["Settings read from the picture.", *refused_choices(text)]))]
 
 
 def _note(message: str) -> str:

@@ -218,16 +218,14 @@ def parse_choices(body: object) -> Choices | None:
     Raises:
         SettingsError: a field is unknown or its value makes no sense.
     """
-    fields = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or set(body) - {"sizes", "batch", "choices"}:
+        raise SettingsError(f'The request is {short_repr(body)}; it must be a JSON object such as {{"choices": {{}}}}.')
+    fields = body.get("choices")
     if fields is None:
         return None
-    defaults = vars(Choices())
-    if not isinstance(fields, dict) or set(fields) - set(defaults):
-        raise SettingsError(f"The choices are not understood; they must be an object of {', '.join(defaults)}.")
-    choices, messages = Choices.from_args([fields.get(name, default) for name, default in defaults.items()])
-    if messages:
-        raise SettingsError(messages[0])
-    return choices
+    if not isinstance(fields, dict):
+        raise SettingsError(f"The choices are {short_repr(fields)}; they must be an object of {', '.join(vars(Choices()))}.")
+    return Choices.from_fields(fields)
 
 
 def _parse_size(size: Any) -> Size:

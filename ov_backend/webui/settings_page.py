@@ -28,9 +28,18 @@ AXIS = "openvino_axis"
 
 def defaults() -> Choices:
     """The choices of the settings page: the panel's initial values, and those of every generation if it is always on."""
+    return read_defaults()[0]
+
+
+def read_defaults() -> tuple[Choices, list[str]]:
+    """The same, and a message for each setting that makes no sense and is replaced by the default.
+
+    A setting may hold anything: the host's API and a request's ``override_settings`` write to it unchecked.
+    """
     values = vars(Choices()).copy()
     values.update({field: getattr(shared.opts, name, values[field]) for name, field in DEFAULTS.items()})
-    return Choices.from_args(list(values.values()))[0]
+    choices, messages = Choices.from_args(list(values.values()))
+    return choices, [f"In Settings > OpenVINO, {message}" for message in messages]
 
 
 def add_settings() -> None:
