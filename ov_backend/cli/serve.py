@@ -19,6 +19,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--port", type=int, default=7865, help="port to listen at, default 7865; 0 is any free one")
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
     add_cache_dir(parser)
+    what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=what)
     parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this login")
 
 

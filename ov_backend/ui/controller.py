@@ -13,7 +13,7 @@ from typing import Any
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
-from ov_backend.pipelines.sizes import MAX_BATCH, check_size
+from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
 from ov_backend.ui.choices import Choices, short_repr
 from ov_backend.ui.snapshot import Job
 from ov_backend.ui.status import Status
@@ -209,7 +209,10 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
         raise SettingsError(f"{len(sizes)} sizes were given; at least 1 and at most {MAX_SIZES} can be prepared at once.")
     if not _is_int(batch) or not 1 <= batch <= MAX_BATCH:
         raise SettingsError(f"The batch is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
-    return [_parse_size(size) for size in sizes], batch, parse_choices(body)
+    checked = [_parse_size(size) for size in sizes]
+    for width, height in checked:
+        check_batch(width, height, batch)
+    return checked, batch, parse_choices(body)
 
 
 def parse_choices(body: object) -> Choices | None:

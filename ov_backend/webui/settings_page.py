@@ -13,6 +13,9 @@ from ov_backend.ui.panel import TEXTS, device_choices
 
 SECTION = ("openvino", "OpenVINO")
 ALWAYS_ON = "openvino_always_on"
+ALLOWED_HOSTS = "openvino_allowed_hosts"
+_HOSTS_LABEL = "Names that this page may be opened under"
+HOSTS_ADVICE = f'add it to Settings > OpenVINO > "{_HOSTS_LABEL}" ({ALLOWED_HOSTS})'
 #: The field of the choices that each setting is the default of.
 DEFAULTS = {
     "openvino_device": "device",
@@ -56,6 +59,9 @@ def add_settings() -> None:
         "openvino_model_caching": shared.OptionInfo(default.model_caching, TEXTS["model_caching"][0]),
         "openvino_memory_mb": shared.OptionInfo(default.memory_mb, TEXTS["memory_mb"][0], gr.Slider, memory).info(
             "0 is half of this machine's memory"
+        ),
+        ALLOWED_HOSTS: shared.OptionInfo("", _HOSTS_LABEL).info(
+            "besides addresses, localhost, --server-name, this machine's own name and the share link; separated by commas"
         ),
     }
     for name, option in shared.options_section(SECTION, options).items():

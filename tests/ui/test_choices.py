@@ -41,10 +41,10 @@ CHOICES = st.builds(
 
 
 def test_the_values_of_the_panel_are_read() -> None:
-    values = ["GPU.0 — Intel Arc", "bf16", True, False, True, False, 4096.0, ' {"NUM_STREAMS": 1, "EXECUTION_MODE_HINT": "accuracy"} ']
+    values = ["GPU.0 — Intel Arc", "bf16", True, False, True, False, 4096.0, ' {"NUM_STREAMS": 1, "PERF_COUNT": "yes"} ']
     choices, messages = Choices.from_args(values)
     assert messages == []
-    assert choices == Choices("GPU.0", "bf16", True, False, True, False, 4096, '{"EXECUTION_MODE_HINT": "ACCURACY", "NUM_STREAMS": 1}')
+    assert choices == Choices("GPU.0", "bf16", True, False, True, False, 4096, '{"NUM_STREAMS": 1, "PERF_COUNT": true}')
 
 
 @pytest.mark.parametrize("args", [None, [], ()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -108,13 +109,14 @@ def test_a_property_that_is_not_listed_gets_through_in_no_spelling(name: str, sp
     assert len(str(refused.value)) < 300
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "1", '"x"', "{", "x" * 4097, "[" * 4000, '{"NUM_STREAMS": 1, "NUM_STREAMS": 2}', '{"A": NaN}', "\ud800", b"{}", 7]
-    + [{1: 2}, {"CPU": 5}, {"CPU": []}, {"DEVICE_PROPERTIES": 1}, {"DEVICE_PROPERTIES": {"cpu": {}}}, {"FPGA.0": {}}]
-    + [{"DEVICE_PROPERTIES": {f"GPU.{i}": {} for i in range(17)}}, {"DEVICE_PROPERTIES": "CPU"}, {"CPU": "{A:"}, {"CPU": "{,}"}]
-    + [{"CPU": "{A:1}}"}, {"CPU": "{A:{B:{C:1}}}"}, {"CPU": "{A:1,A:2}"}, {"DEVICE_PROPERTIES": "{" * 3000}],
-)
+NO_PROPERTIES: list[Any] = ["[]", "1", '"x"', "{", "x" * 4097, "[" * 4000, '{"A": NaN}', "\ud800", b"{}", 7]
+NO_PROPERTIES += ['{"NUM_STREAMS": 1, "NUM_STREAMS": 2}', {1: 2}, {"CPU": 5}, {"CPU": []}, {"DEVICE_PROPERTIES": 1}]
+NO_PROPERTIES += [{"DEVICE_PROPERTIES": {"cpu": {}}}, {"FPGA.0": {}}, {"DEVICE_PROPERTIES": {f"GPU.{i}": {} for i in range(17)}}]
+NO_PROPERTIES += [{"DEVICE_PROPERTIES": "CPU"}, {"CPU": "{A:"}, {"CPU": "{,}"}, {"CPU": "{A:1}}"}, {"CPU": "{A:{B:{C:1}}}"}]
+NO_PROPERTIES += [{"CPU": "{A:1,A:2}"}, {"DEVICE_PROPERTIES": "{" * 3000}]
+
+
+@pytest.mark.parametrize("text", NO_PROPERTIES)
 def test_what_is_no_object_of_properties_is_refused(text: Any) -> None:
     with pytest.raises(ValueError, match=r"JSON object|such that|an object of"):
         read_properties(text)
@@ -139,10 +141,8 @@ def test_a_close_name_is_suggested() -> None:
 @settings(deadline=None)
 @given(st.text(alphabet="{}:,AB1 \"'", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         assert isinstance(parse_text(text), dict)
-    except ValueError:
-        pass
 
 
 def test_a_programmers_own_properties_are_not_restricted() -> None:
