@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show, check or remove the graphs; the exit code is 1 where a graph is damaged."""
+    """Show, check or remove the graphs; 1 where ``verify`` finds a damaged graph or a folder that is not used."""
     from ov_backend.compiler import open_store
 
     store = open_store(Settings(cache_dir=options.cache_dir))
@@ -30,10 +30,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     entries: list[dict[str, Any]] = [{"key": e.key, "bytes": e.bytes, "used": e.used} for e in store.entries()]
     damaged = store.verify() if options.action == "verify" else {}
+    problem = store.problem()  # it warns on stderr
     info = {"folder": str(store.folder), "graphs": len(entries), "bytes": store.bytes, "bound": store.max_bytes}
     if options.json:
         listed = {"entries": entries} if options.action == "list" else {}
-        print_json({**info, **listed, **({"damaged": damaged} if damaged else {})})
+        print_json({**info, **listed, **({"damaged": damaged} if damaged else {}), **({"problem": problem} if problem else {})})
     elif options.action == "list":
         for entry in entries:
             print(f"{entry['key']}  {entry['bytes'] / 1e6:8.2f} MB")
@@ -41,4 +42,4 @@ def run(options: argparse.Namespace) -> int:
         print(f"{len(entries)} graphs, {store.bytes / 1e6:.1f} of at most {store.max_bytes / 1e6:.0f} MB, in {store.folder}")
         for key, reason in damaged.items():
             print(f"{key} is damaged: {reason}")
-    return 1 if damaged else 0
+    return 1 if damaged or (problem and options.action == "verify") else 0

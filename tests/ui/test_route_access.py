@@ -173,7 +173,10 @@ def test_a_failure_of_ours_is_500_and_a_sentence(guarded: tuple[TestClient, Host
     assert (answer.status_code, answer.json()["error"]) == (500, "The server failed (ZeroDivisionError); its log says more.")
 
 
-@pytest.mark.parametrize("body", [[], "x", 7, {"path": "/etc"}, {"choices": []}, {"choices": {"x": 1}}, {"choices": {"unet": "?"}}])
+WRONG_BODIES = [[], "x", 7, {"path": "/etc"}, {"choices": []}, {"choices": {"x": 1}}, {"choices": {"unet": "?"}}]
+
+
+@pytest.mark.parametrize("body", WRONG_BODIES)
 def test_a_comparison_takes_nothing_but_choices(guarded: tuple[TestClient, Host], body: Any) -> None:
     answer = guarded[0].post("/openvino/compare", json=body, headers=RIGHT[0])
     assert answer.status_code == 422
