@@ -20,7 +20,8 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute
+from ov_backend.errors import ConversionError, NothingToCompute, first_line
+from ov_backend.guards import pytree
 from ov_backend.lowering import lower
 from ov_backend.lowering.decompose import decompose
 from ov_backend.lowering.decompositions import Table, available, decompositions
@@ -217,11 +218,28 @@ def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
     if files is None:
         return None
     try:
-        return serialization.load(files)
+        model = serialization.load(files)
+        _check_result(model)
+        return model
     except ConversionError as error:
         log.warning("Ignoring a stored graph: %s. It will be captured again.", error)
         store.remove(str(key))
         return None
+
+
+def _check_result(model: WeightlessModel) -> None:
+    """Restore a result as its description says, so that a forged description fails once and not at every call.
+
+    Raises:
+        ConversionError: it cannot be restored.
+    """
+    description = model.extra.get("result")
+    if description is None:
+        return
+    try:
+        pytree.restore(description, [torch.zeros(())] * len(model.returns))
+    except Exception as error:  # a container of a forged name may raise anything
+        raise ConversionError(f"its result cannot be restored ({first_line(error)})") from error
 
 
 def open_store(settings: Settings) -> GraphStore:
