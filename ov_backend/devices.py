@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ov_backend.telemetry  # noqa: F401  # before OpenVINO
+
+# isort: split
 import functools
 from dataclasses import asdict, dataclass
 from typing import Any

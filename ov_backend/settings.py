@@ -27,6 +27,12 @@ ENV_DEVICE = "OPENVINO_TORCH_BACKEND_DEVICE"
 ENV_CACHING = "OPENVINO_TORCH_MODEL_CACHING"
 ENV_CACHE_DIR = "OPENVINO_TORCH_CACHE_DIR"
 
+_NO_ANALYTICS = {
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+}
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -54,6 +60,12 @@ def parse_bool(value: object, name: str) -> bool:
 def environment(name: str) -> str | None:
     """The value of an environment variable; only this module reads the environment."""
     return os.environ.get(name)
+
+
+def without_analytics() -> None:
+    """Keep Gradio's and huggingface's packages from sending what they are used for; a variable that is set already stays."""
+    for name, value in _NO_ANALYTICS.items():
+        os.environ.setdefault(name, value)
 
 
 def _env_caching() -> bool:

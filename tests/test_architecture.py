@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 
 #: Imports nothing of the package above itself.
-BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "posix"}
+BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "posix", "telemetry"}
 STAGES = {"guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
 CORE = STAGES | {"compiler", "engine"}
 #: What each package may import beside the base and itself.

@@ -295,7 +295,8 @@ def _scheduler(yaml: Mapping[str, Any]) -> dict[str, Any]:
 
 def _prediction(header: Header, yaml: Mapping[str, Any]) -> str:
     denoiser = yaml.get("denoiser_config", {})
-    names = [str(each.get("target", ""))[:200] for each in (denoiser, _params(yaml, "denoiser_config").get("scaling_config") or {})]
+    scaling = _params(yaml, "denoiser_config").get("scaling_config") or {}
+    names = [str(each.get("target", ""))[:200] for each in (denoiser, scaling)]
     if "v_pred" in header.shapes or yaml.get("parameterization") == "v" or any("VScaling" in name for name in names):
         return "v_prediction"
     return "" if header.family == "sd2" and not yaml else "epsilon"

@@ -96,7 +96,8 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
         entries = dict(_entries(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f" ({error})" if isinstance(error, TooMuch) else ""
-        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged{reason}; give {EXPECTED}.") from error
+        message = f"{path.name} is not a safetensors file: its header is damaged{reason}; give {EXPECTED}."
+        raise CheckpointError(message) from error
     end = 8 + length + max((stop for _, stop in entries.values()), default=0)
     if size != end:
         raise CheckpointError(_truncated(path, size, end))
