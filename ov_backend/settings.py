@@ -137,7 +137,10 @@ class Settings:
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
-            _set(self, "cache_dir", str(Path(self.cache_dir)))
+            text = os.fspath(self.cache_dir)
+            if not isinstance(text, str) or not text.strip() or "\0" in text:
+                raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
+            _set(self, "cache_dir", str(Path(text)))
         for name in ("disabled_ops", "decompositions"):
             value = getattr(self, name)
             if isinstance(value, str) or not hasattr(value, "__iter__"):

@@ -74,7 +74,8 @@ def watched(program: str, folder: Path, **environment: str) -> None:
     site.mkdir()
     (site / "sitecustomize.py").write_text(WATCH)
     kept = {name: value for name, value in os.environ.items() if name not in ("CI", "TF_BUILD", "JENKINS_URL")}
-    variables = {"HOME": str(home), "USERPROFILE": str(home), "WATCHED": str(folder / "log"), "XDG_CACHE_HOME": str(folder / "cache")}
+    variables = {"HOME": str(home), "USERPROFILE": str(home), "XDG_CACHE_HOME": str(folder / "cache")}
+    variables["WATCHED"] = str(folder / "log")
     paths = os.pathsep.join([str(site), str(ROOT)])
     child = subprocess.run(
         [sys.executable, "-c", program],

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ov_backend.cli.arguments import add_cache_dir, add_command, print_json
+from ov_backend.errors import SettingsError
 from ov_backend.settings import Settings
 
 
@@ -22,11 +23,16 @@ def run(options: argparse.Namespace) -> int:
     from ov_backend.compiler import open_store
 
     store = open_store(Settings(cache_dir=options.cache_dir))
+    if options.cache_dir is not None and not store.folder.is_dir():
+        raise SettingsError(f"--cache-dir is {options.cache_dir!r}, which is no folder; give the folder of the stored graphs.")
     if options.action == "clear":
         removed = store.clear()
         print_json({"folder": str(store.folder), "removed": removed}) if options.json else print(
             f"{removed} graphs removed from {store.folder}."
         )
+        left = len(store.entries())
+        if left:
+            raise SettingsError(f"{left} graphs in {store.folder} cannot be removed; check the permissions of the folder.")
         return 0
     entries: list[dict[str, Any]] = [{"key": e.key, "bytes": e.bytes, "used": e.used} for e in store.entries()]
     damaged = store.verify() if options.action == "verify" else {}

@@ -6,12 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ov_backend import interrupts
 from ov_backend.cli.arguments import (
     CHECKPOINT_HELP,
     add_cache_dir,
     add_command,
     add_device_options,
     demo_packages,
+    guidance,
     print_json,
     settings_of,
     size,
@@ -32,7 +34,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--steps", type=int, default=20, help="sampling steps, default 20")
     parser.add_argument("--size", type=size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise, default 0")
-    parser.add_argument("--guidance", type=float, default=7.0, help="guidance scale, default 7")
+    parser.add_argument("--guidance", type=guidance, default=7.0, help="guidance scale, default 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
     add_device_options(parser)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=CHECKPOINT_HELP)
@@ -47,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
     with demo_packages("The demo"):
         from ov_backend.standalone import demo
-    result = demo.run(demo.Request(**{name: getattr(options, name) for name in names}), settings)
+    with interrupts.work():
+        result = demo.run(demo.Request(**{name: getattr(options, name) for name in names}), settings)
     print_json(result.as_dict()) if options.json else print(_table(result))
     return 0
 

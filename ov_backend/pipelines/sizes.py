@@ -10,6 +10,8 @@ from ov_backend.errors import SettingsError
 SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
 #: The largest number of pictures at once.
 MAX_BATCH = 16
+#: The largest guidance scale, of either sign; usual are 1 to 20.
+MAX_GUIDANCE = 1000.0
 #: The most pixels of all pictures that are generated at once.
 MAX_PIXELS = LARGEST * LARGEST
 

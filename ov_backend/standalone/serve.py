@@ -60,7 +60,7 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
     auth = login(options.auth)
     try:
         listening = socket.create_server((options.host, options.port))
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
         address = f"{options.host}:{options.port}"
         raise SettingsError(f"Cannot listen at {address}: {error}. Choose another --port or --host.") from error
     with listening:
