@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ _NO_ANALYTICS = {
     "DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
 }
+_OPERATOR = re.compile(r"\w+(\.\w+)+")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -145,7 +147,11 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, str) or not hasattr(value, "__iter__"):
                 raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
-            _set(self, name, tuple(sorted({operator_name(op) for op in value})))
+            names = {operator_name(op) for op in value}
+            for each in names:
+                if not _OPERATOR.fullmatch(each):
+                    raise SettingsError(f"{name} holds {each[:100]!r}; it must be a list of operators such as aten.add.Tensor.")
+            _set(self, name, tuple(sorted(names)))
         size = self.min_block_size
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 1:
             raise SettingsError(f"min_block_size is {size!r}; it must be a number of operators, 1 or more, or math.inf.")

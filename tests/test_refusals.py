@@ -46,10 +46,10 @@ def assert_sentence(message: str) -> None:
 
 # ---------------------------------------------------------------- the command line
 
-NUMBERS = ["", " ", "many", "1.5", "0x10", "nan", "inf", "-1", "1e3", "٣"]
+NUMBERS = ["", " ", "many", "1.5", "0x10", "nan", "inf", "-1", "1e3"]
 DEMO: list[list[str]] = [
     *(["--steps", each] for each in [*NUMBERS, "0", "1001", "9" * 30]),
-    *(["--seed", each] for each in [each for each in NUMBERS if each != "٣"] + [str(1 << 63), "9" * 5000]),
+    *(["--seed", each] for each in [*NUMBERS, str(1 << 63), "9" * 5000]),
     *(["--guidance", each] for each in ["", "nan", "inf", "-inf", "1e999", "x", "7,5", "1001", "-1e9"]),
     *(["--size", each] for each in ["", "8", "0", "-8", "64x", "x64", "64x64x64", "99999999", "65", "64x8192", "1e3", "64 64", LONG]),
     *(["--device", each] for each in ["", " ", "TOASTER", "GPU.7", "CPU.9", "AUTO:", "AUTO:,", "HETERO", "HETERO:", "MULTI", "BATCH"]),
@@ -142,8 +142,7 @@ def test_a_bad_command_line_is_refused(folder: Path, arguments: list[str], capsy
     assert printed.out == ""
     assert len(printed.err.strip().splitlines()) == 1
     assert "this is a defect" not in printed.err
-    if arguments[:1] == ["report"] or len(printed.err) < 1000:  # argparse repeats what was given
-        assert_sentence(printed.err.strip())
+    assert_sentence(printed.err.strip())
     assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before, "a file is left behind"
 
 

@@ -21,6 +21,9 @@ from ov_backend.errors import OVBackendError, first_line
 
 log = logging.getLogger(__name__)
 
+#: Characters of a message; what was given may be of any length.
+_LONGEST = 800
+
 _COMMANDS = (demo, devices, cache, precompile, serve, report)
 
 
@@ -47,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if any("\0" in argument for argument in given):
+        return _refuse("An argument holds a null character, which no name and no path has; remove it.")
+    options = _parser().parse_args(given)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
@@ -73,13 +79,15 @@ def _refuse(message: str) -> int:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())
+    text = " ".join(message.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 3 :]}"
 
 
 def _place(error: Exception) -> str:
     """Where an exception was raised, for a report of it."""
     frames = traceback.extract_tb(error.__traceback__)
-    return f"this is a defect, please report it with {frames[-1].filename}:{frames[-1].lineno}" if frames else "please report it"
+    where = f" with {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"this is a defect, please report it{where}, or try other values"
 
 
 def _parser() -> argparse.ArgumentParser:
