@@ -55,8 +55,10 @@ def checked_output() -> Iterator[None]:
         output = _Output(stream)
         try:
             with contextlib.redirect_stdout(output):
-                yield
-                output.flush()
+                try:
+                    yield
+                finally:
+                    output.flush()
         except OutputLost:
             _discard(stream)
             raise
