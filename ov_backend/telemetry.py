@@ -13,6 +13,8 @@ import importlib
 import sys
 from collections.abc import Iterator
 
+from ov_backend.version import openvino_problem
+
 _NAME = "openvino_telemetry"
 #: They look for telemetry when they are imported; OpenVINO imports them lazily or not, depending on its version.
 _MODULES = ("openvino", "openvino.tools.ovc", "openvino.frontend.pytorch.ts_decoder", "openvino.frontend.pytorch.fx_decoder")
@@ -36,8 +38,11 @@ def import_openvino() -> None:
     """Import OpenVINO, unless somebody else has done so; a part that this version lacks is left out.
 
     Raises:
-        ImportError: OpenVINO is not installed.
+        ImportError: OpenVINO is not installed, or too old.
     """
+    problem = openvino_problem()
+    if problem:
+        raise ImportError(problem)
     with absent(_NAME):
         importlib.import_module(_MODULES[0])
         for name in _MODULES[1:]:

@@ -20,9 +20,9 @@ try:
     callbacks.register()
 except Exception as error:  # whatever is broken, the script stays in the list and reports it
     log.exception("The OpenVINO extension could not be loaded")
+    COMMAND = "" if "pip install" in str(error) else " Install it into the WebUI's environment with: pip install openvino."
     PROBLEM = (
-        f"OpenVINO cannot be used: {error}. Install it into the WebUI's environment with: pip install openvino;"
-        " then restart the WebUI. Until then pictures are made by PyTorch as always."
+        f"OpenVINO cannot be used: {error}.{COMMAND} Then restart the WebUI. Until then pictures are made by PyTorch as always."
     )
 
 

@@ -121,7 +121,8 @@ class Controller:
 
             return [device.as_dict() for device in devices.list_devices()]
         except Exception as error:  # a broken installation raises anything
-            raise Unavailable(f"OpenVINO cannot be used: {error}. Install it with: pip install openvino") from error
+            command = "" if "pip install" in str(error) else " Install it with: pip install openvino"
+            raise Unavailable(f"OpenVINO cannot be used: {error}.{command}") from error
 
     def cache(self) -> dict[str, Any]:
         """How many graphs are on disk, their bytes and the most bytes allowed."""

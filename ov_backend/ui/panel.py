@@ -15,6 +15,7 @@ from typing import Any
 from ov_backend.settings import PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, SWITCHES, Choices
 from ov_backend.ui.status_html import status_html
+from ov_backend.version import openvino_problem
 
 NOT_INSTALLED = (
     "OpenVINO is not installed, so pictures are made by PyTorch as always. Restart the WebUI without"
@@ -47,6 +48,9 @@ def device_choices() -> tuple[list[str], str]:
     """
     if importlib.util.find_spec("openvino") is None:
         return ["CPU"], NOT_INSTALLED
+    problem = openvino_problem()
+    if problem:
+        return ["CPU"], f"{problem}. Then restart; until then pictures are made by PyTorch as always."
     try:
         from ov_backend import devices
 
