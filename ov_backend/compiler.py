@@ -20,7 +20,7 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute, first_line
+from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
 from ov_backend.guards import pytree
 from ov_backend.lowering import lower
 from ov_backend.lowering.decompose import decompose
@@ -181,8 +181,14 @@ class Compiler:
         return None if self._store is None else load(self._store, key)
 
     def _put(self, key: CacheKey, model: WeightlessModel) -> None:
-        if self._store is not None:
-            self._store.put(str(key), serialization.dump(model))
+        if self._store is None:
+            return
+        try:
+            files = serialization.dump(model)
+        except (OSError, RuntimeError) as error:  # no temporary folder, or no space in it: OpenVINO writes files only
+            log.warning("A graph is kept in memory only, because no temporary file can be written: %s.", last_line(error))
+            return
+        self._store.put(str(key), files)
 
 
 def lowered(captured: Captured, settings: Settings) -> GraphModule:
