@@ -41,7 +41,8 @@ JSON = st.recursive(
 )
 NAMES = list(vars(Choices()))
 #: Options that end without work where everything about them is right.
-OPTIONS = ["--steps", "--size", "--seed", "--guidance", "--sampler", "--precision", "--device", "--out", "--checkpoint", "--cache-dir"]
+OPTIONS = ["--steps", "--size", "--seed", "--guidance", "--sampler", "--precision", "--device", "--out", "--checkpoint",
+    "--cache-dir"]
 WORDS = st.sampled_from(["", "0", "-1", "nan", "64", "64x64", "CPU", "AUTO:", "x.png", ".", "/", "f32", ",", "é", "'", "--"])
 
 
@@ -72,7 +73,8 @@ def test_any_checkpoint_is_refused(data: bytes, text: Any, name: str, tmp_path: 
             load_pipeline(path)
 
 
-KEYS = st.sampled_from(["image_size", "timesteps", "scale_factor", "linear_start", "linear_end", "parameterization", "unet_config"])
+KEYS = st.sampled_from(["image_size", "timesteps", "scale_factor", "linear_start", "linear_end", "parameterization",
+    "unet_config"])
 
 
 @fuzz
@@ -96,7 +98,8 @@ def test_any_body_is_read_or_refused(body: Any) -> None:
 
 
 @fuzz
-@given(fields=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), args=st.lists(JSON, max_size=10), text=st.text(max_size=80))
+@given(fields=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), args=st.lists(JSON, max_size=10),
+    text=st.text(max_size=80))
 def test_any_choices_are_read_or_reported(fields: dict[str, Any], args: list[Any], text: str) -> None:
     with contextlib.suppress(SettingsError):
         Choices.from_fields(fields)

@@ -56,12 +56,13 @@ def test_one_that_is_too_old_is_neither_kept_silently_nor_upgraded(
     assert choices == ["CPU"]
     assert text in message
     assert "pip install 'openvino>=2026.1'" in message
-    with pytest.raises(ImportError, match="2026.1 or newer is needed"):
+    with pytest.raises(ImportError, match=r"2026\.1 or newer is needed"):
         telemetry.import_openvino()
 
 
 @pytest.mark.parametrize("text", ["2026.1.0", "2026.4.1", "2027.0.0", "2026.2.0.dev20260601"])
-def test_a_new_one_stays(commands: list[str], monkeypatch: pytest.MonkeyPatch, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_one_stays(commands: list[str], monkeypatch: pytest.MonkeyPatch, text: str,
+    capsys: pytest.CaptureFixture[str]) -> None:
     installed(monkeypatch, text)
     runpy.run_path(str(ROOT / "install.py"))
     assert (commands, capsys.readouterr().out, openvino_problem()) == ([], "", "")
@@ -70,5 +71,6 @@ def test_a_new_one_stays(commands: list[str], monkeypatch: pytest.MonkeyPatch, t
 def test_the_bound_is_the_same_everywhere() -> None:
     text = ".".join(map(str, OLDEST_OPENVINO))
     assert f'"openvino>={text}"' in (ROOT / "pyproject.toml").read_text()
-    assert re.search(r"OLDEST = \((\d+), (\d+)\)", (ROOT / "install.py").read_text()).groups() == tuple(map(str, OLDEST_OPENVINO))  # type: ignore[union-attr]
+    assert re.search(r"OLDEST = \((\d+), (\d+)\)", (ROOT / "install.py").read_text()).groups() == tuple(map(str,
+        OLDEST_OPENVINO))  # type: ignore[union-attr]
     assert version.openvino_problem() == ""

@@ -73,7 +73,8 @@ STORE: dict[str, tuple[Plant, str]] = {
         lambda m: m.setattr(tempfile, "mkstemp", failing(OSError(errno.EROFS, "Read-only file system"))),
         "Read-only file system",
     ),
-    "an entry cannot be renamed": (lambda m: m.setattr(Path, "replace", failing(PermissionError(13, "Permission denied"))), "denied"),
+    "an entry cannot be renamed": (lambda m: m.setattr(Path, "replace", failing(PermissionError(13, "Permission denied"))),
+        "denied"),
     "there is no temporary folder": (no_temporary_folder, "no temporary file can be written"),
     "the temporary folder is full": (
         lambda m: m.setattr(serialization.ov, "serialize", failing(RuntimeError("Can't write"))),

@@ -53,16 +53,17 @@ class Windows:
         handles = Path("/proc/self/fd")
         for each in handles.iterdir():
             try:
-                if os.readlink(each).lower() == wanted:
+                if str(each.readlink()).lower() == wanted:
                     return True
             except OSError:
                 continue
         return False
 
     def refuse_open(self, action: str, path: Any) -> None:
-        if self.concerns(path) and os.path.isfile(path) and self.is_open(path):
-            self.refused.append((action, os.path.basename(path)))
-            raise PermissionError(errno.EACCES, "The process cannot access the file: it is being used by another process", str(path))
+        if self.concerns(path) and Path(path).is_file() and self.is_open(path):
+            self.refused.append((action, Path(path).name))
+            raise PermissionError(errno.EACCES, "The process cannot access the file: it is being used by another process",
+                str(path))
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Windows:
@@ -77,7 +78,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Windows:
                 check_name(target)
                 windows.refuse_open(name, source)
                 windows.refuse_open(name, target)
-                if name == "rename" and os.path.exists(target):
+                if name == "rename" and Path(target).exists():
                     raise FileExistsError(errno.EEXIST, "Cannot create a file when that file already exists", str(target))
             return real(source, target, **keywords)
 
@@ -119,7 +120,7 @@ def _opening(windows: Windows, monkeypatch: pytest.MonkeyPatch) -> None:
     def os_open(path: Any, flags: int, mode: int = 0o777, **keywords: Any) -> int:
         if windows.concerns(path):
             check_name(path)
-            if os.path.isdir(path) and not flags & getattr(os, "O_TMPFILE", 0):
+            if Path(path).is_dir() and not flags & getattr(os, "O_TMPFILE", 0):
                 raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real_os_open(path, flags, mode, **keywords)
 

@@ -65,10 +65,12 @@ def test_a_call_that_openvino_fails_at_is_pytorchs_and_the_next_generation_is_op
     assert largest_difference(off, on) <= 1
     assert "planted at infer" in on.comments
     again = host.processing.generate(TITLE, arguments(), prompt="a fault")
-    assert (ran(again), again.comments) == (ran_text(*ALL), "")
+    assert ran(again) == ran_text(*ALL)
+    assert "planted" not in again.comments
 
 
-@pytest.mark.parametrize("name", ["the disk is full when an entry is packed", "the folder is read-only", "there is no temporary folder"])
+@pytest.mark.parametrize("name", ["the disk is full when an entry is packed", "the folder is read-only",
+    "there is no temporary folder"])
 def test_a_disk_that_takes_nothing_costs_no_picture(
     host: SimpleNamespace, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
