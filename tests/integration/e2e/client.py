@@ -207,7 +207,8 @@ def _serving(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iter
         port = free.getsockname()[1]
     log = scratch / "webui.log"
     flags = os.environ.get("WEBUI_FLAGS", "--skip-torch-cuda-test --use-cpu all --no-half --precision full").split()
-    command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port), *flags, *more_flags]
+    command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port),
+        *flags, *more_flags]
     command += ["--ui-settings-file", str(scratch / "config.json"), "--ui-config-file", str(scratch / "ui-config.json")]
     environment = {**os.environ, "SD_WEBUI_RESTARTING": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as output:
