@@ -34,7 +34,7 @@ _NO_ANALYTICS = {
     "DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
 }
-_OPERATOR = re.compile(r"\w+(\.\w+)+")
+_OPERATOR = re.compile(r"\S+")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -145,11 +145,11 @@ class Settings:
             _set(self, "cache_dir", str(Path(text)))
         for name in ("disabled_ops", "decompositions"):
             value = getattr(self, name)
-            if isinstance(value, str) or not hasattr(value, "__iter__"):
+            if isinstance(value, str) or not hasattr(value, "__iter__") or hasattr(value, "overloads"):
                 raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
             names = {operator_name(op) for op in value}
             for each in names:
-                if not _OPERATOR.fullmatch(each):
+                if not _OPERATOR.fullmatch(each):  # some of torch's operators have a name without a dot
                     raise SettingsError(f"{name} holds {each[:100]!r}; it must be a list of operators such as aten.add.Tensor.")
             _set(self, name, tuple(sorted(names)))
         size = self.min_block_size

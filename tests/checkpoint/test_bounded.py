@@ -79,7 +79,7 @@ def test_json_that_is_not_meant_is_refused(text: str) -> None:
 NAMES = st.text(max_size=20).filter(lambda name: name != "__metadata__")
 
 
-@given(st.dictionaries(NAMES, st.lists(st.integers(0, 3), max_size=4), max_size=5))
+@given(st.dictionaries(NAMES, st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=5))
 @settings(deadline=None)
 def test_headers_are_read_as_the_library_writes_them(shapes: dict[str, list[int]]) -> None:
     import numpy as np

@@ -10,6 +10,7 @@ import builtins
 import errno
 import io
 import os
+import pathlib
 import re
 import shutil
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Windows:
                     raise FileExistsError(errno.EEXIST, "Cannot create a file when that file already exists", str(target))
             return real(source, target, **keywords)
 
-        monkeypatch.setattr(os, name, rename)
+        _replace_function(name, rename, monkeypatch)
 
     def removing(name: str) -> None:
         real: Callable[..., Any] = getattr(os, name)
@@ -91,7 +92,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Windows:
             windows.refuse_open(name, path)
             return real(path, **keywords)
 
-        monkeypatch.setattr(os, name, remove)
+        _replace_function(name, remove, monkeypatch)
 
     for name in ("rename", "replace"):
         renaming(name)
@@ -107,6 +108,12 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Windows:
     monkeypatch.setattr(posix, "READ_FLAGS", os.O_RDONLY)
     monkeypatch.setattr(Path, "home", lambda: folder)
     return windows
+
+
+def _replace_function(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, name, function)
+    if hasattr(pathlib, "_NormalAccessor"):  # Python 3.10 holds the functions there
+        monkeypatch.setattr(pathlib._NormalAccessor, name, staticmethod(function), raising=False)
 
 
 def _opening(windows: Windows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +137,8 @@ def _opening(windows: Windows, monkeypatch: pytest.MonkeyPatch) -> None:
         return real_mkdir(path, mode, **keywords)
 
     monkeypatch.setattr(io, "open", open_file)
+    if hasattr(pathlib, "_NormalAccessor"):
+        monkeypatch.setattr(pathlib._NormalAccessor, "open", staticmethod(open_file))
     monkeypatch.setattr(builtins, "open", open_file)
     monkeypatch.setattr(os, "open", os_open)
-    monkeypatch.setattr(os, "mkdir", mkdir)
+    _replace_function("mkdir", mkdir, monkeypatch)
