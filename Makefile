@@ -2,6 +2,7 @@
 # make test               the whole suite
 # make test-webui-pins    what the WebUI's own pins can change (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
 # make test-full          the whole suite under both, with every architecture
+# make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
@@ -27,13 +28,16 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering partitioning \
                 transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
-.PHONY: demo test test-webui-pins test-full lint javascript fuzz audit bench clean
+.PHONY: demo test soundness test-webui-pins test-full lint javascript fuzz audit bench clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
 
 test: $(VENV)/.ready-test lint javascript
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) $(ARGS)
+
+soundness: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.soundness $(ARGS)
 
 test-webui-pins: $(PINS)/.ready-test
 	OMP_NUM_THREADS=1 $(PINS)/bin/python $(PYTEST) $(PINS_TESTS) $(ARGS)

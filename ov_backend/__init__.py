@@ -70,4 +70,18 @@ def _register() -> None:
             registry.register_backend(backend, name=backend.__name__)
 
 
+def _settle_cuda_guard() -> None:
+    """Call what every trace calls, here first: usually this is the main thread.
+
+    PyTorch 2.11 built for CUDA ends the process, on a machine without a CUDA device, if another thread is the first to call it
+    and the main thread calls it later. Traces run in a worker thread.
+    """
+    import torch
+
+    settle = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if settle is not None and torch.version.cuda is not None and not torch.cuda.is_available():
+        settle()
+
+
 _register()
+_settle_cuda_guard()

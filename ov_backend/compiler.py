@@ -6,6 +6,8 @@ can do that, and stay in PyTorch otherwise; then the graph is partitioned and co
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +17,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend import devices, fx_utils, partitioning
-from ov_backend.cache.key import CacheKey, cache_key
+from ov_backend.cache.key import CacheKey, cache_key, family_of
 from ov_backend.cache.store import GraphStore
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
 from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
 from ov_backend.guards import pytree
+from ov_backend.guards.traced_code import TracedCode
 from ov_backend.lowering import lower
 from ov_backend.lowering.decompose import decompose
 from ov_backend.lowering.decompositions import Table, available, decompositions
@@ -203,12 +206,28 @@ def first_decompositions(settings: Settings) -> Table:
     return decompositions(settings.decompositions)
 
 
-def graph_key(code: str, inputs: object, slots: object, settings: Settings, extra: str = "") -> CacheKey:
+def graph_key(
+    code: str, inputs: object, slots: object, settings: Settings, extra: str = "", family: str = ""
+) -> CacheKey:
     """The key of a graph, with this process's versions of torch and OpenVINO."""
-    versions = {"torch": str(torch.__version__), "openvino": devices.openvino_version()}
     return cache_key(
-        code=code, inputs=inputs, slots=slots, settings=settings.affecting("graph"), versions=versions, extra=extra
+        code=code,
+        inputs=inputs,
+        slots=slots,
+        settings=settings.affecting("graph"),
+        versions=_versions(),
+        extra=extra,
+        family=family,
     )
+
+
+def family_key(cls: type, call: object, settings: Settings, extra: str = "") -> str:
+    """The family of the graphs of one class of modules and one kind of call."""
+    return family_of(f"{cls.__module__}.{cls.__qualname__}", call, settings.affecting("graph"), _versions(), extra)
+
+
+def _versions() -> dict[str, str]:
+    return {"torch": str(torch.__version__), "openvino": devices.openvino_version()}
 
 
 def text_key(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings) -> CacheKey:
@@ -231,6 +250,16 @@ def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
         log.warning("Ignoring a stored graph: %s. It will be captured again.", error)
         store.remove(str(key))
         return None
+
+
+def stored_codes(store: GraphStore, family: str) -> list[TracedCode]:
+    """The code of the traces of a family's stored graphs, each once, as far as it is loaded here."""
+    codes: dict[TracedCode | None, None] = {}
+    for files in store.family(family):
+        with contextlib.suppress(Exception):  # a forged entry is found out when it is loaded
+            code = TracedCode.from_json(json.loads(files["graph.json"])["extra"].get("code"))
+            codes[code] = None
+    return [code for code in codes if code is not None]
 
 
 def _check_result(model: WeightlessModel) -> None:

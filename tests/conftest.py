@@ -1,4 +1,7 @@
-"""Shared fixtures. Tests run strict: a fallback to PyTorch raises unless a test is about fallbacks."""
+"""Shared fixtures. Tests run strict: a fallback to PyTorch raises unless a test is about fallbacks.
+
+Nothing large is imported here: where tests run in several processes, this file is loaded before these are started.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
-import ov_backend
-from ov_backend import Settings
-from tests.helpers.torch_compile import Compile
+from tests.helpers.frozen import freeze
+
+if TYPE_CHECKING:
+    from ov_backend import Settings
+    from tests.helpers.torch_compile import Compile
 
 _frozen_modules: list[int] = [0]
 
@@ -21,6 +25,7 @@ _frozen_modules: list[int] = [0]
 @pytest.fixture
 def strict(tmp_path: Path) -> Callable[..., Settings]:
     """Settings in f32 with a graph store of the test's own, where every fallback raises."""
+    from ov_backend import Settings
 
     def make(**changes: Any) -> Settings:
         defaults = {"device": "CPU", "precision": "f32", "cache_dir": str(tmp_path / "graphs"), "fallback": "raise"}
@@ -32,6 +37,7 @@ def strict(tmp_path: Path) -> Callable[..., Settings]:
 @pytest.fixture
 def compiled() -> Compile:
     """``torch.compile`` with this backend, in f32, where every fallback raises."""
+    import torch
 
     def make(model: Any, *, dynamic: bool | None = False, fullgraph: bool = False, **options: Any) -> Any:
         strict_options = {"precision": "f32", "fallback": "raise", **options}
@@ -43,6 +49,10 @@ def compiled() -> Compile:
 @pytest.fixture(autouse=True)
 def _clean_process() -> Iterator[None]:
     """No compiled graph and no Dynamo state outlives a test; no gradients are recorded in one."""
+    import torch
+
+    import ov_backend
+
     _freeze_imported_modules()
     torch.manual_seed(0)
     with torch.no_grad():
@@ -52,26 +62,8 @@ def _clean_process() -> Iterator[None]:
 
 
 def _freeze_imported_modules() -> None:
-    """Exclude what was imported since the last test from garbage collection.
-
-    Every compile collects garbage; with the objects of torch, diffusers and Gradio that takes 0.3 s, without them 0.02 s.
-    """
+    """Exclude what was imported since the last test from garbage collection."""
     if len(sys.modules) > _frozen_modules[0]:
         _frozen_modules[0] = len(sys.modules)
         gc.collect()
-        gc.freeze()
-
-
-_get_referrers = gc.get_referrers
-
-
-def _get_referrers_also_frozen(*objects: Any) -> list[Any]:
-    """As ``gc.get_referrers``, which does not see frozen objects."""
-    gc.unfreeze()
-    try:
-        return _get_referrers(*objects)
-    finally:
-        gc.freeze()
-
-
-gc.get_referrers = _get_referrers_also_frozen
+        freeze()

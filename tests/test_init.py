@@ -34,6 +34,25 @@ def test_importing_the_package_does_not_load_openvino() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 
+def test_a_trace_in_another_thread_may_come_before_the_main_thread_s_own() -> None:
+    """PyTorch 2.11 built for CUDA crashed in this order on a machine without a CUDA device."""
+    code = """
+import threading
+import ov_backend, torch
+from torch._subclasses import FakeTensorMode
+
+def trace():
+    with FakeTensorMode():
+        torch.empty(3)
+
+thread = threading.Thread(target=trace)
+thread.start()
+thread.join()
+trace()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
 @pytest.mark.parametrize("text,first,last", [("a\n\n  b \n", "a", "b"), ("one", "one", "one"), ("", "no message", "no message")])
 def test_first_and_last_line_of_an_error(text: str, first: str, last: str) -> None:
     assert (first_line(RuntimeError(text)), last_line(RuntimeError(text))) == (first, last)

@@ -32,7 +32,7 @@ Series = dict[str, tuple[list[float], list[float]]]
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """Write peers.png, peers.svg, memory.png and memory.svg into ``folder``."""
+    """Write peers.svg and memory.svg, which README.md and docs/caching.md show, into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     size = results["conditions"]["size"]
     square, wide = f"{size}x{size}", f"{size * 3 // 2}x{size}"
@@ -67,9 +67,7 @@ def _figure(series: Series, title: str, names: Any, path: Path) -> None:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         _label(axes, series, len(names))
-        for suffix in (".png", ".svg"):
-            metadata = {"Date": None} if suffix == ".svg" else None
-            figure.savefig(path.with_suffix(suffix), dpi=160, transparent=True, metadata=metadata)
+        figure.savefig(path.with_suffix(".svg"), transparent=True, metadata={"Date": None})
         pyplot.close(figure)
 
 

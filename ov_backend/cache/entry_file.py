@@ -30,6 +30,10 @@ DAMAGE = (
 )
 
 
+class OtherVersion(ValueError):
+    """An entry is whole, but another version of this package wrote it, in its own format."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """The kind of entries in a store.
@@ -83,12 +87,12 @@ def unpack(path: Path, kind: Kind, key: str) -> dict[str, bytes]:
 
     Raises:
         FileNotFoundError: there is no such file.
+        OtherVersion: another version of this package wrote it.
         DAMAGE: the file is no entry of this kind and key, or is damaged.
     """
     with _open(path, kind) as file, zipfile.ZipFile(file) as archive:
         manifest = _manifest(archive, kind)
-        if manifest.get("format") != kind.format:
-            raise ValueError("it is in another format")
+        _check_format(manifest.get("format"), kind)
         if manifest.get("key") != key:
             raise ValueError("it belongs to another key")
         members = {info.filename: info for info in archive.infolist()}
@@ -96,6 +100,14 @@ def unpack(path: Path, kind: Kind, key: str) -> dict[str, bytes]:
         if not isinstance(sizes, dict) or set(sizes) != set(members) - {MANIFEST}:
             raise ValueError("its manifest does not fit its contents")
         return {name: _member(archive, members[name], size) for name, size in sizes.items()}
+
+
+def _check_format(stated: object, kind: Kind) -> None:
+    name = kind.format.rpartition(" ")[0]
+    if isinstance(stated, str) and stated != kind.format and re.fullmatch(rf"{re.escape(name)} \d+", stated):
+        raise OtherVersion("it is in the format of another version")
+    if stated != kind.format:
+        raise ValueError("it is in another format")
 
 
 def _manifest(archive: zipfile.ZipFile, kind: Kind) -> dict[str, Any]:

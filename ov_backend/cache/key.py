@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Increased whenever capture, lowering or conversion produce other graphs, so that older entries are missed.
-LOWERING_VERSION = 5
+LOWERING_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def cache_key(
     settings: Mapping[str, Any],
     versions: Mapping[str, str],
     extra: str = "",
+    family: str = "",
 ) -> CacheKey:
     """The key under which a graph is stored.
 
@@ -45,6 +46,7 @@ def cache_key(
         settings: the settings that affect the graph, see :meth:`Settings.affecting`.
         versions: of torch, OpenVINO and other libraries that the graph depends on.
         extra: anything else that the graph depends on.
+        family: hexadecimal; the key begins with it, so that the entries of a family can be listed.
     """
     parts = {
         "code": code,
@@ -56,7 +58,12 @@ def cache_key(
         "extra": extra,
     }
     ingredients = tuple((name, _digest(text)) for name, text in parts.items())
-    return CacheKey(_digest(_text(ingredients)), ingredients)
+    return CacheKey(family + _digest(_text(ingredients)), ingredients)
+
+
+def family_of(*parts: object) -> str:
+    """A family's name: 32 hexadecimal digits."""
+    return _digest(_text(parts))
 
 
 def differing_ingredients(a: CacheKey, b: CacheKey) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ov_backend import posix
 from ov_backend.cache import ownership
-from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, pack, unpack
+from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, OtherVersion, pack, unpack
 
 log = logging.getLogger(__name__)
 
@@ -58,20 +58,28 @@ class GraphStore:
     def get(self, key: str) -> dict[str, bytes] | None:
         """The byte strings stored under ``key``, or None. A damaged or foreign file is a miss and causes a warning."""
         path = self._path(key)
+        files = self._read(path, key)
+        if files is not None:
+            with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
+                os.utime(path)
+        return files
+
+    def _read(self, path: Path, key: str) -> dict[str, bytes] | None:
         if self.problem():
             return None
         try:
-            files = unpack(path, self.kind, key)
+            return unpack(path, self.kind, key)
         except FileNotFoundError:
             return None
         except DAMAGE as error:
             self._warn(f"Ignoring the stored {self.kind.noun} {path}: {_line(error)}. It will be replaced.")
-            if not isinstance(error, (OSError, MemoryError)):  # these are no fault of the file
+            if not isinstance(error, (OSError, MemoryError, OtherVersion)):  # these are no fault of the file
                 _unlink(path)
             return None
-        with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
-            os.utime(path)
-        return files
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is an entry of this key, damaged or not."""
+        return self._path(key).is_file()
 
     def put(self, key: str, files: Mapping[str, bytes]) -> bool:
         """Store byte strings under ``key``, completely or not at all; False (and one warning) if that is impossible."""
@@ -130,15 +138,27 @@ class GraphStore:
                 entries.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
         return sorted(entries, key=lambda entry: entry.used)
 
+    def family(self, family: str) -> list[dict[str, bytes]]:
+        """The content of the entries whose keys begin with ``family``, the one used last first; none counts as used by this."""
+        contents = [self._read(entry.path, entry.key) for entry in reversed(self.entries()) if entry.key.startswith(family)]
+        return [files for files in contents if files is not None]
+
     def verify(self) -> dict[str, str]:
-        """The entries that cannot be read, with the reason of each; reads every byte."""
-        damaged = {}
+        """The entries that are damaged, with the reason of each; reads every byte."""
+        return self.check()[0]
+
+    def check(self) -> tuple[dict[str, str], list[str]]:
+        """The entries that are damaged, with the reason of each, and those that another version wrote; reads every byte."""
+        damaged: dict[str, str] = {}
+        old: list[str] = []
         for entry in self.entries():
             try:
                 unpack(entry.path, self.kind, entry.key)
+            except OtherVersion:
+                old.append(entry.key)
             except DAMAGE as error:
                 damaged[entry.key] = _line(error)
-        return damaged
+        return damaged, old
 
     def clear(self) -> int:
         """Remove all entries, and temporary files that no process is writing any more; returns the number of entries."""

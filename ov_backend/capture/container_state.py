@@ -1,40 +1,114 @@
-"""Containers before a trace, and how fake tensors are taken out of them after it."""
+"""Containers and generators of random numbers before a trace, and how they are restored after it."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import collections
+import copy
+import pickle
+import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
+from ov_backend.guards.describe import GENERATORS
+
+#: What holds numbers, not objects.
+_VALUES = (np.ndarray, *GENERATORS)
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class ContainerState:
-    """What every dict and list in reach of a forward holds now: a trace must leave no tensor of its own in there.
+    """What every dict, list, deque, set and array in reach of a forward holds now.
 
     Args:
         module: whose tree of modules is in reach.
-        others: further dicts and lists.
+        others: further containers.
     """
 
     def __init__(self, module: torch.nn.Module, others: Iterable[Any] = ()) -> None:
-        tables: dict[int, Any] = {id(table): table for child in module.modules() for table in _tables(child)}
-        tables.update((id(table), table) for table in others if type(table) in (dict, list, OrderedDict))
-        self._before = [(table, table.copy()) for table in tables.values()]
+        containers: dict[int, Any] = {id(table): table for child in module.modules() for table in _tables(child)}
+        containers.update((id(each), each) for each in others)
+        self._before = {key: (container, _content(container)) for key, container in containers.items()}
+        self._of_modules = {id(table) for child in module.modules() for table in _tables(child)}
 
     def remove_fakes(self) -> bool:
         """Restore every container that holds a fake tensor now; whether there was one."""
         removed = False
-        for table, before in self._before:
-            values = table.values() if isinstance(table, dict) else table
-            if any(_holds_fake(value) for value in list(values)):
+        for container, before in self._before.values():
+            if not isinstance(container, _VALUES) and any(map(_holds_fake, _content(container))):
                 removed = True
-                table.clear()
-                table.update(before) if isinstance(table, dict) else table.extend(before)
+                _restore(container, before)
         return removed
+
+    def changed(self, containers: Iterable[Any]) -> bool:
+        """Whether one of these containers holds something else now."""
+        return any(True for _ in self._changed(containers))
+
+    def restore(self, containers: Iterable[Any]) -> bool:
+        """Restore those of these containers that have changed, apart from modules' own; whether there was one."""
+        changed = [pair for pair in self._changed(containers) if id(pair[0]) not in self._of_modules]
+        for container, before in changed:
+            _restore(container, before)
+        return bool(changed)
+
+    def _changed(self, containers: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        for key in map(id, containers):
+            container, before = self._before.get(key, (None, None))
+            if container is not None and not _same(_content(container), before):
+                yield container, before
+
+
+def _content(container: Any) -> Any:
+    """A copy: of a dict its keys and values one after the other."""
+    if isinstance(container, _VALUES):
+        return _state(container)
+    if isinstance(container, dict):  # by its own methods: a class of it may make new values at each access
+        return [part for item in dict.items(container) for part in item]
+    return list(container)
+
+
+def _state(value: Any) -> Any:
+    """The state of an array or a generator of random numbers."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return copy.deepcopy(value.bit_generator.state)
+    return value.get_state()
+
+
+def _set_state(value: Any, state: Any) -> None:
+    if isinstance(value, np.ndarray):
+        np.copyto(value, state)
+    elif isinstance(value, random.Random):
+        value.setstate(state)
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = state
+    else:
+        value.set_state(state)
+
+
+def _same(content: Any, before: Any) -> bool:
+    if not isinstance(content, list):
+        return pickle.dumps(content) == pickle.dumps(before)
+    return len(content) == len(before) and all(a is b for a, b in zip(content, before))
+
+
+def _restore(container: Any, before: Any) -> None:
+    if isinstance(container, _VALUES):
+        _set_state(container, before)
+    elif isinstance(container, dict):
+        kind: Any = collections.OrderedDict if isinstance(container, collections.OrderedDict) else dict
+        kind.clear(container)
+        for key, value in zip(before[::2], before[1::2]):
+            kind.__setitem__(container, key, value)
+    else:
+        container.clear()
+        container.update(before) if isinstance(container, set) else container.extend(before)
 
 
 def _holds_fake(value: Any) -> bool:

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from ov_backend.capture.container_state import ContainerState
 from ov_backend.capture.observer import Observer
-from ov_backend.errors import CaptureError
+from ov_backend.errors import CaptureError, first_line
 from ov_backend.fx_utils import lazy_code
 from ov_backend.guards.describe import NOTED
 from ov_backend.guards.pytree import Spec, flatten
@@ -50,7 +50,6 @@ class Captured:
         output: description of what the call returns, over the graph's flat outputs.
         unlifted: why the graph holds constants that are no literals and no weights (it is then not stored), or "".
         retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
-        executed: code objects of the Python functions that ran, each with its Python module.
     """
 
     gm: GraphModule
@@ -59,7 +58,13 @@ class Captured:
     output: Spec
     unlifted: str = ""
     retrace: Callable[[Mapping[Any, Any]], GraphModule] | None = None
-    executed: Mapping[CodeType, str] = field(default_factory=dict)
+
+
+#: Operators whose operands must be of one dtype.
+_OF_ONE_DTYPE = frozenset(
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default}
+    | {torch.ops.aten.convolution.default, torch.ops.aten.linear.default}
+)
 
 
 class _Slots(TorchFunctionMode):
@@ -94,15 +99,19 @@ class _Slots(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Reach:
-    """What a forward can read and change beside its arguments; where Dynamo guards that, there is none of it.
+    """What a forward can read and change beside its arguments, and what a trace has done there.
 
     Attributes:
-        tables: dicts and lists, see :meth:`ov_backend.guards.code.CodeGuard.tables`.
+        tables: dicts, lists, sets and arrays, see :meth:`ov_backend.guards.code.CodeGuard.containers`.
         harmless: names of attributes that a forward may set without anybody reading them.
+        executed: code objects of the Python functions that ran, each with its Python module.
+        before: the state of the containers before the trace, once it has begun.
     """
 
     tables: Sequence[Any] = ()
     harmless: frozenset[str] = frozenset()
+    executed: dict[CodeType, str] = field(default_factory=dict)
+    before: list[ContainerState] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -111,7 +120,6 @@ def in_place_of(
     weights: Sequence[torch.Tensor],
     slots: Sequence[torch.Tensor],
     reach: Reach | None = None,
-    executed: dict[CodeType, str] | None = None,
 ) -> Iterator[None]:
     """While active, in this thread, slots stand for weights; what a forward notes on its modules is undone.
 
@@ -120,7 +128,6 @@ def in_place_of(
         weights: the live weights.
         slots: a fake tensor for each.
         reach: what is looked after; None where Dynamo has done so.
-        executed: the code objects that ran are added to it.
 
     Raises:
         CaptureError: the forward has side effects, or reads a tensor that could not be found again.
@@ -133,8 +140,9 @@ def in_place_of(
     finally:
         changed = observer.undo()
         removed = state.remove_fakes()
-    if executed is not None:
-        executed.update(observer.executed)
+        if reach is not None:
+            reach.executed.update(observer.executed)
+            reach.before.append(state)
     if reach is not None:
         _check_side_effects(observer.effects, changed, removed, mode.strays, NOTED | reach.harmless)
 
@@ -157,7 +165,6 @@ def _check_side_effects(
     if strays:
         shape = list(strays[0].shape)
         raise CaptureError(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
-
 
 
 
@@ -195,11 +202,10 @@ def capture(
         CaptureError: the module cannot be traced, writes to its inputs or weights, or has other side effects.
     """
     specs: list[Spec] = []
-    executed: dict[CodeType, str] = {}
 
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
-        with in_place_of(module, live, slots, reach, executed):
+        with in_place_of(module, live, slots, reach):
             result = forward(*args, **kwargs)
         leaves, spec = flatten(result)
         specs.append(spec)
@@ -208,7 +214,8 @@ def capture(
     live = list(weights.values())
     gm = trace(run, live, list(tensors))
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
-    return replace(captured, unlifted=unlifted_constants(gm), executed=executed)
+    _check_operators(gm)
+    return replace(captured, unlifted=unlifted_constants(gm))
 
 
 def trace(
@@ -229,7 +236,7 @@ def trace(
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
-        raise CaptureError(f"it cannot be traced: {type(error).__name__}: {_first_line(error)}") from error
+        raise CaptureError(f"it cannot be traced: {type(error).__name__}: {first_line(error)}") from error
     written = [node for node in gm.graph.nodes if mutates(node)]
     if written:
         raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
@@ -263,6 +270,11 @@ def unlifted_constants(gm: GraphModule) -> str:
     return ""
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else "no message"
+def _check_operators(gm: GraphModule) -> None:
+    """Raise for operators that PyTorch refuses although a trace does not, and for random numbers that come from a generator."""
+    for node in gm.graph.nodes:
+        dtypes = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)}
+        if node.target in _OF_ONE_DTYPE and len(dtypes) > 1:
+            raise CaptureError(f"{node.target} mixes {' and '.join(sorted(map(str, dtypes)))}, which PyTorch refuses")
+        if any(isinstance(value, torch.Generator) for value in [*node.args, *node.kwargs.values()]):
+            raise CaptureError("its forward draws numbers from a generator of its own, which a compiled graph would not seed")

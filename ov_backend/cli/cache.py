@@ -35,12 +35,13 @@ def run(options: argparse.Namespace) -> int:
             raise SettingsError(f"{left} graphs in {store.folder} cannot be removed; check the permissions of the folder.")
         return 0
     entries: list[dict[str, Any]] = [{"key": e.key, "bytes": e.bytes, "used": e.used} for e in store.entries()]
-    damaged = store.verify() if options.action == "verify" else {}
+    damaged, old = store.check() if options.action == "verify" else ({}, [])
     problem = store.problem()  # it warns on stderr
     info = {"folder": str(store.folder), "graphs": len(entries), "bytes": store.bytes, "bound": store.max_bytes}
     if options.json:
         listed = {"entries": entries} if options.action == "list" else {}
-        print_json({**info, **listed, **({"damaged": damaged} if damaged else {}), **({"problem": problem} if problem else {})})
+        faults = {name: value for name, value in (("damaged", damaged), ("old", old), ("problem", problem)) if value}
+        print_json({**info, **listed, **faults})
     elif options.action == "list":
         for entry in entries:
             print(f"{entry['key']}  {entry['bytes'] / 1e6:8.2f} MB")
@@ -48,4 +49,6 @@ def run(options: argparse.Namespace) -> int:
         print(f"{len(entries)} graphs, {store.bytes / 1e6:.1f} of at most {store.max_bytes / 1e6:.0f} MB, in {store.folder}")
         for key, reason in damaged.items():
             print(f"{key} is damaged: {reason}")
+        for key in old:
+            print(f"{key} is an old entry of another version; it is not used, and goes when the space is needed")
     return 1 if damaged or (problem and options.action == "verify") else 0

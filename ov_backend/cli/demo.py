@@ -7,17 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
-from ov_backend.cli.arguments import (
-    CHECKPOINT_HELP,
-    add_cache_dir,
-    add_command,
-    add_device_options,
-    demo_packages,
-    guidance,
-    print_json,
-    settings_of,
-    size,
-)
+from ov_backend.cli import arguments
 
 if TYPE_CHECKING:
     from ov_backend.standalone.demo import Result
@@ -28,30 +18,30 @@ PROMPT = "a red apple with a green leaf"
 def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Generate one picture with PyTorch and with OpenVINO and compare them."
-    parser = add_command(commands, "demo", run, text)
+    parser = arguments.add_command(commands, "demo", run, text)
     parser.add_argument("--prompt", default=PROMPT, help=f"default: {PROMPT}")
     parser.add_argument("--negative", default="", help="what should not be in the picture")
     parser.add_argument("--steps", type=int, default=20, help="sampling steps, default 20")
-    parser.add_argument("--size", type=size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
+    parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise, default 0")
-    parser.add_argument("--guidance", type=guidance, default=7.0, help="guidance scale, default 7")
+    parser.add_argument("--guidance", type=arguments.guidance, default=7.0, help="guidance scale, default 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
-    add_device_options(parser)
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=CHECKPOINT_HELP)
+    arguments.add_device_options(parser)
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--out", type=Path, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
-    add_cache_dir(parser)
+    arguments.add_cache_dir(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Generate both pictures; the exit code is 0."""
-    settings = settings_of(options)
+    settings = arguments.settings_of(options)
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
-    with demo_packages("The demo"):
+    with arguments.demo_packages("The demo"):
         from ov_backend.standalone import demo
     with interrupts.work():
         result = demo.run(demo.Request(**{name: getattr(options, name) for name in names}), settings)
-    print_json(result.as_dict()) if options.json else print(_table(result))
+    arguments.print_json(result.as_dict()) if options.json else print(_table(result))
     return 0
 
 

@@ -67,7 +67,8 @@ class JobContext:
     Attributes:
         name: of the network.
         stats: counts and seconds.
-        capture: traces the requested call.
+        lookup: the compiled graph of a request, if there is one by now.
+        capture: traces the requested call; also returns the request with the keys of the code that ran.
         is_current: ``is_current(request, weights)``: whether the code, and if asked the weights, are still those of a request.
         refusals: graphs that cannot be compiled.
         last_key: the key that was last looked up on disk; the log says how the key of a missing graph differs from it.
@@ -75,13 +76,14 @@ class JobContext:
 
     name: str
     stats: NetworkStats
-    capture: Callable[[CompileRequest], Captured]
+    lookup: Callable[[CompileRequest], CompiledEntry | None]
+    capture: Callable[[CompileRequest], tuple[Captured, CompileRequest]]
     is_current: Callable[[CompileRequest, bool], bool]
     refusals: Refusals = field(default_factory=Refusals)
     last_key: CacheKey | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class CompileJob:
     """Compiles what a request asks for, and puts the result where later calls look it up."""
 
@@ -96,17 +98,17 @@ class CompileJob:
             OVBackendError: it cannot be compiled; it is not tried again for the same key.
             Superseded: the weights or the code have changed since the request.
         """
-        resources, request = self.resources, self.request
+        resources = self.resources
         try:
             self._check_refusals()
-            entry: CompiledEntry | None = resources.compiled.get(request.compiled_key)
+            entry = self.context.lookup(self.request)
             if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
             entry, size = self._compile(*self._program())
-            if not self.context.is_current(request, True):
+            if not self.context.is_current(self.request, True):
                 raise Superseded
-            if resources.epoch == request.epoch:
-                resources.compiled.put(request.compiled_key, entry, size)
+            if resources.epoch == self.request.epoch:
+                resources.compiled.put(self.request.compiled_key, entry, size)
             return entry
         finally:
             self._report("ready")
@@ -122,16 +124,16 @@ class CompileJob:
                 raise OVBackendError(f"the weight {name} is on {tensor.device}; only weights in the host's memory can be bound")
 
     def _program(self) -> tuple[Program, Spec]:
-        resources, key = self.resources, self.request.graph_key
-        program: tuple[Program, Spec] | None = resources.programs.get(key)
+        resources = self.resources
+        program: tuple[Program, Spec] | None = resources.programs.get(self.request.graph_key)
         if program is None:
             try:
                 program = self._load() or self._capture()
             except OVBackendError as error:
-                self.context.refusals.add(key, error)
+                self.context.refusals.add(self.request.graph_key, error)
                 raise
             if resources.epoch == self.request.epoch:
-                resources.programs.put(key, program)
+                resources.programs.put(self.request.graph_key, program)
         return program
 
     def _load(self) -> tuple[Program, Spec] | None:
@@ -162,17 +164,18 @@ class CompileJob:
         return slots and inputs and is_valid(model.extra.get("result"), len(model.returns))
 
     def _capture(self) -> tuple[Program, Spec]:
-        request, stats = self.request, self.context.stats
+        stats, dtype = self.context.stats, self.request.autocast
         self._report("capture")
-        autocast = torch.autocast("cpu", dtype=request.autocast or torch.bfloat16, enabled=request.autocast is not None)
-        with stats.time("capture"), autocast:
-            captured = self.context.capture(request)
+        with stats.time("capture"), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            captured, self.request = self.context.capture(self.request)
+        request = self.request
         if not self.context.is_current(request, False):
             raise Superseded  # the graph may be of the old or the new code, and fits neither key for certain
         stats.captures += 1
         self._report("convert")
         key = None if captured.unlifted else request.cache_key
-        extra = {"result": captured.output} if key is not None else None
+        code = request.guard.code.traced
+        extra = {"result": captured.output, "code": code.as_json() if code else None} if key is not None else None
         with stats.time("convert"):
             compiled = compiler.Compiler(captured, request.settings, self.resources.store, key, extra).compile()
         return compiled.program, captured.output
@@ -189,7 +192,7 @@ class CompileJob:
         stats = self.context.stats
         stats.compiled(compiled.timings)
         stats.coverage = dict(compiled.coverage.in_pytorch)
-        return CompiledEntry(compiled, output, Placement.of(self.request.weights)), size
+        return CompiledEntry(compiled, output, self.request.digest, Placement.of(self.request.weights)), size
 
     def _with_all_memory(self, program: Program) -> CompiledProgram:
         """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""

@@ -11,28 +11,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ov_backend import compiler, devices
 from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, GraphKey, Superseded
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
-from ov_backend.guards.code import CodeGuard, FixedCode
+from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
-from ov_backend.guards.values import LooseTensor
-from ov_backend.guards.weights import WeightsGuard
-from ov_backend.settings import Settings
 from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
-_MAX_TRIES = 3
-#: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
-_MAX_FINGERPRINTS = 8
+_MAX_TRIES = 4
 #: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
 _MAX_STATICS = 16
 
@@ -58,20 +56,15 @@ class Network:
         #: The signatures of all calls so far.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
-        self._job_context = JobContext(name, self.statistics, self._capture, self._is_current)
+        self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics)
+        self._job_context = JobContext(name, self.statistics, self._lookup.compiled, self._capture, self._lookup.is_current)
         #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
-        self._lock = threading.RLock()
         self._capturing = threading.Lock()
-        self._in_f32: set[str] = set()
-        self._weights: WeightsGuard | None = None
-        self._code: CodeGuard | FixedCode | None = None
         #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
         self._pid = os.getpid()
-        #: The fingerprints of the code since the last answer from OpenVINO.
-        self._unanswered: set[str] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -93,7 +86,7 @@ class Network:
             log.debug("%s failed", self.name, exc_info=True)
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             return self._fall_back(OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}"), args, kwargs)
-        self._unanswered.clear()
+        self._lookup.answered()
         self.statistics.calls += 1
         return result
 
@@ -102,10 +95,12 @@ class Network:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
             raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
+        if self.hooks.keyed_by_code and (mode := _foreign_mode()):
+            raise CaptureError(f"{mode} is active, which sees every operator")
         call = self._call(args, kwargs)
         entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
-        if not _finite(outputs) and self._raise_precision():
+        if not _finite(outputs) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         return restore(entry.output, outputs)
 
@@ -152,31 +147,29 @@ class Network:
 
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""
-        with self._lock:
+        with self._lookup.lock:
             self.refusals.clear()
-            self._in_f32.clear()
-            self._unanswered.clear()
             self._statics.clear()
-            self._weights = self._code = None
+            self._lookup.clear()
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
-        with self._lock:
-            if self._weights is not None and not self._weights.in_place():
-                self._weights.release()
+        self._lookup.release()
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         interrupted = warmup.interruption() or interrupted
         for _ in range(_MAX_TRIES):
-            with self._not_capturing(interrupted), self._lock, self.statistics.time("check"):
-                graph_key, compiled_key = self._keys(call)
-                entry: CompiledEntry | None = self.resources.compiled.get(compiled_key)
-                if entry is not None:
-                    return entry
-                request = self._request(call, graph_key, compiled_key)
+            with self._not_capturing(interrupted), self._lookup.lock, self.statistics.time("check"):
+                request = self._lookup.find(call)
+                if not isinstance(request, CompileRequest):
+                    return request
             with contextlib.suppress(Superseded):
                 job = CompileJob(self.resources, request, self._job_context)
-                compiled: CompiledEntry = self.resources.worker.run(compiled_key, job.run, interrupted)
+                try:
+                    compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
+                except Interrupted:
+                    request.abandoned.set()
+                    raise
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
 
@@ -191,39 +184,31 @@ class Network:
         finally:
             self._capturing.release()
 
-    def _capture(self, request: CompileRequest) -> Captured:
-        """Trace the requested call, in the worker's thread."""
-        call = request.call
+    def _capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
+        """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
+
+        Raises:
+            Superseded: the trace may have read or changed something that the request's guard did not watch.
+        """
+        call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
-        code = self._code
-        assert code is not None
-        reach = Reach(code.tables, self.hooks.ignore) if self.hooks.keyed_by_code else None
-        with self._capturing, self.hooks.tracing():
-            captured = self.hooks.capture(
-                self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
-            )
-        if not code.include(captured.executed):
-            raise Superseded  # it ran code that the guard did not cover; from now on the guard covers it
-        return captured
-
-    def _new_code_guard(self) -> CodeGuard | FixedCode:
-        if not self.hooks.keyed_by_code:
-            return FixedCode()
-        roots = (self.forward, *self.hooks.traced_code)
-        return CodeGuard(self.module, roots, self.hooks.ignore, self.hooks.host_modules)
-
-    def _loose_tensors(self) -> Sequence[LooseTensor]:
-        return self._code.tensors if self._code is not None else ()
-
-    def _is_current(self, request: CompileRequest, weights: bool) -> bool:
-        """Whether the code, and if asked the weights, are still those of a request."""
-        with self._lock:
-            if self._weights is None or self._code is None:
-                return False
-            self._code.check()  # values that a forward stores on its module do not count as a change of code
-            if self._code.fingerprint != request.code:
-                return False
-            return not weights or (self._weights.generation == request.generation and self._weights.untouched())
+        reach = Reach(code.containers, self.hooks.ignore) if self.hooks.keyed_by_code else None
+        try:
+            with self._capturing, self.hooks.tracing():
+                captured = self.hooks.capture(
+                    self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
+                )
+        except CaptureError:
+            if reach is not None and isinstance(code, CodeGuard):
+                with contextlib.suppress(CaptureError, Superseded):
+                    _restore_containers(code.after_trace(reach.executed), reach, request)
+            raise
+        if reach is not None and isinstance(code, CodeGuard):
+            after = code.after_trace(reach.executed)
+            _restore_containers(after, reach, request)
+            with self._lookup.lock:
+                request = self._lookup.under(request, code, after)
+        return captured, request
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))
@@ -237,80 +222,29 @@ class Network:
         with self.statistics.time("infer"):
             return entry.program(call.tensors)
 
-    def _keys(self, call: Call) -> tuple[GraphKey, CompiledKey]:
-        """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
-        if len(self._unanswered) > _MAX_FINGERPRINTS:
-            raise OVBackendError("its code or its attributes change at every call")
-        if self._weights is None or self._code is None:
-            self._code = self._new_code_guard()
-            self._weights = WeightsGuard(self.module, self._loose_tensors)
-        elif not self._code.check():
-            self._weights.refresh()  # the module may have new tensors
-        else:
-            self._weights.check()
-        self._unanswered.add(self._code.fingerprint)
-        if self._code.refused:
-            raise CaptureError(self._code.refused)
-        settings, weights = self._settings(), self._weights
-        graph = GraphKey(
-            signature=call.signature,
-            code=self._code.fingerprint,
-            layout=weights.layout,
-            host=self.hooks.host_key(),
-            settings=repr(settings.affecting("graph")),
-        )
-        compile_settings = repr(settings.affecting("compile"))
-        return graph, CompiledKey(self.name, call.signature, graph, weights.digest, weights.address, compile_settings)
+def _restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
+    """Put back what a trace has changed.
 
-    def _request(self, call: Call, graph_key: GraphKey, compiled_key: CompiledKey) -> CompileRequest:
-        weights, code = self._weights, self._code
-        assert weights is not None
-        assert code is not None
-        settings = self._settings()
-        cache_key = None
-        if self.hooks.keyed_by_code and not code.opaque:
-            cache_key = compiler.graph_key(
-                code.fingerprint,
-                (call.signature.tensors, call.signature.statics),
-                [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in weights.tensors.items()],
-                settings,
-                graph_key.host,
-            )
-        return CompileRequest(
-            call=call,
-            graph_key=graph_key,
-            compiled_key=compiled_key,
-            cache_key=cache_key,
-            weights=weights.tensors,
-            settings=settings,
-            code=code.fingerprint,
-            digest=weights.digest,
-            generation=weights.generation,
-            epoch=self.resources.epoch,
-            autocast=torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None,
-        )
+    Raises:
+        CaptureError: there was something, or the guard says that no trace would be right.
+        Superseded: it may have been another thread's doing.
+    """
+    if reach.before and reach.before[0].changed(guard.containers):
+        if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
+            raise Superseded
+        raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
+    if guard.refused:
+        raise CaptureError(guard.refused)
 
-    def _settings(self) -> Settings:
-        """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
-        settings = self.resources.settings
-        overflowed = self._weights is not None and self._weights.digest in self._in_f32
-        return settings.replace(precision="f32", config=_without_precision(settings)) if overflowed else settings
 
-    def _raise_precision(self) -> bool:
-        """Compute in f32 from now on with these weights; False if that is so already."""
-        assert self._weights is not None
-        settings = self._settings()
-        if settings.precision == "f32" or self._weights.digest in self._in_f32:
-            return False
-        self._in_f32.add(self._weights.digest)
-        self.statistics.correct(self.name, f"not finite in {devices.resolved_precision(settings)}, computed again in f32")
-        return True
+def _foreign_mode() -> str:
+    """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none."""
+    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
+        if not (isinstance(mode, DeviceContext) and torch.device(mode.device).type == "cpu"):
+            return type(mode).__name__
+    return ""
 
 
 def _finite(outputs: Sequence[torch.Tensor]) -> bool:
     """Whether all values are finite; one sum per tensor is enough, as infinity and NaN both propagate to it."""
     return all(bool(torch.isfinite(x.sum(dtype=torch.float32))) for x in outputs if x.is_floating_point())
-
-
-def _without_precision(settings: Settings) -> dict[str, Any]:
-    return {name: value for name, value in settings.config.items() if name != "INFERENCE_PRECISION_HINT"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ov_backend.cache.key import CacheKey
+from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
@@ -67,12 +69,15 @@ class CompileRequest:
         graph_key: of the graph.
         compiled_key: of the compiled graph.
         cache_key: of the graph on disk; None derives it from the text of the graph.
+        family: of the graph.
         weights: the live weights.
         settings: of this compile.
+        guard: watches what the graph depends on.
         code: fingerprint of the module's code.
         digest: of the weights' content.
         generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
+        abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
         autocast: PyTorch's autocast dtype in the caller's thread, None if it is off.
     """
 
@@ -80,19 +85,23 @@ class CompileRequest:
     graph_key: GraphKey
     compiled_key: CompiledKey
     cache_key: CacheKey | None
+    family: str
     weights: Mapping[str, torch.Tensor]
     settings: Settings
+    guard: Guard
     code: str
     digest: str
     generation: int
     epoch: int
+    abandoned: threading.Event
     autocast: torch.dtype | None
 
 
 @dataclass(frozen=True)
 class CompiledEntry:
-    """A compiled program, the description of a call's result over its flat outputs, and the memory of its weights."""
+    """A compiled program, the description of a call's result over its flat outputs, its weights' digest and memory."""
 
     program: CompiledProgram
     output: Spec
+    weights: str
     placement: Placement

@@ -9,6 +9,7 @@ from typing import Protocol
 from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
 from ov_backend.settings import Settings
@@ -44,6 +45,7 @@ class Resources:
         programs: weightless programs; they serve every network of the same code, such as that of another checkpoint.
         worker: runs one compile job at a time.
         networks: the engine's networks by name.
+        codes: which code the traces of each family have run.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
 
@@ -53,6 +55,7 @@ class Resources:
     interrupted: Interruption | None = None
     worker: Worker = field(default_factory=Worker)
     networks: dict[str, SharingNetwork] = field(default_factory=dict)
+    codes: TracedCodes = field(default_factory=TracedCodes)
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +76,10 @@ class Resources:
         self.settings = settings
         self.compiled.budget = budget_bytes(settings.memory_mb)
         self.compiled.shrink()
-        self.store = compiler.open_store(settings) if settings.model_caching else None
+        store = compiler.open_store(settings) if settings.model_caching else None
+        if store is not None and (self.store is None or self.store.folder != store.folder):
+            self.codes.clear()  # another folder has other graphs
+        self.store = store
 
     def report(self, network: str, stage: str, signature: Signature) -> None:
         """Call ``progress``, if there is one."""
@@ -91,5 +97,6 @@ class Resources:
         self.epoch += 1
         self.compiled.evict(lambda key, entry: True)
         self.programs.clear()
+        self.codes.clear()
         for network in list(self.networks.values()):
             network.clear()

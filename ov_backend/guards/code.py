@@ -1,4 +1,4 @@
-"""The guard of a module's code and state: a cheap look before every call at everything that a forward can read.
+"""The guard of a module's code and state: a cheap look before every call at everything that a trace has read.
 
 Extensions override an instance's forward, swap a block's class, add hooks, turn padding circular, set a scale. The full walk
 (some hundred milliseconds for a Stable Diffusion UNet) is only taken again when the cheap look differs.
@@ -10,19 +10,17 @@ import gc
 import logging
 import types
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ov_backend.errors import CaptureError
-from ov_backend.guards.describe import versioned
+from ov_backend.guards.traced_code import TracedCode, own_code
 from ov_backend.guards.values import LooseTensor
 from ov_backend.guards.walk import Walk
 
 log = logging.getLogger(__name__)
-
-#: This package runs in every trace; its version is in every key.
-_OWN = frozenset({"ov_backend"})
 
 
 class CodeGuard:
@@ -33,6 +31,7 @@ class CodeGuard:
         roots: the functions that are called from outside, usually the module's own forward.
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself.
+        traced: the code that is watched; None before the first trace, when everything in reach is.
     """
 
     def __init__(
@@ -41,15 +40,15 @@ class CodeGuard:
         roots: Sequence[Any] = (),
         ignore: frozenset[str] = frozenset(),
         host_modules: frozenset[str] = frozenset(),
+        traced: TracedCode | None = None,
     ) -> None:
         self._module, self._roots, self._ignore, self._host_modules = module, tuple(roots), ignore, host_modules
-        #: Code that a trace has run before the walk came by it.
-        self._included: set[types.CodeType] = set()
+        self.traced = traced
         self._walk = self._walked()
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that the forward can read, apart from its weights' values."""
+        """Of everything that the trace has read, apart from its weights' values."""
         return self._walk.fingerprint
 
     @property
@@ -58,9 +57,9 @@ class CodeGuard:
         return self._walk.tensors
 
     @property
-    def tables(self) -> list[Any]:
-        """The dicts and lists in reach."""
-        return self._walk.watch.tables
+    def containers(self) -> list[Any]:
+        """The dicts, lists, sets and arrays in reach."""
+        return [*self._walk.watch.tables, *self._walk.watch.values]
 
     @property
     def opaque(self) -> list[str]:
@@ -84,8 +83,8 @@ class CodeGuard:
         """Whether nothing has changed since the last check; only looks."""
         return self._walk.watch.same()
 
-    def include(self, executed: Mapping[types.CodeType, str]) -> bool:
-        """Whether the walk came by all code that a trace has run; what it missed is watched from now on.
+    def after_trace(self, executed: Mapping[types.CodeType, str]) -> CodeGuard:
+        """A guard of the code that a trace has run.
 
         Args:
             executed: code objects, each with the name of its Python module.
@@ -93,27 +92,35 @@ class CodeGuard:
         Raises:
             CaptureError: some of it cannot be found again.
         """
-        missed = {code: name for code, name in executed.items() if self._is_missed(code, name)}
+        traced = TracedCode.of(executed)
+        if self.traced is not None and replace(self.traced, roots=()) == traced:
+            return self
+        guard = self._for(traced)
+        missed = own_code(executed).keys() - guard._walk.codes
         if not missed:
-            return True
+            return guard
         functions = [each for each in gc.get_referrers(*missed) if isinstance(each, types.FunctionType)]
-        lost = set(missed) - {function.__code__ for function in functions}
+        lost = missed - {function.__code__ for function in functions}
         if lost:
             code = next(iter(lost))
             raise CaptureError(f"it runs {code.co_name} of {code.co_filename}, a function that is gone and cannot be watched")
         functions.sort(key=lambda function: (function.__module__ or "", function.__qualname__))
-        log.debug("The guard missed %s; they are watched from now on.", [function.__qualname__ for function in functions])
-        self._included |= missed.keys()
-        self._roots = (*self._roots, *functions)
-        self._walk = self._walked()
-        return False
+        log.debug("No name leads to %s; they are watched as well.", [function.__qualname__ for function in functions])
+        return self._for(replace(traced, roots=tuple(functions)))
 
-    def _is_missed(self, code: types.CodeType, module: str) -> bool:
-        seen = code in self._walk.codes or code in self._included
-        return not seen and not versioned(module) and module.partition(".")[0] not in _OWN
+    def covers(self, other: CodeGuard) -> bool:
+        """Whether everything that another guard watches, and a trace might change or read, is watched by this one too."""
+        containers, tensors = set(map(id, self.containers)), {id(each.tensor) for each in self.tensors}
+        watched = all(id(container) in containers for container in other.containers)
+        return watched and all(id(each.tensor) in tensors for each in other.tensors)
+
+    def _for(self, traced: TracedCode) -> CodeGuard:
+        return CodeGuard(self._module, self._roots, self._ignore, self._host_modules, traced)
 
     def _walked(self) -> Walk:
-        return Walk(self._module, self._roots, self._ignore, self._host_modules)
+        traced = self.traced
+        roots = self._roots if traced is None else (*self._roots, *traced.roots)
+        return Walk(self._module, roots, self._ignore, self._host_modules, traced)
 
 
 class FixedCode:
@@ -121,8 +128,9 @@ class FixedCode:
 
     fingerprint = ""
     refused = ""
+    traced = TracedCode(frozenset())
     tensors: tuple[LooseTensor, ...] = ()
-    tables: tuple[Any, ...] = ()
+    containers: tuple[Any, ...] = ()
     opaque: tuple[str, ...] = ()
 
     def check(self) -> bool:
@@ -130,9 +138,5 @@ class FixedCode:
         return True
 
     def untouched(self) -> bool:
-        """Always true."""
-        return True
-
-    def include(self, executed: Mapping[types.CodeType, str]) -> bool:
         """Always true."""
         return True

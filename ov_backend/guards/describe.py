@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import io
 import logging
+import queue
+import random
 import sys
 import threading
 import types
 import typing
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -38,13 +42,19 @@ DOCUMENTATION = frozenset(
     | {"_use_default_values"}
 )
 #: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
-INERT = (logging.Logger, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+INERT = (logging.Filterer, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+#: Generators of random numbers.
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+#: What answers something else each time it is asked, and cannot be put back.
+STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue)
 #: Annotations of types, whose text says what they are.
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
+#: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
+CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.
@@ -62,6 +72,11 @@ def is_called_unnamed(name: str) -> bool:
     return name.startswith("__") and name.endswith("__") and name not in NO_CODE
 
 
+def module_of(function: types.FunctionType) -> str:
+    """The Python module in which a function was written; what ``functools.wraps`` copied onto it does not count."""
+    return str(function.__globals__.get("__name__", ""))
+
+
 def versioned(module: str | None) -> bool:
     """Whether a Python module belongs to a package that is known by its version."""
     top = (module or "").partition(".")[0]
@@ -69,17 +84,19 @@ def versioned(module: str | None) -> bool:
 
 
 @functools.lru_cache(maxsize=16384)
-def code_text(code: types.CodeType) -> str:
+def code_digest(code: types.CodeType) -> str:
     """A digest of a code object: what it does, apart from where it stands in its file."""
-    digest = hashlib.sha256(repr((code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
-    digest.update(code.co_code)
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+    digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
+    digest.update(code.co_code + getattr(code, "co_exceptiontable", b""))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            digest.update(code_text(constant).encode())
+            digest.update(code_digest(constant).encode())
         else:
             text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
             digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 @functools.lru_cache(maxsize=16384)

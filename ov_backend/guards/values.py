@@ -21,8 +21,10 @@ import torch
 from ov_backend.guards.describe import (
     BUILTINS,
     DOCUMENTATION,
+    GENERATORS,
     INERT,
     SCALARS,
+    STREAMS,
     TORCH_VALUES,
     TYPE_FORMS,
     array_digest,
@@ -32,9 +34,6 @@ from ov_backend.guards.describe import (
     slots_of,
 )
 from ov_backend.guards.watch import Watch
-
-#: A walk that meets more objects than this calls the rest opaque.
-_MAX_NODES = 400_000
 
 
 class LooseTensor(NamedTuple):
@@ -52,14 +51,22 @@ class LooseTensor(NamedTuple):
 
 
 class ValueWalk:
-    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`."""
+    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`.
 
-    def __init__(self, ignore: frozenset[str]) -> None:
+    Args:
+        ignore: names of attributes that are left out.
+        max_nodes: a walk that meets more objects than this calls the rest opaque.
+        names: those of the attributes that are read; None stands for all.
+    """
+
+    def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
         self.watch = Watch()
         self.tensors: list[LooseTensor] = []
         self.opaque: list[str] = []
+        #: Why something that answers otherwise at each call must not be used, by its path.
+        self.volatile: dict[str, str] = {}
         self._hash = hashlib.sha256()
-        self._ignore = ignore
+        self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []  # an id is only good as long as its object lives
         self._watched: set[int] = set()
@@ -81,6 +88,10 @@ class ValueWalk:
             self._hash.update(str(part).encode("utf-8", "surrogatepass"))
             self._hash.update(b"\0")
 
+    def _is_read(self, name: str) -> bool:
+        """Whether the attributes of this name count."""
+        return name not in self._ignore and (self._names is None or name in self._names)
+
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
         place = self._places.get(id(item))
@@ -98,6 +109,10 @@ class ValueWalk:
             self.watch.table(table)
 
     def _opaque(self, value: object, path: str) -> None:
+        if isinstance(value, GENERATORS):
+            self.watch.values.append(value)
+        if isinstance(value, (*GENERATORS, *STREAMS)):
+            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
         self._add("opaque", type(value).__module__, type(value).__qualname__)
         if len(self.opaque) < 8:
             self.opaque.append(f"{path} is a {type(value).__qualname__}")
@@ -145,7 +160,7 @@ class ValueWalk:
         elif isinstance(value, contextvars.ContextVar):
             self.watch.content(functools.partial(value.get, None))
             self._value(value.get(None), path)
-        elif len(self._places) > _MAX_NODES:
+        elif len(self._places) > self._max_nodes:
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
@@ -155,6 +170,7 @@ class ValueWalk:
             self._opaque(value, path)
             return
         self._add("array", value.dtype, value.shape, array_digest(value))
+        self.watch.values.append(value)
         self.watch.content(functools.partial(array_digest, value))
 
     def _object(self, value: Any, path: str) -> None:
@@ -176,6 +192,7 @@ class ValueWalk:
                     self._value(item, f"{path}[{i}]")
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
+                self.watch.values.append(value)
                 self.watch.content(functools.partial(set, value))
             if all(isinstance(item, (*SCALARS, type)) for item in value):
                 self._add(sorted(map(repr, value)))
@@ -194,7 +211,8 @@ class ValueWalk:
                 continue
             self._value(key, f"{path}'s key")
             if isinstance(item, torch.Tensor):
-                self._tensor(item, f"{path}[{key!r}]", functools.partial(value.get, key))
+                read = functools.partial(dict.get, value, key) if isinstance(value, dict) else functools.partial(value.get, key)
+                self._tensor(item, f"{path}[{key!r}]", read)
             else:
                 self._value(item, f"{path}[{key!r}]")
         if isinstance(value, collections.defaultdict):
@@ -210,18 +228,18 @@ class ValueWalk:
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
             return
-        if attributes is None and not slots:
+        if (attributes is None and not slots) or isinstance(value, (*GENERATORS, *STREAMS)):
             self._opaque(value, path)
             return
         self._class(type(value))
         for name in slots:
-            if hasattr(value, name):
+            if self._is_read(name) and hasattr(value, name):
                 self._add(name)
                 self._value(getattr(value, name), f"{path}.{name}")
                 self.watch.content(functools.partial(slot_identity, value, name))
         if attributes is not None:
             self._watch_table(attributes)
             for name in sorted(attributes, key=str):
-                if name not in DOCUMENTATION and name not in self._ignore:
+                if name not in DOCUMENTATION and self._is_read(name):
                     self._add(name)
                     self._entry(attributes, name, f"{path}.{name}")

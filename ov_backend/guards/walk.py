@@ -7,35 +7,37 @@ calls opaque: a graph of such a forward is not stored under the fingerprint.
 
 from __future__ import annotations
 
-import enum
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from ov_backend.guards.describe import (
-    INERT,
     MAKING,
     MODULE_TABLES,
     NO_CODE,
     NOTED,
-    SCALARS,
-    TORCH_VALUES,
-    attribute_or_none,
-    code_text,
+    code_digest,
     codes_of,
     is_called_unnamed,
+    module_of,
     versioned,
 )
+from ov_backend.guards.names import NameWalk
 from ov_backend.guards.reads import chains_of, names_in
-from ov_backend.guards.values import ValueWalk
+from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import is_patched, unwrap
 
+#: Modules of torch whose functions, replaced by others, would show nowhere else.
+TORCH_FUNCTIONS = (torch, torch.nn.functional, torch.linalg, torch.special, torch.fft)
+#: A walk that has met this many objects goes no further: before the first trace, and after it.
+_MAX_NODES = 100_000
+_MAX_TRACED_NODES = 400_000
 
-class Walk(ValueWalk):
+
+class Walk(NameWalk):
     """One walk.
 
     Args:
@@ -43,6 +45,8 @@ class Walk(ValueWalk):
         roots: functions that are called from outside, such as a forward that is not the module's own.
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself: only their bytecode counts.
+        traced: the code that a trace has run, and the names that it reads; the walk goes through no other code and attributes.
+            None, before the first trace, goes through everything in reach, up to a bound.
 
     Attributes:
         fingerprint: of everything.
@@ -59,11 +63,13 @@ class Walk(ValueWalk):
         roots: Sequence[Any] = (),
         ignore: frozenset[str] = frozenset(),
         host_modules: frozenset[str] = frozenset(),
+        traced: TracedCode | None = None,
     ) -> None:
-        super().__init__(ignore)
+        names = None if traced is None else traced.read
+        super().__init__(ignore, _MAX_NODES if traced is None else _MAX_TRACED_NODES, names, host_modules)
+        self._traced = traced
         self.codes: set[types.CodeType] = set()
         self.refused = ""
-        self._host_modules = host_modules
         self._tree: dict[int, str] = {}
         self._mentioned: set[str] = set()
         self._waiting: dict[str, list[type]] = {}
@@ -74,23 +80,38 @@ class Walk(ValueWalk):
             for hook in hooks.values():
                 self._value(hook, "global hook")
         self._torch_functions()
+        self.watch.class_members(torch.Tensor)
+        self._patched_members(torch.Tensor)
         for root in roots:
             self._value(root, getattr(root, "__qualname__", "forward"))
+        self.refused = self.refused or self._volatile()
         self.fingerprint = self._hash.hexdigest()
         self.watch.begin()
 
     def _torch_functions(self) -> None:
-        """A function of ``torch.nn.functional`` that was replaced cannot be traced: torch's own functions find it by name."""
-        functional = vars(torch.nn.functional)
-        for name, value in list(functional.items()):
-            if isinstance(value, types.FunctionType):
-                self.watch.key(functional, name)
-                if not versioned(value.__module__) and value.__module__ not in self._host_modules:
-                    self.refused = f"torch.nn.functional.{name} was replaced by {value.__module__}.{value.__qualname__}"
+        """A function of torch that was replaced cannot be traced: torch's own functions find it by name."""
+        for package in TORCH_FUNCTIONS:
+            for name, value in list(vars(package).items()):
+                if callable(value) and not isinstance(value, type):
+                    self.watch.key(vars(package), name)
+                if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
+                    self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+
+    def _is_accounted_for(self, function: types.FunctionType) -> bool:
+        return versioned(module_of(function)) or module_of(function) in self._host_modules
+
+    def _volatile(self) -> str:
+        """Why a trace would draw numbers or items that a later call would not; before it, modules' attributes that are named."""
+        for path, reason in self.volatile.items():
+            _, attribute, name = path.rpartition("!")
+            if self._traced is not None or (attribute and name.partition("[")[0] in self._mentioned):
+                return reason
+        return ""
 
     def _walk_tree(self, module: torch.nn.Module, root: str) -> None:
         children = [(f"{root}.{path}".strip(".") if root else path, child) for path, child in module.named_modules()]
         self._tree.update((id(child), path) for path, child in children)
+        self._tree_classes.update(str(type(child)) for _, child in children)
         self._alive.append(module)
         for path, child in children:
             self._module(path, child)
@@ -110,7 +131,9 @@ class Walk(ValueWalk):
         self.watch.length(module._buffers)
         for name in sorted(attributes, key=str):
             value = attributes[name]
-            if name not in MODULE_TABLES and name not in NOTED and name not in self._ignore and not is_patched(value):
+            if name in MODULE_TABLES or name in NOTED or not self._is_read(name):
+                continue
+            if not is_patched(value):
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
@@ -136,7 +159,8 @@ class Walk(ValueWalk):
         """Functions put on a torch class from outside count; torch's own are known by its version."""
         for name, member in list(vars(base).items()):
             function = unwrap(member)
-            if isinstance(function, types.FunctionType) and not versioned(function.__module__):
+            named = self._traced is None or name in self._traced.names or name == "forward" or is_called_unnamed(name)
+            if named and isinstance(function, types.FunctionType) and not versioned(module_of(function)):
                 self._add(name)
                 self._function(function, f"{base.__qualname__}.{name}")
 
@@ -144,10 +168,16 @@ class Walk(ValueWalk):
         """A class's functions and values, as far as code that was walked mentions their names; the others wait for a mention."""
         made_here = not issubclass(base, torch.nn.Module)
         for name in sorted(vars(base)):
-            if name in self._mentioned or name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING)):
+            called = name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING))
+            if called or self._is_mentioned(name):
                 self._member(base, name)
-            elif name not in NO_CODE:
+            elif name not in NO_CODE and self._traced is None:
                 self._waiting.setdefault(name, []).append(base)
+
+    def _is_mentioned(self, name: str) -> bool:
+        if self._traced is None:
+            return name in self._mentioned
+        return name not in NO_CODE and self._is_read(name)
 
     def _member(self, base: type, name: str) -> None:
         path = f"{base.__qualname__}.{name}"
@@ -167,6 +197,8 @@ class Walk(ValueWalk):
 
     def _mention(self, code: types.CodeType) -> None:
         """Walk the members of classes that a code object names, those of classes that were met before included."""
+        if self._traced is not None:
+            return  # it is known which names are read
         names = names_in(code) - self._mentioned
         self._mentioned |= names
         for name in sorted(names & self._waiting.keys()):
@@ -175,21 +207,25 @@ class Walk(ValueWalk):
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         function = unwrap(function)
-        if versioned(function.__globals__.get("__name__")):  # its own name may be that of a function which it wraps
+        if versioned(module_of(function)):
             self._add("function", function.__module__, function.__qualname__)
+            if function.__closure__ and self._first(function):  # torch's decorators keep what they wrap
+                self._cells(function, path)
+            return
+        if not self._was_executed(function):
+            self._add("not executed", code_digest(function.__code__))
+            self.watch.attribute(function, "__code__")
             return
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._add(code_text(function.__code__))
-        self.watch.content(functools.partial(getattr, function, "__code__"))
-        self._value(function.__defaults__, f"{path}'s defaults")
-        self._value(function.__kwdefaults__, f"{path}'s defaults")
-        host = (function.__module__ or "") in self._host_modules
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            self.watch.cell(cell)
-            if not host:
-                self._cell(cell, f"{path}'s {name}")
+        self._add(code_digest(function.__code__))
+        self.watch.attribute(function, "__code__")
+        for name in ("__defaults__", "__kwdefaults__"):
+            self.watch.attribute(function, name)
+            self._value(getattr(function, name), f"{path}'s defaults")
+        host = module_of(function) in self._host_modules
+        self._cells(function, path)
         inner = getattr(function, "__wrapped__", None)
         if inner is not None:
             self._value(inner, path)
@@ -198,76 +234,10 @@ class Walk(ValueWalk):
             for chain in chains_of(function.__code__):
                 self._global(function, chain.root, chain.attributes, path)
 
-    def _cell(self, cell: types.CellType, path: str) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            self._add("empty cell")
-            return
-        if isinstance(value, torch.Tensor):
-            self._tensor(value, path, lambda: cell.cell_contents)
-        else:
-            self._value(value, path)
-
-    def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
-        """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""
-        table: Mapping[str, Any] = function.__globals__
-        if root not in table:
-            return  # one of Python's builtins, or a name that is not there yet
-        name, rest, of_package = root, list(attributes), False
-        self.watch.key(table, name)
-        while isinstance(table[name], types.ModuleType) and rest:
-            module = table[name]
-            table, name, of_package = vars(module), rest.pop(0), versioned(module.__name__)
-            if name not in table:
-                return
-            self.watch.key(table, name)
-        value = table[name]
-        if of_package and not isinstance(value, (types.FunctionType, type)):  # os.environ, sys.modules: no part of a network
-            self._add(root, *attributes)
-            return
-        if isinstance(value, types.ModuleType):
-            self._add("module", value.__name__)
-        elif isinstance(value, torch.Tensor):
-            self._add(root, *attributes)
-            self._tensor(value, f"{function.__module__}:{'.'.join((root, *attributes))}", functools.partial(table.get, name))
-        elif isinstance(value, (type, types.FunctionType, functools.partial, *SCALARS, *TORCH_VALUES)):
-            self._add("global", root, *attributes)
-            self._value(value, name)
-        elif isinstance(value, (dict, list, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)):
-            self._add("global", root, *attributes)
-            self._value(value, f"{function.__module__}:{name}")
-        else:
-            self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
-
-    def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
-        """A global object: only the attributes that are read of it count, for others may change at any time."""
-        if isinstance(value, INERT) or type(value).__module__ in self._host_modules:
-            self._add(type(value).__qualname__)
-            return
-        if not attributes:
-            if versioned(type(value).__module__) and not isinstance(value, types.SimpleNamespace):
-                self._add(type(value).__qualname__)
-            elif isinstance(value, torch.nn.Module) or not hasattr(type(value), "__getattr__"):
-                self._value(value, path)
-            else:
-                self._add("object", type(value).__qualname__)
-            return
-        name = attributes[0]
-        try:
-            member = getattr(value, name)
-        except Exception:  # the attribute's own code fails; the forward would fail as well
-            self._add("no", name)
-            return
-        self._add("option", name)
-        if isinstance(member, types.MethodType):
-            self._value(member.__func__, path)
-            if not hasattr(type(value), "__getattr__"):
-                self._value(value, path)
-            return
-        if isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
-            self.watch.content(functools.partial(attribute_or_none, value, name))
-        self._value(member, f"{path}.{name}")
+    def _was_executed(self, function: types.FunctionType) -> bool:
+        if self._traced is None:
+            return len(self._places) < self._max_nodes
+        return code_digest(function.__code__) in self._traced.digests
 
     def _global_class(self, cls: type) -> None:
         if versioned(cls.__module__):

@@ -21,11 +21,14 @@ class Watch:
 
     def __init__(self) -> None:
         self.tables: list[Any] = []
+        #: Sets and arrays; their content is watched.
+        self.values: list[Any] = []
         self._sized: list[Any] = []
         self._keys: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
         self._cells: list[types.CellType] = []
         self._reads: list[Callable[[], Any]] = []
         self._objects: list[Any] = []
+        self._attributes: list[tuple[Any, str]] = []
         self._classes: list[Mapping[str, Any]] = []
 
     def table(self, container: Any) -> None:
@@ -52,6 +55,10 @@ class Watch:
         """Watch a value that is read at each look and compared by ``==``."""
         self._reads.append(read)
 
+    def attribute(self, owner: Any, name: str) -> None:
+        """Watch which object an attribute is."""
+        self._attributes.append((owner, name))
+
     def type_of(self, value: Any) -> None:
         """Watch an object's class, which may be exchanged for another."""
         self._objects.append(value)
@@ -63,19 +70,21 @@ class Watch:
 
     def same(self) -> bool:
         """Whether everything is what it was."""
-        *looks, reads = self._looks()
-        *before, read_before = self._before
-        return all(map(_identical, looks, before)) and list(reads) == read_before
+        lengths, *looks, reads = self._looks()
+        lengths_before, *before, reads_before = self._before
+        return (
+            list(lengths) == lengths_before and all(map(_identical, looks, before)) and list(reads) == reads_before
+        )
 
     def _looks(self) -> list[Iterable[Any]]:
         return [
-            map(len, self.tables),
-            map(len, self._sized),
+            map(len, chain(self.tables, self._sized)),
             _items(self.tables),
             [table.get(name, _ABSENT) for table, name in self._pairs],
             chain.from_iterable(map(unwrap, members.values()) for members in self._classes),
             map(_held, self._cells),
             map(type, self._objects),
+            [getattr(owner, name) for owner, name in self._attributes],
             [read() for read in self._reads],
         ]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +57,7 @@ class _Known:
     tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now
     mark: Mark
     probe: torch.Tensor
-    checksum: int
+    checksum: str
 
     def is_still(self, tensor: torch.Tensor) -> bool:
         return self.tensor() is tensor and self.mark == _mark(tensor) and torch.equal(self.probe, _probe(tensor))
@@ -83,6 +82,26 @@ class Placement:
         return all((tensor := ref()) is not None and _address(tensor) == address for ref, address in self.tensors)
 
 
+class Checksums:
+    """What is known of live tensors, so that several guards read each of them once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, _Known]:
+        """What is known of these tensors now; only those that changed are read in full."""
+        self._known = {key: known for key, known in self._known.items() if known.tensor() is not None}
+        stale = [tensor for tensor in tensors.values() if not self._is_known(tensor)]
+        with ThreadPoolExecutor() as pool:  # hashlib releases the interpreter lock
+            for tensor, checksum in zip(stale, pool.map(_checksum, stale)):
+                self._known[id(tensor)] = _Known(weakref.ref(tensor), _mark(tensor), _probe(tensor).clone(), checksum)
+        return {name: self._known[id(tensor)] for name, tensor in tensors.items()}
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        known = self._known.get(id(tensor))
+        return known is not None and known.is_still(tensor)
+
+
 class WeightsGuard:
     """Watches the weights of one module.
 
@@ -94,13 +113,19 @@ class WeightsGuard:
     Args:
         module: the module.
         loose: tensors outside parameters and buffers, as of now.
+        checksums: what is known of the tensors; guards of the same module share it.
     """
 
-    def __init__(self, module: torch.nn.Module, loose: Callable[[], Sequence[LooseTensor]] = tuple) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loose: Callable[[], Sequence[LooseTensor]] = tuple,
+        checksums: Checksums | None = None,
+    ) -> None:
         self._module = module
         self._loose = loose
+        self._checksums = Checksums() if checksums is None else checksums
         self._tensors: dict[str, torch.Tensor] = {}
-        self._known: dict[str, _Known] = {}
         self._owners: list[tuple[dict[str, Any], str, Any, Mark]] = []
         self._readers: list[tuple[Callable[[], Any], Any, Mark]] = []
         self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
@@ -146,32 +171,22 @@ class WeightsGuard:
         """Take note of the weights as they are now. Only those that changed are read in full."""
         loose = self._loose()
         tensors = weights_of(self._module, loose)
-        stale = [name for name, tensor in tensors.items() if not self._is_known(name, tensor)]
-        with ThreadPoolExecutor() as pool:  # zlib lets go of the interpreter lock
-            sums = dict(zip(stale, pool.map(_checksum, (tensors[name] for name in stale))))
-        known = {name: self._known[name] for name in tensors if name not in sums}
-        for name, checksum in sums.items():
-            tensor = tensors[name]
-            known[name] = _Known(weakref.ref(tensor), _mark(tensor), _probe(tensor).clone(), checksum)
-        self._tensors, self._known = tensors, known
+        known = self._checksums.of(tensors)
+        before = (self.digest, self.layout, self.address)
+        self._tensors = tensors
         self._owners = [(table, key, value, _mark_or_none(value)) for table, key, value in _places(self._module)]
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather()
-        self.digest = _digest(f"{name}={known[name].checksum:08x}" for name in tensors)
+        self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
         self.layout = _digest(f"{name}={tensor.dtype}{tuple(tensor.shape)}" for name, tensor in tensors.items())
         self.address = hash(tuple(_address(tensor) for tensor in tensors.values()))
-        self.generation += 1
+        self.generation += (self.digest, self.layout, self.address) != before
 
     def release(self) -> None:
         """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
         self._tensors, self._owners, self._readers, self._probes = {}, [], [], []
-        self._known = {name: known for name, known in self._known.items() if known.tensor() is not None}
         self.generation += 1
         self.digest = ""
-
-    def _is_known(self, name: str, tensor: torch.Tensor) -> bool:
-        known = self._known.get(name)
-        return known is not None and known.is_still(tensor)
 
     def _gather(self) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
         """Views on what is compared at every check, by dtype, and its content now: one comparison for each dtype.
@@ -244,12 +259,11 @@ def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
     return data.view(_bits(data.dtype))
 
 
-def _checksum(tensor: torch.Tensor) -> int:
-    head = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    if tensor.device.type != "cpu" or not tensor.numel():
-        return head
-    data = _as_bits(tensor).contiguous().reshape(-1).numpy()
-    return zlib.crc32(memoryview(data).cast("B"), head)
+def _checksum(tensor: torch.Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    if tensor.device.type == "cpu" and tensor.numel():
+        digest.update(memoryview(_as_bits(tensor).contiguous().reshape(-1).numpy()).cast("B"))
+    return digest.hexdigest()[:32]
 
 
 def _digest(parts: Iterator[str]) -> str:

@@ -44,14 +44,14 @@ def too_large(gm: GraphModule, wide: bool) -> dict[Node, str]:
         gm: ATen graph with ``meta["val"]``.
         wide: whether int64 inputs may exceed :data:`INPUT_BOUND`.
     """
-    bounds = _bounds(gm, wide)
+    limits = bounds(gm, wide)
     why = "computes in int64 with values that may exceed int32, which OpenVINO would cut off"
-    return {node: why for node in gm.graph.nodes if node.op == "call_function" and _may_overflow(node, bounds)}
+    return {node: why for node in gm.graph.nodes if node.op == "call_function" and _may_overflow(node, limits)}
 
 
 def largest(gm: GraphModule, wide: bool) -> list[float]:
     """The bound of every int64 value, in the graph's order."""
-    return [bound for node, bound in _bounds(gm, wide).items() if _is_int64(node)]
+    return [bound for node, bound in bounds(gm, wide).items() if _is_int64(node)]
 
 
 def fits(value: Any) -> bool:
@@ -62,11 +62,12 @@ def fits(value: Any) -> bool:
     return int(low) >= -INPUT_BOUND and int(high) <= INPUT_BOUND
 
 
-def _bounds(gm: GraphModule, wide: bool) -> Bounds:
-    bounds: Bounds = {}
+def bounds(gm: GraphModule, wide: bool) -> Bounds:
+    """The bound of every node's absolute values, in the graph's order; infinity where none is known."""
+    known: Bounds = {}
     for node in gm.graph.nodes:
-        bounds[node] = _bound(node, bounds, gm, wide)
-    return bounds
+        known[node] = _bound(node, known, gm, wide)
+    return known
 
 
 def _may_overflow(node: Node, bounds: Mapping[Node, float]) -> bool:

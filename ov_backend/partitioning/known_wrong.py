@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from ov_backend.partitioning.packets import aten_packets, packet_of
@@ -31,7 +32,7 @@ def reason(node: Node) -> str:
     """
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
     if entry is None:
-        return ""
+        return _BEYOND if _beyond_float16(node) else ""
     is_wrong, why = entry
     return why if is_wrong(node) else ""
 
@@ -79,10 +80,33 @@ def _unpaired(node: Node) -> bool:
     return any("quantize_per" not in str(n.target) or ("dequantize" in str(n.target)) is dequantizes for n in neighbours)
 
 
+def _beyond_float16(node: Node) -> bool:
+    """A number among the arguments is no float16, in an operator on float16; PyTorch computes it in float32."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float16:
+        return False
+    numbers = [abs(argument) for argument in node.args if isinstance(argument, (int, float))]
+    return any(torch.finfo(torch.float16).max < number < float("inf") for number in numbers)
+
+
+def _boolean(node: Node) -> bool:
+    return bool(node.meta["val"].dtype is torch.bool)
+
+
+def _rounded_quotient(node: Node) -> bool:
+    return argument(node, "rounding_mode") is not None
+
+
+def _integers_to_float(node: Node) -> bool:
+    """The arguments of a limit are integers, and its result is not."""
+    return not _floating_point(node) and bool(node.meta["val"].dtype.is_floating_point)
+
+
 def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
 
+_BEYOND = "computes with a number that float16 does not hold"
 _QUANTIZER = (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly")
 _SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
 
@@ -108,6 +132,17 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO computes it by a difference of squares, which overflows", "_cdist_forward"),
     **_for_any_arguments("OpenVINO does not know a tensor's strides", "as_strided"),
     **_for_any_arguments("OpenVINO's approximation is coarser", "erfinv"),
+    **dict.fromkeys(
+        aten_packets("clamp", "clamp_min", "clamp_max"), (_integers_to_float, "OpenVINO rounds the limits to whole numbers")
+    ),
+    **_for_any_arguments("OpenVINO's conversion of it fails", "gcd"),
+    **_for_any_arguments("OpenVINO rounds quotients of infinite or negative numbers otherwise", "floor_divide"),
+    **dict.fromkeys(aten_packets("div"), (_rounded_quotient, "OpenVINO rounds quotients in 32 bits")),
+    **dict.fromkeys(
+        aten_packets("remainder", "fmod"), (_floating_point, "OpenVINO subtracts a multiple that is rounded where it is large")
+    ),
+    **dict.fromkeys(aten_packets("masked_fill"), (_boolean, "OpenVINO's conversion of it fails for bool")),
+    **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),
     **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
     **_for_any_arguments(
         "a trace of it would run on made-up pivots, which ends the process", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"
@@ -117,5 +152,6 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO smooths differently", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
     **dict.fromkeys(aten_packets("round"), (_decimals, "OpenVINO rounds to whole numbers only")),
     **dict.fromkeys(aten_packets("repeat"), (_scalar_result, "OpenVINO does not write the result of a scalar")),
+    **dict.fromkeys(aten_packets("expand", "expand_copy"), (_scalar_result, "OpenVINO's compiler crashes where it is alone")),
     **_for_any_arguments("OpenVINO does not write the whole result", "rot90"),
 }

@@ -19,7 +19,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ov_backend.fx_utils import is_getitem, operators, output_node, placeholders, values_read
-from ov_backend.partitioning import known_wrong
+from ov_backend.partitioning import exact_integers, known_wrong
 from ov_backend.partitioning.int64_range import too_large
 from ov_backend.settings import Settings, operator_name
 from ov_backend.tensors import COMPUTED
@@ -52,10 +52,12 @@ class Coverage:
 def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     """The operators that must stay in PyTorch, each with the reason in words."""
     views = aliased_outputs(gm)
-    overflowing = {} if settings.truncate_long_and_double else too_large(gm, settings.wide_integers)
-    reasons = {
-        node: reason(node, settings) or overflowing.get(node, "") or (VIEW if node in views else "") for node in operators(gm)
+    truncate = settings.truncate_long_and_double
+    inexact = {
+        **exact_integers.inexact(gm, settings.wide_integers and not truncate),
+        **({} if truncate else too_large(gm, settings.wide_integers)),
     }
+    reasons = {node: reason(node, settings) or inexact.get(node, "") or (VIEW if node in views else "") for node in operators(gm)}
     return {node: why for node, why in reasons.items() if why}
 
 

@@ -71,6 +71,8 @@ class Request:
             raise SettingsError(f"--sampler is {self.sampler!r}; it must be one of {', '.join(SAMPLERS)}.")
         if self.size is not None:
             check_size(*self.size)
+        if self.sampler not in SAMPLERS:
+            raise SettingsError(f"--sampler is {self.sampler!r}; it must be one of {', '.join(SAMPLERS)}.")
         _check_writable(self.out)
 
 

@@ -50,4 +50,5 @@ def _replace(whole: Any, _original: Any) -> Any:
 
 def _is_webui_variant(forward: Any) -> bool:
     unoptimized = getattr(hypernetwork, "attention_CrossAttention_forward", None)
-    return forward is unoptimized or getattr(forward, "__module__", "") == optimizations.__name__
+    written_in = getattr(forward, "__globals__", {}).get("__name__")  # functools.wraps copies __module__ onto other functions
+    return forward is unoptimized or written_in == optimizations.__name__

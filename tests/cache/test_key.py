@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ov_backend.capture import trace as capture
 from ov_backend.compiler import graph_key
 from ov_backend.fx_utils import graph_text
 from ov_backend.guards.walk import Walk
+from tests.helpers.alone import HASH_SEED, alone
 from tests.helpers.small import Small
 
 INGREDIENTS: dict[str, Any] = {
@@ -146,32 +146,20 @@ def test_the_text_of_a_graph_has_every_argument_and_edge() -> None:
     assert _text(lambda x, y: x * 2, (2, 3), (2, 2)) != texts["x * 2"]
 
 
-SCRIPT = """
-import sys
-import torch
-from ov_backend import Settings
-from ov_backend.compiler import graph_key
-from ov_backend.guards.walk import Walk
-from tests.helpers.small import Small
-from tests.cache.test_key import DISTINCT_GRAPHS, _text
-module = Small()
-print(graph_key("code", {"b": 1, "a": 2}, [("w", (2,), "f")], Settings(disabled_ops=["b", "a"])))
-print(Walk(module, [module.forward]).fingerprint)
-print(_text(DISTINCT_GRAPHS["a - b"]), _text(DISTINCT_GRAPHS["a constant"]))
-"""
-
-
-def _in_a_process_with(seed: str) -> str:
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", SCRIPT]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=120).stdout
+def keys_of_a_process() -> str:
+    """Keys and the text of graphs, made in this process."""
+    key = graph_key("code", {"b": 1, "a": 2}, [("w", (2,), "f")], Settings(disabled_ops=["b", "a"]))
+    return "\n".join([str(key), _fingerprint(Small()), *(_text(DISTINCT_GRAPHS[name]) for name in ("a - b", "a constant"))])
 
 
 def test_keys_are_the_same_under_every_hash_seed() -> None:
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(_in_a_process_with, ("1", "12345"))
+    """In a new process with a seed of its own, and in one forked from a server with another."""
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert environment["PYTHONHASHSEED"] != HASH_SEED
+    command = [sys.executable, "-c", "from tests.cache.test_key import keys_of_a_process; print(keys_of_a_process())"]
+    first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=120).stdout
     assert len(first.splitlines()) > 3
-    assert first == second
+    assert first == alone(keys_of_a_process) + "\n"
 
 
 def _fingerprint(module: torch.nn.Module) -> str:

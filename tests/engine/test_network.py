@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ov_backend import Settings
 from tests.helpers.small import Small, assert_right, engine_for, inputs
@@ -86,7 +87,7 @@ def test_a_failure_of_ours_costs_no_answer(strict: Strict, monkeypatch: pytest.M
     def fail(*_: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr(network, "_keys", fail)
+    monkeypatch.setattr(network._lookup, "find", fail)
     assert torch.equal(network(*inputs()), module(*inputs()))
     assert list(network.statistics.fallbacks) == ["OpenVINO failed: KeyError: 'planted'"]
 
@@ -102,3 +103,21 @@ def test_a_forked_child_answers(strict: Strict) -> None:
         right = torch.equal(network(*inputs()), module(*inputs()))
         os._exit(0 if right and "forked" in next(iter(network.statistics.fallbacks)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Doubling(TorchFunctionMode):
+    """Every linear layer's answer, twice."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.nn.functional.linear else result
+
+
+def test_a_mode_that_changes_operators_leaves_the_call_to_pytorch(strict: Strict) -> None:
+    module = Small()
+    network = engine_for(strict(fallback="pytorch"), module)
+    with torch.no_grad():
+        torch.testing.assert_close(network(*inputs()), module(*inputs()))
+        with Doubling():
+            torch.testing.assert_close(network(*inputs()), module(*inputs()))
+    assert list(network.statistics.fallbacks) == ["Doubling is active, which sees every operator"]

@@ -83,9 +83,9 @@ def tiny(kind: str, shallow: bool = False) -> Any:
             "addition_time_embed_dim": 8,
             "projection_class_embeddings_input_dim": WIDTH + 6 * 8,
             "cross_attention_dim": 2 * WIDTH,
-            "transformer_layers_per_block": (2, 1),
+            "transformer_layers_per_block": (2,) if shallow else (2, 1),
             "use_linear_projection": True,
-            "attention_head_dim": (4, 8),
+            "attention_head_dim": (4,) if shallow else (4, 8),
         }
         parts = _parts(**unet, **(SHALLOW if shallow else {}))
         second = {"text_encoder_2": _text(4, projection=True, hidden_act="gelu"), "tokenizer_2": parts["tokenizer"]}

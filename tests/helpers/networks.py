@@ -64,18 +64,18 @@ def _vae_config() -> dict[str, Any]:
     }
 
 
-def vae_encoder(seed: int = 0) -> torch.nn.Module:
+def vae_encoder(seed: int = 0, **changes: Any) -> torch.nn.Module:
     """ldm's Encoder: images [B, 3, H, W] -> moments [B, 8, H/2, W/2]."""
     from ldm.modules.diffusionmodules.model import Encoder
 
-    return seeded(Encoder(**_vae_config()), seed)
+    return seeded(Encoder(**{**_vae_config(), **changes}), seed)
 
 
-def vae_decoder(seed: int = 0) -> torch.nn.Module:
+def vae_decoder(seed: int = 0, **changes: Any) -> torch.nn.Module:
     """ldm's Decoder: latents [B, 4, H, W] -> images [B, 3, 2H, 2W]."""
     from ldm.modules.diffusionmodules.model import Decoder
 
-    return seeded(Decoder(**_vae_config()), seed)
+    return seeded(Decoder(**{**_vae_config(), **changes}), seed)
 
 
 def text_encoder(seed: int = 0, layers: int = 3) -> torch.nn.Module:

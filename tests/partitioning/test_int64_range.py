@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ov_backend import fx_utils
-from ov_backend.partitioning.int64_range import INPUT_BOUND, _bounds, fits, largest, too_large
+from ov_backend.partitioning.int64_range import INPUT_BOUND, bounds, fits, largest, too_large
 from tests.helpers.graphs import names, node_of, traced
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ def integers(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
 def bound(function: Callable[..., Any], *inputs: Any, wide: bool = False) -> float:
     """The bound of the last operator of a graph."""
     gm = traced(function, *inputs)
-    return _bounds(gm, wide)[fx_utils.operators(gm)[-1]]
+    return bounds(gm, wide)[fx_utils.operators(gm)[-1]]
 
 
 def in_pytorch(function: Callable[..., Any], *inputs: Any, wide: bool = False) -> list[str]:
@@ -77,11 +77,11 @@ def test_bounds_hold_for_values_at_the_bound() -> None:
 
 def test_sorted_values_and_their_positions() -> None:
     gm = traced(lambda x: torch.topk(x, 2), integers(2, 3))
-    assert _bounds(gm, False)[node_of(gm, "aten.topk")] == INPUT_BOUND
+    assert bounds(gm, False)[node_of(gm, "aten.topk")] == INPUT_BOUND
     gm = traced(lambda x: torch.topk(x, 2), torch.randn(2, 3))
-    assert _bounds(gm, False)[node_of(gm, "aten.topk")] == 6, "of floats only the positions are integers"
+    assert bounds(gm, False)[node_of(gm, "aten.topk")] == 6, "of floats only the positions are integers"
     selections = [node for node in gm.graph.nodes if node.target is operator.getitem]
-    assert [_bounds(gm, False)[node] for node in selections] == [6, 6]
+    assert [bounds(gm, False)[node] for node in selections] == [6, 6]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_bound_of_constants(constant: list[Any], expected: float) -> None:
     value = torch.tensor(constant)
     gm = traced(lambda x: (x.sum(), torch.ops.aten.alias(value)), integers(2))
     (node,) = (node for node in gm.graph.nodes if node.op == "get_attr")
-    assert _bounds(gm, False)[node] == expected
+    assert bounds(gm, False)[node] == expected
 
 
 def test_the_boundary_is_the_largest_int32() -> None:

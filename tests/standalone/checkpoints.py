@@ -6,15 +6,28 @@ from pathlib import Path
 
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 
-_UNET = {
+_ONE_LEVEL = {
+    "block_out_channels": [32],
+    "layers_per_block": 1,
+    "down_block_types": ["CrossAttnDownBlock2D"],
+    "up_block_types": ["CrossAttnUpBlock2D"],
+}
+_TWO_LEVELS = {
     "block_out_channels": [32, 64],
     "layers_per_block": 1,
     "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
     "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"],
 }
-_VAE = {"block_out_channels": [32] * 4}
 
 
-def write_small_checkpoint(folder: Path) -> Path:
-    """Write it into a folder and return its path."""
-    return write_random_checkpoint(folder / "small.safetensors", unet=_UNET, vae=_VAE, text={"num_hidden_layers": 2})
+def write_small_checkpoint(folder: Path, name: str = "small", levels: int = 1, vae_levels: int = 4) -> Path:
+    """Write it into a folder and return its path.
+
+    Args:
+        levels: of the UNet, 1 or 2; one compiles in half the time of two.
+        vae_levels: each but one doubles the width of the picture: the checkpoint's own size is 256 of four levels.
+    """
+    unet = _ONE_LEVEL if levels == 1 else _TWO_LEVELS
+    blocks = {"down_block_types": ["DownEncoderBlock2D"] * vae_levels, "up_block_types": ["UpDecoderBlock2D"] * vae_levels}
+    vae = {"block_out_channels": [32] * vae_levels, **blocks}
+    return write_random_checkpoint(folder / f"{name}.safetensors", unet=unet, vae=vae, text={"num_hidden_layers": 2})

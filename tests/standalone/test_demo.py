@@ -25,7 +25,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_checkpoint_file_becomes_the_same_picture_twice(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     out = tmp_path / "sheet.png"
     arguments = ["demo", "--checkpoint", str(checkpoint), "--steps", "3", "--size", "96x64", "--precision", "f32"]
@@ -49,6 +49,7 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
         image[bar : bar + 64, gap + i * (column + gap) :][:, :96].astype(int) for i in range(3)
     )
     assert left.std() > 20, "a flat picture would prove nothing"
+    assert "made for 256x256; at 96x64" in caplog.text
     assert np.abs(left - right).max() == result["difference"]["largest"]
     np.testing.assert_array_equal(difference, np.abs(left - right) * demo_sheet.gain(result["difference"]["largest"]))
 
@@ -58,14 +59,16 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
         assert words in text
 
 
-@pytest.mark.parametrize("size,far", [((64, 64), True), ((256, 256), False)])
-def test_a_size_far_from_the_checkpoint_s_own_gives_a_hint(
-    size: tuple[int, int], far: bool, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    request = demo.Request("a boat", steps=1, size=size, checkpoint=checkpoint, out=tmp_path / "x.png")
+def test_the_checkpoint_s_own_size_gives_no_hint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoint = write_small_checkpoint(tmp_path)
+    config = json.loads(checkpoint.with_suffix(".yaml").read_text())
+    config["model"]["params"]["image_size"] = 8
+    checkpoint.with_suffix(".yaml").write_text(json.dumps(config))
+    request = demo.Request("a boat", steps=1, sampler="euler", checkpoint=checkpoint, out=tmp_path / "x.png")
     result = demo.run(request, demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise"))
-    assert result.pictures[0].shape == (*size, 3)
-    assert ("made for 256x256; at 64x64" in caplog.text) is far
+    assert result.pictures[0].shape == (64, 64, 3)
+    assert result.networks["unet"]["calls"] == 2  # the warm-up and one step
+    assert "made for" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -77,14 +80,26 @@ def test_which_sizes_are_far_from_the_checkpoint_s_own(width: int, height: int, 
     assert bool(size_hint(pipe, width, height)) is far
 
 
-@pytest.mark.parametrize("sampler", sorted(demo.SAMPLERS))
-def test_every_sampler_agrees_with_pytorch_in_a_single_step(sampler: str, checkpoint: Path, tmp_path: Path) -> None:
-    request = demo.Request("a boat", steps=1, size=(64, 64), sampler=sampler, checkpoint=checkpoint, out=tmp_path / "x.png")
+def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tmp_path: Path) -> None:
+    pipe = demo.load_pipeline(checkpoint)
+    own, generation = pipe.scheduler, demo._Generation(pipe, demo.Request("a boat", steps=1), (64, 64))
+
+    def use(sampler: str) -> None:
+        pipe.scheduler = own
+        demo._use_sampler(pipe, sampler)
+
+    by_pytorch = {}
+    for sampler in demo.SAMPLERS:
+        use(sampler)
+        by_pytorch[sampler] = generation.run("PyTorch")[0].astype(int)
     settings = demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise")
-    result = demo.run(request, settings)
-    assert result.difference["largest"] <= 2
-    assert result.pictures[0].std() > 20
-    assert result.networks["unet"]["calls"] == 2  # the warm-up and one step
+    with demo.accelerate(pipe, settings) as accelerated:
+        for count, (sampler, picture) in enumerate(by_pytorch.items(), 1):
+            use(sampler)
+            actual = generation.run("OpenVINO", accelerated)[0].astype(int)
+            assert np.abs(actual - picture).max() <= 2, sampler
+            assert picture.std() > 20, sampler
+            assert accelerated.stats()["unet"]["calls"] == 2 * count, sampler  # the warm-up and one step
 
 
 def test_prompt_and_seed_change_the_picture(checkpoint: Path) -> None:

@@ -21,11 +21,11 @@ if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.pipelines.accelerate import networks_of
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job
+from tests.standalone.checkpoints import write_small_checkpoint
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
 PYTORCH = Choices("CPU", "f32", unet=False, vae=False, text_encoder=False)
@@ -35,7 +35,7 @@ OPENVINO = Choices("CPU", "f32")
 @pytest.fixture(scope="module")
 def generator(tmp_path_factory: pytest.TempPathFactory) -> PictureGenerator:
     folder = tmp_path_factory.mktemp("generator")
-    pipe = load_pipeline(write_random_checkpoint(folder / "x.safetensors"))
+    pipe = load_pipeline(write_small_checkpoint(folder))
     return PictureGenerator(pipe, "x", folder / "out", str(folder / "graphs"))
 
 

@@ -73,12 +73,12 @@ class Server:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from ov_backend.checkpoint.random_weights import write_random_checkpoint
+    from tests.standalone.checkpoints import write_small_checkpoint
 
-    return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint") / f"{NASTY}.safetensors")
+    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), NASTY, levels=2)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     command = [sys.executable, "-m", "ov_backend", "serve", "--checkpoint", str(checkpoint), "--port", "0"]
@@ -110,7 +110,7 @@ def _read(server: Server) -> None:
             server.url = line.split()[1]
 
 
-@pytest.fixture(scope="module")  # while it is open, no other test in this thread could run an event loop
+@pytest.fixture(scope="package")  # while it is open, no other test in this thread could run an event loop
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -126,23 +126,30 @@ def errors() -> list[str]:
     return []
 
 
+@pytest.fixture(scope="package")
+def context(browser: Any) -> Any:
+    """Where pages are opened; what one has loaded of Gradio's scripts, the next one has in its cache."""
+    return browser.new_context()
+
+
 @pytest.fixture
-def open_page(browser: Any, errors: list[str]) -> Iterator[Any]:
-    """Opens pages, each in a context of its own, as if two people used them."""
-    contexts = []
+def open_page(context: Any, errors: list[str]) -> Iterator[Any]:
+    """Opens pages as tabs of one browser; ``options`` are those of Playwright's ``Page.emulate_media``."""
+    pages = []
 
     def open_one(url: str, **options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 1000}, **options})
-        contexts.append(context)
         page = context.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": 1280, "height": 1000})
+        page.emulate_media(**options)
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)
         return page
 
     yield open_one
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert errors == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,32 +11,6 @@ import pytest
 
 from tests.integration.browser.conftest import ROOT, SHOTS
 from tests.integration.browser.page import PANEL, Page, status_requests
-
-
-def test_the_cache_is_cleared_only_after_a_confirmation(at: Callable[..., Page]) -> None:
-    page = at()
-    page.set(steps=1, width=64, height=64).generate()
-    page.finish()
-    page.wait_for("cache", r"[1-9]\d* prepared graphs? on disk")
-    questions = []
-
-    def answer(yes: bool) -> Callable[[Any], None]:
-        def handle(dialog: Any) -> None:
-            questions.append(dialog.message)
-            dialog.accept() if yes else dialog.dismiss()
-
-        return handle
-
-    page.page.once("dialog", answer(False))
-    page.press("clear")
-    assert page.api("cache")["entries"] > 0
-    page.page.once("dialog", answer(True))
-    page.press("clear")
-    page.wait_for("alert", r"\d+ graphs? removed")
-    page.wait_for("cache", "^0 prepared graphs")
-    assert page.api("cache")["entries"] == 0
-    assert all("prepared graph" in question for question in questions)
-    assert len(questions) == 2
 
 
 def test_precompile_makes_a_size_ready(at: Callable[..., Page]) -> None:
@@ -59,35 +34,36 @@ def test_the_comparison_names_the_seconds_of_both(at: Callable[..., Page]) -> No
     assert re.search(r"PyTorch [\d.]+ m?s, OpenVINO [\d.]+ m?s", result)
 
 
-def test_a_hidden_tab_sends_no_request(at: Callable[..., Page]) -> None:
+def test_a_hidden_tab_and_a_folded_panel_send_no_request(at: Callable[..., Page]) -> None:
     page = at()
     requests = status_requests(page.page)
-    page.page.wait_for_timeout(1600)
-    assert len(requests) >= 2
+
+    def wait_for_requests(count: int) -> None:
+        requests.clear()
+        deadline = time.monotonic() + 30
+        while len(requests) < count:
+            assert time.monotonic() < deadline, "the page sends no request"
+            page.page.wait_for_timeout(50)
+
+    def assert_silent() -> None:
+        page.page.wait_for_timeout(400)  # for a request that is on its way
+        requests.clear()
+        page.page.wait_for_timeout(1200)
+        assert requests == []
+
+    wait_for_requests(2)
     hide = """Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
         document.dispatchEvent(new Event('visibilitychange'))"""
     page.page.evaluate(hide % "true")
-    page.page.wait_for_timeout(500)
-    requests.clear()
-    page.page.wait_for_timeout(1200)
-    assert requests == []
+    assert_silent()
     page.page.evaluate(hide % "false")
-    page.page.wait_for_timeout(500)
-    assert requests
-
-
-def test_a_folded_panel_sends_no_request(at: Callable[..., Page]) -> None:
-    page = at()
-    requests = status_requests(page.page)
+    wait_for_requests(1)
     page.page.click("#openvino > button, #openvino .label-wrap")
     page.page.wait_for_selector(f"{PANEL}_view", state="hidden")
-    page.page.wait_for_timeout(500)
-    requests.clear()
-    page.page.wait_for_timeout(1200)
-    assert requests == []
+    assert_silent()
 
 
-def test_the_panel_can_be_used_by_keyboard(at: Callable[..., Page]) -> None:
+def test_the_panel_can_be_used_by_keyboard_and_every_control_is_named_and_explained(at: Callable[..., Page]) -> None:
     page = at()
     page.page.focus(f"{PANEL}_sizes")
     page.page.keyboard.press("Control+a")
@@ -97,10 +73,6 @@ def test_the_panel_can_be_used_by_keyboard(at: Callable[..., Page]) -> None:
     assert page.page.evaluate("document.activeElement.id") == "openvino_txt2img_precompile"
     page.page.keyboard.press("Enter")
     page.wait_for("alert", '"big" is no size')
-
-
-def test_every_control_is_named_and_explained(at: Callable[..., Page]) -> None:
-    page = at()
     for field in ("device", "precision", "unet", "vae", "text_encoder", "model_caching", "memory_mb", "config_json"):
         control = page.page.locator(f"{PANEL}_{field} :is(input, textarea)").first
         assert control.evaluate("e => e.labels.length > 0 || e.hasAttribute('aria-label')"), field
@@ -136,3 +108,25 @@ def test_the_page_is_accessible_and_fits_a_narrow_window(at: Callable[..., Page]
     overflowing = "es => es.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
     assert page.page.locator(".openvino-panel :is(label, .block)").evaluate_all(overflowing) == []
     assert violations(page.page) == []
+
+
+def test_the_cache_is_cleared_only_after_a_confirmation(at: Callable[..., Page]) -> None:
+    page = at()
+    page.set(steps=1, width=64, height=64).generate()
+    page.finish()
+    page.wait_for("cache", r"[1-9]\d* prepared graphs? on disk")
+    questions, answers = [], iter((False, True))
+
+    def answer(dialog: Any) -> None:
+        questions.append(dialog.message)
+        dialog.accept() if next(answers) else dialog.dismiss()
+
+    page.page.on("dialog", answer)
+    page.press("clear")
+    assert page.api("cache")["entries"] > 0
+    page.press("clear")
+    page.wait_for("alert", r"\d+ graphs? removed")
+    page.wait_for("cache", "^0 prepared graphs")
+    assert page.api("cache")["entries"] == 0
+    assert all("prepared graph" in question for question in questions)
+    assert len(questions) == 2

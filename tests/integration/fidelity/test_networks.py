@@ -11,6 +11,7 @@ import torch
 import ov_backend
 from ov_backend import Settings
 from tests.helpers import networks
+from tests.helpers.diffusers_pipelines import SHALLOW
 
 TOLERANCE = 1e-3
 Strict = Callable[..., Settings]
@@ -20,18 +21,10 @@ def _unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     return networks.unet(), (networks.latents(3), torch.tensor([900.0, 500.0, 20.0])), {"context": networks.context(3)}
 
 
-def _sdxl_unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    module = networks.unet(num_classes="sequential", adm_in_channels=24) if _takes_adm() else networks.unet()
-    extra = {"y": torch.randn(2, 24)} if _takes_adm() else {}
-    return module, (networks.latents(), torch.tensor([3.0, 7.0])), {"context": networks.context(), **extra}
-
-
-def _takes_adm() -> bool:
-    import inspect
-
-    from ldm.modules.diffusionmodules.openaimodel import UNetModel
-
-    return "adm_in_channels" in inspect.signature(UNetModel.__init__).parameters
+def _class_unet() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    module = networks.unet(num_classes=10, channel_mult=[1], attention_resolutions=[1])
+    extra = {"context": networks.context(), "y": torch.tensor([2, 7])}
+    return module, (networks.latents(), torch.tensor([3.0, 7.0])), extra
 
 
 def _decoder() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -48,7 +41,7 @@ def _text() -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     return networks.text_encoder(), (), {"input_ids": ids, "output_hidden_states": True}
 
 
-CASES = {"unet": _unet, "unet with y": _sdxl_unet, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
+CASES = {"unet": _unet, "unet with y": _class_unet, "vae decoder": _decoder, "vae encoder": _encoder, "text encoder": _text}
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -93,11 +86,10 @@ def test_half_precision_weights_are_bound_as_they_are(strict: Strict) -> None:
     """
     from diffusers import UNet2DConditionModel
 
-    config = {"block_out_channels": (32, 64), "layers_per_block": 1, "cross_attention_dim": 32, "norm_num_groups": 8}
-    blocks = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
-    module = networks.seeded(UNet2DConditionModel(**config, **blocks, attention_head_dim=4))
+    config = {"layers_per_block": 1, "cross_attention_dim": 32, "norm_num_groups": 8, "attention_head_dim": 4, **SHALLOW}
+    module = networks.seeded(UNet2DConditionModel(**config))
     x, t, c = networks.latents(), torch.tensor(500), networks.context()
-    half = networks.seeded(UNet2DConditionModel(**config, **blocks, attention_head_dim=4)).half()
+    half = networks.seeded(UNet2DConditionModel(**config)).half()
     expected = module(x, t, c).sample
     with ov_backend.accelerate({"unet": half}, strict()) as accelerated:
         got = half(x.half(), t, c.half()).sample

@@ -77,7 +77,7 @@ def captures_and_compiles(accelerated: Any) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pictures_are_pytorchs_and_nothing_is_left_behind(kind: str, strict: Strict) -> None:
-    pipe = tiny(kind, shallow=kind in ("sd2", "img2img"))  # what is special in these are attention and the VAE's encoder
+    pipe = tiny(kind, shallow=kind != "sd1")  # what is special in these are attention, the VAE's encoder and the time's inputs
     expected, other = draw(pipe), draw(pipe, (24, 16), num_images_per_prompt=2)
     before = own_state(pipe)
     used = {"unet", "vae_decode", "text_encoder"}
@@ -149,10 +149,7 @@ def test_sizes_and_batches_are_compiled_once_each_and_serve_the_next_process(str
     picture, stats = alone(draw_from_the_store, settings.cache_dir)
     assert_same_picture(picture, pictures[0])
     assert stats.keys() == {"unet", "vae_decode", "text_encoder"}
-    counts = {name: (values["captures"], values["graph_hits"]) for name, values in stats.items()}
-    assert counts["vae_decode"] == (0, 1)
-    # transformers keeps registries that PyTorch's own run has filled in the first process: another state may be another graph
-    assert all(sum(count) == 1 for count in counts.values())
+    assert {name: (values["captures"], values["graph_hits"]) for name, values in stats.items()} == dict.fromkeys(stats, (0, 1))
 
 
 def test_prompts_of_unequal_length(strict: Strict) -> None:

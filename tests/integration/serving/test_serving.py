@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 import ov_backend
+from tests.helpers.alone import alone
 from tests.helpers.densenet import DenseNet
 from tests.helpers.torch_compile import agree
 
@@ -24,41 +24,29 @@ class Handler:
         self.model = DenseNet(growth=4, blocks=(2, 2), channels=8, classes=3)
         self.model.load_state_dict(torch.load(folder / "model.pt", map_location="cpu"))
         self.model.eval()
-        given = dict(config["pt2"]["compile"])
-        if given.pop("enable"):
-            self.model = torch.compile(self.model, **given)
+        options = dict(config["pt2"]["compile"])
+        if options.pop("enable"):
+            self.model = torch.compile(self.model, **options)
 
     def handle(self, batch: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.inference_mode():
             return list(self.model(torch.stack(batch)))
 
 
-def work(folder: Path, config: dict[str, Any], batches: list[list[torch.Tensor]], pipe: Any) -> None:
-    """One worker: everything that a server's worker process does, and then its statistics."""
+def answers_of_a_worker(folder: Path, config: dict[str, Any], batches: list[list[torch.Tensor]]) -> tuple[Any, dict[str, Any]]:
+    """What a server's worker process does: the answers, and the statistics of its networks."""
     torch.set_num_threads(1)
     handler = Handler()
     handler.initialize(folder, config)
     answers = [[answer.tolist() for answer in handler.handle(batch)] for batch in batches]
-    pipe.send((answers, ov_backend.stats()))
-
-
-def served(folder: Path, config: dict[str, Any], batches: list[list[torch.Tensor]]) -> tuple[Any, dict[str, Any]]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    worker = context.Process(target=work, args=(folder, config, batches, theirs))
-    worker.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    finally:
-        worker.join()
+    return answers, ov_backend.stats()
 
 
 def test_a_worker_loads_compiles_and_answers(tmp_path: Path) -> None:
     model = DenseNet(growth=4, blocks=(2, 2), channels=8, classes=3).eval()
     torch.save(model.state_dict(), tmp_path / "model.pt")
     batches = [[torch.randn(3, 32, 32) for _ in range(2)] for _ in range(2)]
-    answers, stats = served(tmp_path, CONFIG, batches)
+    answers, stats = alone(answers_of_a_worker, tmp_path, CONFIG, batches)
     for batch, answer in zip(batches, answers):
         agree(torch.tensor(answer), model(torch.stack(batch)))
     (network,) = stats.values()

@@ -1,0 +1,212 @@
+"""Turns a call of a network into keys, and looks up what is compiled for them; otherwise says what has to be compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ov_backend import compiler, devices
+from ov_backend.cache.key import CacheKey
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, GraphKey, Superseded
+from ov_backend.engine.resources import Resources
+from ov_backend.engine.stats import NetworkStats
+from ov_backend.engine.traced_codes import Guards
+from ov_backend.errors import CaptureError, OVBackendError
+from ov_backend.guards.code import CodeGuard
+from ov_backend.guards.guard import Guard
+from ov_backend.guards.signature import Call
+from ov_backend.settings import Settings
+
+#: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
+_MAX_FINGERPRINTS = 8
+
+
+class Lookup:
+    """The lookups of one network.
+
+    Args:
+        resources: shared with the engine's other networks.
+        name: of the network.
+        module: the owner of the weights.
+        forward: the original forward.
+        hooks: of the network.
+        statistics: of the network.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        hooks: NetworkHooks,
+        statistics: NetworkStats,
+    ) -> None:
+        self._resources, self._name, self._module, self._hooks, self._statistics = resources, name, module, hooks, statistics
+        self.lock = threading.RLock()
+        self._guards = Guards(module, (forward, *hooks.traced_code), hooks)
+        #: Digests of weights that overflowed in a lower precision.
+        self._in_f32: set[str] = set()
+        #: The fingerprints of the code since the last answer from OpenVINO.
+        self._unanswered: set[str] = set()
+
+    def answered(self) -> None:
+        """Take note that OpenVINO has answered a call."""
+        self._unanswered.clear()
+
+    def clear(self) -> None:
+        """Forget the state of weights and code."""
+        with self.lock:
+            self._in_f32.clear()
+            self._unanswered.clear()
+            self._guards.clear()
+
+    def release(self) -> None:
+        """Release weights that the module no longer uses."""
+        with self.lock:
+            self._guards.release()
+
+    def find(self, call: Call) -> CompiledEntry | CompileRequest:
+        """The graph compiled for a call, or what has to be compiled.
+
+        Raises:
+            OVBackendError: the call has to run in PyTorch.
+        """
+        if len(self._unanswered) > _MAX_FINGERPRINTS:
+            raise OVBackendError("its code or its attributes change at every call")
+        resources = self._resources
+        host, settings = self._hooks.host_key(), resources.settings
+        statement = (call.signature.tensors, call.signature.statics)
+        family = compiler.family_key(type(self._module), statement, settings, host)
+        requests, refused = [], ""
+        for guard in self._guards.candidates(resources.codes.of(family, resources.store)):
+            guard.check()
+            if guard.code.refused:
+                refused = guard.code.refused
+                continue
+            keys = self._keys(guard, call)
+            entry: CompiledEntry | None = resources.compiled.get(keys[1])
+            if entry is not None:
+                self._unanswered.add(guard.code.fingerprint)
+                if guard.code.traced is not None:
+                    resources.codes.use(family, guard.code.traced)
+                return entry
+            requests.append(self._compile_request(call, guard, keys, family))
+        if not requests:
+            raise CaptureError(refused)
+        request = next((each for each in requests if self._is_known(each)), requests[0])
+        self._unanswered.add(request.code)
+        return request
+
+    def compiled(self, request: CompileRequest) -> CompiledEntry | None:
+        """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
+        entry: CompiledEntry | None = self._resources.compiled.get(request.compiled_key)
+        if entry is None and request.guard.code.traced is None:
+            with self.lock:
+                newer = self.find(request.call)
+            return None if isinstance(newer, CompileRequest) else newer
+        return entry
+
+    def _is_known(self, request: CompileRequest) -> bool:
+        """Whether the graph of a request is in memory or on disk."""
+        store, key = self._resources.store, request.cache_key
+        stored = store is not None and key is not None and str(key) in store
+        return stored or self._resources.programs.get(request.graph_key) is not None
+
+    def _keys(self, guard: Guard, call: Call) -> tuple[GraphKey, CompiledKey]:
+        """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
+        settings, weights = self._settings(guard.weights.digest), guard.weights
+        graph = GraphKey(
+            signature=call.signature,
+            code=guard.code.fingerprint,
+            layout=weights.layout,
+            host=self._hooks.host_key(),
+            settings=repr(settings.affecting("graph")),
+        )
+        compile_settings = repr(settings.affecting("compile"))
+        return graph, CompiledKey(self._name, call.signature, graph, weights.digest, weights.address, compile_settings)
+
+    def _compile_request(self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str) -> CompileRequest:
+        weights, settings = guard.weights, self._settings(guard.weights.digest)
+        return CompileRequest(
+            call=call,
+            graph_key=keys[0],
+            compiled_key=keys[1],
+            cache_key=self._cache_key(call, guard, settings, family),
+            family=family,
+            weights=weights.tensors,
+            settings=settings,
+            guard=guard,
+            code=guard.code.fingerprint,
+            digest=weights.digest,
+            generation=weights.generation,
+            epoch=self._resources.epoch,
+            abandoned=threading.Event(),
+            autocast=torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None,
+        )
+
+    def _cache_key(self, call: Call, guard: Guard, settings: Settings, family: str) -> CacheKey | None:
+        """The key of the graph on disk; None where another process could not tell that nothing has changed."""
+        code = guard.code
+        if not self._hooks.keyed_by_code or code.opaque or code.traced is None or code.traced.as_json() is None:
+            return None
+        slots = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in guard.weights.tensors.items()]
+        statement = (call.signature.tensors, call.signature.statics)
+        return compiler.graph_key(code.fingerprint, statement, slots, settings, self._hooks.host_key(), family)
+
+    def _settings(self, digest: str) -> Settings:
+        """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
+        settings = self._resources.settings
+        if digest not in self._in_f32:
+            return settings
+        return settings.replace(precision="f32", config=_without_precision(settings))
+
+    def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
+        """A request under the guard of the code that its trace ran.
+
+        Args:
+            request: whose call was traced.
+            before: the guard during the trace.
+            after: a guard of the code that ran.
+
+        Raises:
+            Superseded: the trace may have read something that was not watched; the next attempt watches it.
+        """
+        assert after.traced is not None
+        if after is before:
+            self._resources.codes.use(request.family, after.traced)
+            return request
+        guard = self._guards.of(after)
+        guard.check()
+        weights, code = guard.weights.tensors, guard.code
+        same_weights = weights.keys() == request.weights.keys() and all(weights[n] is request.weights[n] for n in weights)
+        if not (same_weights and before.covers(after) and self.is_current(request, False)):
+            assert code.traced is not None
+            self._resources.codes.use(request.family, code.traced)  # the next attempt begins with it
+            raise Superseded
+        self._resources.codes.use(request.family, after.traced)
+        renewed = self._compile_request(request.call, guard, self._keys(guard, request.call), request.family)
+        return replace(renewed, epoch=request.epoch, abandoned=request.abandoned, autocast=request.autocast)
+
+    def is_current(self, request: CompileRequest, weights: bool) -> bool:
+        """Whether the code, and if asked the weights, are still those of a request."""
+        with self.lock:
+            return request.guard.is_current(request.code, request.generation if weights else None)
+
+    def raise_precision(self, digest: str) -> bool:
+        """Compute in f32 from now on with these weights; False if that is so already."""
+        settings = self._settings(digest)
+        if settings.precision == "f32" or digest in self._in_f32:
+            return False
+        self._in_f32.add(digest)
+        self._statistics.correct(self._name, f"not finite in {devices.resolved_precision(settings)}, computed again in f32")
+        return True
+
+
+def _without_precision(settings: Settings) -> dict[str, Any]:
+    return {name: value for name, value in settings.config.items() if name != "INFERENCE_PRECISION_HINT"}

@@ -1,0 +1,108 @@
+"""Which code earlier traces have run, by family; found in memory and in the graph store.
+
+A family is a class of modules together with a kind of call. Its graphs may have run different code, for a forward branches on
+flags: each guard goes through the code of one trace.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+import torch
+
+from ov_backend import compiler
+from ov_backend.cache.store import GraphStore
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.guards.code import CodeGuard, FixedCode
+from ov_backend.guards.guard import Guard
+from ov_backend.guards.traced_code import TracedCode
+from ov_backend.guards.weights import Checksums
+
+_MAX_FAMILIES = 512
+#: The most kinds of code in one family, and the most guards of one network.
+_MAX_CODES = 8
+
+
+class TracedCodes:
+    """The code of all traces of an engine by family, the one used last first."""
+
+    def __init__(self) -> None:
+        self._families: OrderedDict[str, list[TracedCode]] = OrderedDict()
+
+    def of(self, family: str, store: GraphStore | None) -> list[TracedCode]:
+        """The code of a family's traces; the store is only read the first time."""
+        codes = self._families.get(family)
+        if codes is None:
+            codes = [] if store is None else compiler.stored_codes(store, family)[:_MAX_CODES]
+            self._families[family] = codes
+            if len(self._families) > _MAX_FAMILIES:
+                self._families.popitem(last=False)
+        return codes
+
+    def use(self, family: str, code: TracedCode) -> None:
+        """Put a code first, whether it is new or not."""
+        codes = self._families.get(family, [])
+        if codes[:1] != [code]:
+            self._families[family] = [code, *(each for each in codes if each != code)][:_MAX_CODES]
+
+    def clear(self) -> None:
+        """Forget everything; the store is read again."""
+        self._families.clear()
+
+
+class Guards:
+    """The guards of one network, one for the code of each kind of trace.
+
+    Args:
+        module: the network's module.
+        roots: the functions that are called from outside.
+        hooks: of the network.
+    """
+
+    def __init__(self, module: torch.nn.Module, roots: tuple[Callable[..., object], ...], hooks: NetworkHooks) -> None:
+        self._module, self._roots, self._hooks = module, roots, hooks
+        self._checksums = Checksums()
+        self._guards: dict[TracedCode, Guard] = {}
+        self._wide: Guard | None = None
+
+    def candidates(self, codes: list[TracedCode]) -> Iterator[Guard]:
+        """A guard for each of these codes; where there is none, the network's last one, and before the first trace a wide one."""
+        if not self._hooks.keyed_by_code:
+            yield self._guards.get(FixedCode.traced) or self._add(FixedCode())
+        elif codes:
+            for code in codes:
+                yield self._guards.get(code) or self._add(self._code_guard(code))
+        elif self._guards:
+            yield next(reversed(self._guards.values()))
+        else:
+            self._wide = self._wide or Guard(self._module, self._code_guard(None), self._checksums)
+            yield self._wide
+
+    def of(self, code: CodeGuard) -> Guard:
+        """The guard that was made after a trace, or an older one of the same code."""
+        assert code.traced is not None
+        return self._guards.get(code.traced) or self._add(code)
+
+    def release(self) -> None:
+        """Release weights that the module no longer uses."""
+        for guard in self._guards.values():
+            if not guard.weights.in_place():
+                guard.weights.release()
+
+    def clear(self) -> None:
+        """Forget the state of weights and code."""
+        self._guards.clear()
+        self._wide = None
+        self._checksums = Checksums()
+
+    def _code_guard(self, code: TracedCode | None) -> CodeGuard:
+        return CodeGuard(self._module, self._roots, self._hooks.ignore, self._hooks.host_modules, code)
+
+    def _add(self, code: CodeGuard | FixedCode) -> Guard:
+        assert code.traced is not None
+        self._wide = None
+        guard = self._guards[code.traced] = Guard(self._module, code, self._checksums)
+        if len(self._guards) > _MAX_CODES:
+            del self._guards[next(iter(self._guards))]
+        return guard

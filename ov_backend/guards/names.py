@@ -1,0 +1,125 @@
+"""The part of a walk that follows the names which code reads from outside: globals, attributes of modules, closures."""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+import functools
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ov_backend.guards.describe import CLASS_REGISTRIES, INERT, SCALARS, TORCH_VALUES, attribute_or_none, module_of, versioned
+from ov_backend.guards.reads import chains_of
+from ov_backend.guards.values import ValueWalk
+
+
+class NameWalk(ValueWalk):
+    """Describes what functions read by name.
+
+    Args:
+        ignore: names of attributes that are left out.
+        max_nodes: a walk that meets more objects than this calls the rest opaque.
+        names: those of the attributes that are read; None stands for all.
+        host_modules: names of Python modules of a host whose state the host accounts for itself.
+    """
+
+    def __init__(
+        self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None, host_modules: frozenset[str]
+    ) -> None:
+        super().__init__(ignore, max_nodes, names)
+        self._host_modules = host_modules
+        #: The texts of the classes in the tree of modules.
+        self._tree_classes: set[str] = set()
+
+    def _cells(self, function: types.FunctionType, path: str) -> None:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            self.watch.cell(cell)
+            if module_of(function) not in self._host_modules:
+                self._cell(cell, f"{path}'s {name}")
+
+    def _cell(self, cell: types.CellType, path: str) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            self._add("empty cell")
+            return
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path, lambda: cell.cell_contents)
+        else:
+            self._value(value, path)
+
+    def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
+        """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""
+        table: Mapping[str, Any] = function.__globals__
+        if root not in table:
+            return  # one of Python's builtins, or a name that is not there yet
+        name, rest, of_package = root, list(attributes), False
+        self.watch.key(table, name)
+        while isinstance(table[name], types.ModuleType) and rest:
+            module = table[name]
+            table, name, of_package = vars(module), rest.pop(0), versioned(module.__name__)
+            if name not in table:
+                return
+            self.watch.key(table, name)
+        value = table[name]
+        if of_package and not isinstance(value, (types.FunctionType, type)):  # os.environ, sys.modules: no part of a network
+            self._add(root, *attributes)
+            return
+        if isinstance(value, types.ModuleType):
+            self._add("module", value.__name__)
+        elif isinstance(value, torch.Tensor):
+            self._add(root, *attributes)
+            self._tensor(value, f"{function.__module__}:{'.'.join((root, *attributes))}", functools.partial(table.get, name))
+        elif isinstance(value, (type, types.FunctionType, functools.partial, contextvars.ContextVar, *SCALARS, *TORCH_VALUES)):
+            self._add("global", root, *attributes)
+            self._value(value, name)
+        elif root in CLASS_REGISTRIES and isinstance(value, dict):
+            self._class_registry(value, name)
+        elif isinstance(value, (dict, list, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)):
+            self._add("global", root, *attributes)
+            self._value(value, f"{function.__module__}:{name}")
+        else:
+            self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+
+    def _class_registry(self, registry: dict[Any, Any], path: str) -> None:
+        for key in sorted(self._tree_classes & registry.keys()):
+            self._add(key)
+            read = functools.partial(dict.get, registry, key)  # the table's own takes a model
+            self.watch.content(read)
+            self._value(read(), path)
+
+    def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
+        """A global object: only the attributes that are read of it count, for others may change at any time."""
+        if isinstance(value, INERT) or type(value).__module__ in self._host_modules:
+            self._add(type(value).__qualname__)
+            return
+        if not attributes:
+            if versioned(type(value).__module__) and not isinstance(value, types.SimpleNamespace):
+                self._add(type(value).__qualname__)
+            elif isinstance(value, torch.nn.Module) or not hasattr(type(value), "__getattr__"):
+                self._value(value, path)
+            else:
+                self._add("object", type(value).__qualname__)
+            return
+        name = attributes[0]
+        finder = getattr(type(value), "__getattr__", None)
+        if isinstance(finder, types.FunctionType):
+            self._function(finder, path)
+        try:
+            member = getattr(value, name)
+        except Exception:  # the attribute's own code fails; the forward would fail as well
+            self._add("no", name)
+            return
+        self._add("option", name)
+        if isinstance(member, types.MethodType):
+            self._value(member.__func__, path)
+            if not hasattr(type(value), "__getattr__"):
+                self._value(value, path)
+            return
+        if isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
+            self.watch.content(functools.partial(attribute_or_none, value, name))
+        self._value(member, f"{path}.{name}")

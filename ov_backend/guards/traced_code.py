@@ -1,0 +1,94 @@
+"""The code that a trace has run: what a graph depends on is found by going through this code, and through no other."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ov_backend.guards.describe import code_digest, versioned
+from ov_backend.guards.reads import may_read_unnamed, names_in
+
+#: This package runs in every trace; its version is in every key.
+_OWN = __package__.partition(".")[0]
+#: The most code objects, and the longest name, that are taken from a file.
+_MAX_STORED = 4096
+_MAX_NAME = 512
+
+
+@dataclass(frozen=True)
+class TracedCode:
+    """The code of one trace, apart from packages that are known by their version.
+
+    Attributes:
+        digests: of the code objects.
+        names: every name that stands in the code.
+        computes_names: whether it may read attributes by other names, too.
+        roots: functions that ran although no attribute or global name leads to them from the module.
+    """
+
+    digests: frozenset[str]
+    names: frozenset[str] = frozenset()
+    computes_names: bool = False
+    roots: tuple[types.FunctionType, ...] = ()
+
+    @property
+    def read(self) -> frozenset[str] | None:
+        """The names of the attributes that count; None stands for all."""
+        return None if self.computes_names else self.names
+
+    def as_json(self) -> dict[str, list[str] | bool] | None:
+        """For a file; None where another process could not find a root by its name."""
+        paths = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
+        if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
+            return None
+        lists = {"digests": sorted(self.digests), "names": sorted(self.names), "roots": paths}
+        return {**lists, "computes_names": self.computes_names}
+
+    @classmethod
+    def from_json(cls, stored: Any) -> TracedCode | None:
+        """From a file; None where it describes no code, or code that is not loaded here."""
+        if not isinstance(stored, dict) or stored.keys() != {"digests", "names", "computes_names", "roots"}:
+            return None
+        digests, names, computes, paths = (stored[key] for key in ("digests", "names", "computes_names", "roots"))
+        if not (all(map(_is_list, (digests, names, paths))) and isinstance(computes, bool)):
+            return None
+        roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
+        return cls(frozenset(digests), frozenset(names), computes, roots) if len(roots) == len(paths) else None
+
+    @classmethod
+    def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
+        """The code that a trace has run.
+
+        Args:
+            executed: code objects, each with the name of its Python module.
+        """
+        digests = frozenset(map(code_digest, own_code(executed)))
+        computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
+        return cls(digests, frozenset().union(*map(names_in, executed)), computes_names)
+
+
+def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:
+    """The code objects, each with its Python module, that no version number of a package stands for."""
+    return {code: name for code, name in executed.items() if not versioned(name) and name.partition(".")[0] != _OWN}
+
+
+def _is_list(values: Any) -> bool:
+    """Whether a value is a list of short texts."""
+    return (
+        isinstance(values, list)
+        and len(values) <= _MAX_STORED
+        and all(isinstance(text, str) and len(text) <= _MAX_NAME for text in values)
+    )
+
+
+def _resolve(name: str) -> Any:
+    """What a name such as ``package.module:Class.function`` stands for among the loaded modules, or None."""
+    module, _, path = name.partition(":")
+    try:
+        return operator.attrgetter(path)(sys.modules[module])
+    except (KeyError, AttributeError):
+        return None

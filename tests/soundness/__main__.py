@@ -1,0 +1,90 @@
+"""Run the proofs at length: ``python -m tests.soundness [--mutations N] [--graphs N] [--seed S] ...``."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import hypothesis
+import torch
+from hypothesis import HealthCheck, Phase
+
+from tests.soundness.graphs import Program, Verdict, judge, programs
+from tests.soundness.harness import Result, table
+from tests.soundness.modules import names as available
+from tests.soundness.processes import both, share
+
+
+def say(text: str) -> None:
+    """Write a line at once, for a run of an hour is read while it goes on."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
+    """Mutate one module in two processes, and say what was wrong."""
+    start = time.monotonic()
+    try:
+        here, there = both(name, count, seed)
+    except Exception as error:  # a module that cannot be mutated must not end the run; it counts as lost
+        here, there = Result(name, lost=[f"{type(error).__name__}: {error}"]), Result(name)
+    for result in (here, there):
+        for outcome in result.stale:
+            say(f"STALE {name}: {outcome.name} [{outcome.kind}]: {outcome.stale}")
+        for lost in result.lost:
+            say(f"lost {name}: {lost}")
+    say(f"{name}: {len(here.outcomes)} mutations in {time.monotonic() - start:.0f} s")
+    return here, there
+
+
+def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
+    """Draw and judge this many random graphs: how many were right, wrong, in PyTorch or refused, and the wrong ones."""
+    counts, wrong = Counter[str](), list[Verdict]()
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @hypothesis.given(programs())
+    def draw(program: Program) -> None:
+        if not program.outputs:
+            return
+        verdict = judge(program)
+        counts[verdict.status] += 1
+        if verdict.status == "wrong":
+            wrong.append(verdict)
+            say(f"WRONG {verdict.where}: {verdict.message}\n{verdict.program}\n")
+        elif verdict.status == "failed":
+            say(f"failed {' '.join(verdict.message.split())[-200:]}")
+
+    draw()
+    return counts, wrong
+
+
+def main() -> int:
+    """Run both proofs; 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soundness", description="Mutations and random graphs, at length.")
+    parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
+    parser.add_argument("--graphs", type=int, default=5200)
+    parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
+    parser.add_argument("--only", nargs="*", default=None, help="modules whose names contain one of these")
+    parser.add_argument("--jobs", type=int, default=1, help="modules that are mutated at the same time")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    say(f"seed {options.seed}")
+    counts, wrong = graphs(options.graphs, options.seed) if options.graphs else (Counter(), [])
+    say("random graphs: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
+    names = names if options.mutations else []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
+    say(table(results))
+    return int(bool(wrong) or any(here.stale or there.stale or here.lost or there.lost for here, there in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Random graphs of operators with random dtypes, shapes, layouts and special values, compared with eager PyTorch.
+
+A graph is a list of Python expressions, so that a wrong one can be read and run by hand. How exact its results can be is found
+by computing it again with noise of the size of a rounding error after every operator that rounds: an integer that the noise
+changes is not compared, and a float may differ by a few times what the noise changed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from ov_backend import compiler
+from ov_backend.capture import trace as capture
+from ov_backend.capture.trace import Captured
+from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
+from ov_backend.partitioning.int64_range import fits
+from ov_backend.settings import Settings
+from tests.soundness.operators import DTYPES, FLOATS, OPERATORS, is_defined
+
+SETTINGS = Settings(precision="f32", fallback="raise", model_caching=False, device="CPU")
+_NAMES = {"torch": torch, "F": F}
+_RELATIVE = {torch.float32: 1e-3, torch.float64: 1e-3, torch.float16: 5e-3, torch.bfloat16: 2e-2}
+_ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+_MAX_ELEMENTS = 4000
+
+
+@dataclass
+class Program:
+    """A graph: its inputs, and an expression for every further value.
+
+    Attributes:
+        inputs: the tensors ``v0``, ``v1``, ...
+        steps: the expressions of the values after them.
+        sums: whether each step adds up values.
+        outputs: numbers of the values that are returned.
+        recipes: how the inputs were made, for a reader.
+    """
+
+    inputs: list[torch.Tensor]
+    steps: list[str] = field(default_factory=list)
+    sums: list[bool] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    recipes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        first = len(self.inputs)
+        lines = [f"v{i} = {recipe}" for i, recipe in enumerate(self.recipes)]
+        lines += [f"v{first + i} = {step}" for i, step in enumerate(self.steps)]
+        return "\n".join([*lines, f"return {', '.join(f'v{i}' for i in self.outputs)}"])
+
+    __repr__ = __str__
+
+    def function(self) -> Callable[..., list[torch.Tensor]]:
+        """The program as a function of its inputs."""
+        code = [(f"v{len(self.inputs) + i}", compile(step, "<graph>", "eval")) for i, step in enumerate(self.steps)]
+
+        def run(slots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            values: dict[str, Any] = {f"v{i}": tensor for i, tensor in enumerate(inputs)}
+            for name, expression in code:
+                values[name] = eval(expression, _NAMES, values)
+            return [values[f"v{i}"] for i in self.outputs]
+
+        return run
+
+    def until(self, value: int) -> Program:
+        """The part of the program that ends with one value."""
+        count = value - len(self.inputs) + 1
+        return Program(self.inputs, self.steps[:count], self.sums[:count], [value], self.recipes)
+
+
+def evaluate(expression: str, values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One step in eager PyTorch."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = eval(expression, _NAMES, {f"v{i}": value for i, value in enumerate(values)})
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+@st.composite
+def programs(draw: Any, largest: int = 7) -> Program:
+    """Programs of up to ``largest`` steps; a step that eager PyTorch refuses is left out."""
+    base = draw(st.lists(st.sampled_from([0, 1, 2, 2, 3, 3, 4, 5]), max_size=3))
+    inputs = [draw(_tensors(base)) for _ in range(draw(st.integers(1, 3)))]
+    program = Program([tensor for tensor, _ in inputs], recipes=[recipe for _, recipe in inputs])
+    values = list(program.inputs)
+    for _ in range(draw(st.integers(1, largest))):
+        step = draw(_steps(values))
+        if step is not None:
+            expression, sums, result = step
+            program.steps.append(expression)
+            program.sums.append(sums)
+            values.append(result)
+    used = {i for i in range(len(values)) if any(f"v{i}" in _words(step) for step in program.steps)}
+    program.outputs = [i for i in range(len(inputs), len(values)) if i not in used][-3:]
+    return program
+
+
+def _words(expression: str) -> set[str]:
+    return set("".join(c if c.isalnum() else " " for c in expression).split())
+
+
+@st.composite
+def _steps(draw: Any, values: list[torch.Tensor]) -> tuple[str, bool, torch.Tensor] | None:
+    for _ in range(4):
+        operator = draw(st.sampled_from(OPERATORS))
+        recent = st.integers(0, len(values) - 1).map(lambda i: len(values) - 1 - i)
+        places = [draw(recent) for _ in range(operator.arity)]
+        arguments = [values[i] for i in places]
+        if not operator.fits(arguments) or not is_defined(operator.name, arguments):
+            continue
+        expression = operator.write(draw, arguments).format(*(f"v{i}" for i in places))
+        try:
+            result = evaluate(expression, values)
+        except Exception:  # whatever PyTorch raises for arguments that do not go together
+            continue
+        if result.numel() <= _MAX_ELEMENTS and result.dtype in DTYPES:
+            return expression, operator.sums, result
+    return None
+
+
+@st.composite
+def _tensors(draw: Any, base: list[int]) -> tuple[torch.Tensor, str]:
+    """A tensor whose shape goes with ``base``, and the expression that makes it."""
+    dtype = draw(st.sampled_from((torch.float32, torch.float32, *DTYPES)))
+    shape = [size if draw(st.integers(0, 4)) else 1 for size in base]
+    shape = shape[draw(st.integers(0, len(shape))) :] if not draw(st.integers(0, 3)) else shape
+    layout = draw(st.sampled_from(["", "", "", ".mT", "[..., ::2]", "expanded"]))
+    kind = draw(st.sampled_from(["small", "small", "normal", "special"]))
+    seed = draw(st.integers(0, 10_000))
+    tensor = made(dtype, tuple(shape), kind, seed, layout)
+    return tensor, f"made({dtype}, {tuple(shape)}, {kind!r}, {seed}, {layout!r})"
+
+
+def made(dtype: torch.dtype, shape: tuple[int, ...], kind: str, seed: int, layout: str = "") -> torch.Tensor:
+    """A tensor of seeded values.
+
+    Args:
+        dtype: of the tensor.
+        shape: of the tensor.
+        kind: "small" numbers that floats hold exactly, "normal" ones, or also "special" ones: extremes, infinities, NaN.
+        seed: of the values.
+        layout: "", ".mT" (transposed), "[..., ::2]" (every second of a longer one) or "expanded".
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if layout == ".mT" and len(shape) >= 2:
+        return _filled(dtype, (*shape[:-2], shape[-1], shape[-2]), kind, generator).mT
+    if layout == "[..., ::2]" and shape:
+        return _filled(dtype, (*shape[:-1], shape[-1] * 2), kind, generator)[..., ::2]
+    if layout == "expanded" and shape:
+        return _filled(dtype, (1, *shape[1:]), kind, generator).expand(shape)
+    return _filled(dtype, shape, kind, generator)
+
+
+def _filled(dtype: torch.dtype, shape: tuple[int, ...], kind: str, generator: torch.Generator) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    if dtype in FLOATS:
+        values = (
+            torch.randn(shape, generator=generator)
+            if kind == "normal"
+            else torch.randint(-20, 21, shape, generator=generator) / 4
+        )
+        return _with_special(values.to(dtype), _specials(dtype), generator) if kind == "special" else values.to(dtype)
+    limits = torch.iinfo(dtype)
+    low, high = (max(limits.min, -6), 7) if kind == "small" else (limits.min // 2, limits.max // 2)
+    values = torch.randint(low, high, shape, generator=generator).to(dtype)
+    return _with_special(values, _extremes(dtype), generator) if kind == "special" else values
+
+
+def _specials(dtype: torch.dtype) -> list[float]:
+    tiny = torch.finfo(dtype).smallest_normal / 4
+    return [float("inf"), -float("inf"), float("nan"), -0.0, 0.0, tiny, -tiny, torch.finfo(dtype).max, torch.finfo(dtype).eps]
+
+
+def _extremes(dtype: torch.dtype) -> list[int]:
+    limits = torch.iinfo(dtype)
+    near = [value for value in (2**24, 2**24 + 1, 2**31 - 1, 2**31, 2**53 + 1) if value <= limits.max]
+    return [limits.min, limits.max, limits.max - 1, 0, 1, *near, *(-value for value in near if -value >= limits.min)]
+
+
+def _with_special(values: torch.Tensor, special: Sequence[float], generator: torch.Generator) -> torch.Tensor:
+    flat = values.reshape(-1).clone()
+    chosen = torch.randint(0, 2, flat.shape, generator=generator)
+    which = torch.randint(0, len(special), flat.shape, generator=generator)
+    for i in range(flat.numel()):
+        if chosen[i]:
+            flat[i] = special[int(which[i])]
+    return flat.reshape(values.shape)
+
+
+@dataclass
+class Verdict:
+    """What became of a program: ``status`` is right, wrong, pytorch (nothing of it ran in OpenVINO) or failed (PyTorch would
+    answer); ``where`` is the first expression that is wrong by itself."""
+
+    status: str
+    message: str = ""
+    where: str = ""
+    program: str = ""
+
+
+def judge(program: Program) -> Verdict:
+    """Run a program in OpenVINO and compare; find the first wrong step of a wrong one."""
+    verdict = _judge(program)
+    if verdict.status != "wrong":
+        return verdict
+    first = len(program.inputs)
+    for number in range(first, first + len(program.steps)):
+        part = program.until(number)
+        if (smaller := _judge(part)).status == "wrong":
+            return Verdict("wrong", smaller.message, part.steps[-1], str(part))
+    return Verdict("wrong", verdict.message, "together only", str(program))
+
+
+def _judge(program: Program) -> Verdict:
+    run, tensors = program.function(), program.inputs
+    settings = SETTINGS.replace(wide_integers=not all(fits(tensor) for tensor in tensors))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = run([], [tensor.clone() for tensor in tensors])
+        try:
+            captured = Captured(capture.trace(run, [], tensors), (), tuple(f"t{i}" for i in range(len(tensors))), {})
+            results = compiler.Compiler(captured, settings).compile().program.compile({}, settings)(tensors)
+        except NothingToCompute:
+            return Verdict("pytorch")
+        except ConversionError as error:
+            return Verdict("pytorch" if str(error).startswith("none of its") else "failed", str(error))
+        except (OVBackendError, RuntimeError) as error:
+            return Verdict("failed", str(error))
+    noisy = [_noisy(program, seed) for seed in (1, 2)]
+    for place, got, want in zip(program.outputs, results, expected):
+        message = _difference(got, want, [values[place] for values in noisy])
+        if message:
+            return Verdict("wrong", message, program=str(program))
+    return Verdict("right")
+
+
+def _noisy(program: Program, seed: int) -> list[torch.Tensor]:
+    """All values of a program, with noise after every step that rounds.
+
+    The second time, numbers too small to be normal become 0 besides, as they do in OpenVINO's arithmetic.
+    """
+    values, generator = (
+        [_flushed(tensor) if seed == 2 else tensor for tensor in program.inputs],
+        torch.Generator().manual_seed(seed),
+    )
+    for expression, sums in zip(program.steps, program.sums):
+        try:
+            result = evaluate(expression, values)
+        except Exception:  # noise may lead to a division of integers by zero
+            return [*values, *(torch.full((), float("nan")) for _ in program.steps)]
+        if result.is_floating_point() and result.numel() and not _is_exact(expression, values, result):
+            size = result.abs()
+            if sums:
+                size = size + max((_largest(v) for i, v in enumerate(values) if f"v{i}" in _words(expression)), default=0.0)
+            sign = torch.randint(0, 2, result.shape, generator=generator) * 2 - 1
+            result = (result.double() + sign * _ROUNDING[result.dtype] * size.double()).to(result.dtype)
+        values.append(_flushed(result) if seed == 2 else result)
+    return values
+
+
+def _flushed(value: torch.Tensor) -> torch.Tensor:
+    small = value.abs() < torch.finfo(torch.float32).smallest_normal if value.is_floating_point() else None
+    return value if small is None else torch.where(small, 0, value)
+
+
+def _largest(value: torch.Tensor) -> float:
+    finite = value[value.isfinite()].double()
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _is_exact(expression: str, values: Sequence[torch.Tensor], result: torch.Tensor) -> bool:
+    """Whether a step rounds nothing: in float64 it gives the same numbers."""
+    wide = [value.double() if value.is_floating_point() else value for value in values]
+    try:
+        exact = evaluate(expression, wide)
+    except Exception:
+        return False
+    return exact.shape == result.shape and torch.equal(exact.double().nan_to_num(7, 8, 9), result.double().nan_to_num(7, 8, 9))
+
+
+def _difference(got: torch.Tensor, want: torch.Tensor, noisy: Sequence[torch.Tensor]) -> str:
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    if any(other.shape != want.shape or other.dtype != want.dtype for other in noisy) or not want.numel():
+        return ""
+    if not want.is_floating_point():
+        stable = torch.stack([other == want for other in noisy]).all(0)
+        wrong = (got != want) & stable
+    else:
+        special = torch.stack([_pattern(other) == _pattern(want) for other in noisy]).all(0)
+        spread = torch.stack([(other.double() - want.double()).abs().nan_to_num(0, 0, 0) for other in noisy]).amax(0)
+        limit = (
+            _RELATIVE[want.dtype] * want.double().abs()
+            + 4 * spread
+            + 1e-6 * _largest(want)
+            + torch.finfo(want.dtype).smallest_normal
+        )
+        far = (got.double() - want.double()).abs() > limit
+        wrong = special & torch.where(want.isfinite() & got.isfinite(), far, _pattern(got) != _pattern(want))
+    if not bool(wrong.any()):
+        return ""
+    first, right = (value[wrong].reshape(-1)[:3].tolist() for value in (got, want))
+    return f"{int(wrong.sum())} of {want.numel()} differ: {first} instead of {right}"
+
+
+def _pattern(value: torch.Tensor) -> torch.Tensor:
+    """0 for finite values, and a number each for the others."""
+    return value.isnan() * 1 + value.isposinf() * 2 + value.isneginf() * 3

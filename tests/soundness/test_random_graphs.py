@@ -1,0 +1,30 @@
+"""Random graphs of operators answer as PyTorch does; ``make soundness`` draws thousands."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+
+from ov_backend.partitioning import exact_integers
+from tests.soundness import options
+from tests.soundness.graphs import Program, judge, programs
+
+
+@seed(options.seed())
+@settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_a_random_graph_answers_as_pytorch_does(program: Program) -> None:
+    if program.outputs:
+        verdict = judge(program)
+        assert verdict.status != "wrong", f"seed {options.seed()}: {verdict.where}: {verdict.message}\n{verdict.program}"
+
+
+def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the rules for integers switched off, the harness sees what they are for."""
+    tensor = torch.tensor([100, -100, 3], dtype=torch.int8)
+    program = Program([tensor], ["v0 + 127", "v1.float()"], [False, False], [2], ["..."])
+    assert judge(program).status in ("right", "pytorch")
+    monkeypatch.setattr(exact_integers, "inexact", lambda gm, wide: {})
+    verdict = judge(program)
+    assert (verdict.status, verdict.where) == ("wrong", "v0 + 127")
