@@ -3,6 +3,8 @@
 # make test-webui-pins    what the WebUI's own pins can change (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
 # make test-full          the whole suite under both, with every architecture
 # make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
+# make fuzz               thousands of random inputs at every entry (FUZZ=n)
+# make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
 
@@ -16,6 +18,7 @@ JOBS ?= $(if $(WEBUI_URL)$(WEBUI_DIR),0,2)
 
 VENV := .venv
 PINS := .venv-webui-pins
+AUDIT := .venv-audit
 PEERS := .venv-peers
 PEERS_OPENVINO := .venv-peers-openvino
 PIP  := pip install --quiet --disable-pip-version-check
@@ -25,7 +28,7 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering partitioning \
                 transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
-.PHONY: demo test soundness test-webui-pins test-full lint javascript bench clean
+.PHONY: demo test soundness test-webui-pins test-full lint javascript fuzz audit bench clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
@@ -57,6 +60,22 @@ javascript: node_modules/.ready
 
 node_modules/.ready: package.json
 	@command -v npm >/dev/null && npm install --silent --no-audit --no-fund; mkdir -p node_modules && touch $@
+
+# Thousands of random inputs at every entry, and every value at every place of a stored entry.
+fuzz: $(VENV)/.ready-test
+	FUZZ=$${FUZZ:-1000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/test_fuzz.py tests/engine/test_forged_entries.py $(ARGS)
+
+# Known holes in what is installed: Python's packages of both environments, and the tools of the page's JavaScript.
+audit: $(AUDIT)/.ready
+	@for venv in $(wildcard $(VENV) $(PINS)); do echo "== $$venv"; \
+	  $$venv/bin/pip freeze --exclude-editable --disable-pip-version-check | grep '==' | sed 's/+[^ ]*//' > build-audit.txt; \
+	  $(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r build-audit.txt; done; rm -f build-audit.txt
+	@command -v npm >/dev/null && { npm install --silent --package-lock-only --no-fund && npm audit; } || echo "No npm: not audited"
+
+$(AUDIT)/.ready:
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/$(PIP) pip-audit
+	touch $@
 
 bench: $(VENV)/.ready-test $(PEERS)/.ready $(PEERS_OPENVINO)/.ready
 	$(VENV)/bin/$(PIP) -e '.[bench]'
@@ -93,4 +112,4 @@ $(PINS)/.ready-test: pyproject.toml tests/requirements-webui-pins.txt tests/requ
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PINS) $(PEERS) $(PEERS_OPENVINO) build *.egg-info
+	rm -rf $(VENV) $(PINS) $(AUDIT) $(PEERS) $(PEERS_OPENVINO) build *.egg-info

@@ -1,6 +1,30 @@
-"""Installs OpenVINO into the WebUI's environment if it is not there; changes nothing else."""
+"""Installs OpenVINO into the WebUI's environment if it is not there; an older one is left as it is, and the user is told."""
+
+import importlib.metadata
 
 import launch
 
-if not launch.is_installed("openvino"):
-    launch.run_pip('install "openvino>=2026.1"', "OpenVINO for the Accelerate with OpenVINO script")
+OLDEST = (2026, 1)
+
+
+def installed():
+    """The version of the OpenVINO that is installed, as numbers; None where there is none."""
+    try:
+        version = importlib.metadata.version("openvino")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+
+def install():
+    """Install OpenVINO, or say what to run where the one that is installed is too old; nothing is upgraded unasked."""
+    oldest = ".".join(map(str, OLDEST))
+    found = installed()
+    if found is None:
+        launch.run_pip(f'install "openvino>={oldest}"', "OpenVINO for the Accelerate with OpenVINO script")
+    elif found < OLDEST:
+        version = ".".join(map(str, found))
+        print(f'OpenVINO {version} is installed, and the script needs {oldest} or newer: pip install "openvino>={oldest}"')
+
+
+install()

@@ -6,6 +6,12 @@ registers the backends; OpenVINO itself is loaded at first use. Names outside of
 
 from __future__ import annotations
 
+from ov_backend import interrupts
+
+if interrupts.is_command():  # before the imports that take seconds
+    interrupts.install()
+
+# isort: split
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any

@@ -22,7 +22,8 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute
+from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
+from ov_backend.guards import pytree
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.lowering import lower
 from ov_backend.lowering.decompose import decompose
@@ -183,8 +184,14 @@ class Compiler:
         return None if self._store is None else load(self._store, key)
 
     def _put(self, key: CacheKey, model: WeightlessModel) -> None:
-        if self._store is not None:
-            self._store.put(str(key), serialization.dump(model))
+        if self._store is None:
+            return
+        try:
+            files = serialization.dump(model)
+        except (OSError, RuntimeError) as error:  # no temporary folder, or no space in it: OpenVINO writes files only
+            log.warning("A graph is kept in memory only, because no temporary file can be written: %s.", last_line(error))
+            return
+        self._store.put(str(key), files)
 
 
 def lowered(captured: Captured, settings: Settings) -> GraphModule:
@@ -236,7 +243,9 @@ def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
     if files is None:
         return None
     try:
-        return serialization.load(files)
+        model = serialization.load(files)
+        _check_result(model)
+        return model
     except ConversionError as error:
         log.warning("Ignoring a stored graph: %s. It will be captured again.", error)
         store.remove(str(key))
@@ -247,10 +256,25 @@ def stored_codes(store: GraphStore, family: str) -> list[TracedCode]:
     """The code of the traces of a family's stored graphs, each once, as far as it is loaded here."""
     codes: dict[TracedCode | None, None] = {}
     for files in store.family(family):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(Exception):  # a forged entry is found out when it is loaded
             code = TracedCode.from_json(json.loads(files["graph.json"])["extra"].get("code"))
             codes[code] = None
     return [code for code in codes if code is not None]
+
+
+def _check_result(model: WeightlessModel) -> None:
+    """Restore a result as its description says, so that a forged description fails once and not at every call.
+
+    Raises:
+        ConversionError: it cannot be restored.
+    """
+    description = model.extra.get("result")
+    if description is None:
+        return
+    try:
+        pytree.restore(description, [torch.zeros(())] * len(model.returns))
+    except Exception as error:  # a container of a forged name may raise anything
+        raise ConversionError(f"its result cannot be restored ({first_line(error)})") from error
 
 
 def open_store(settings: Settings) -> GraphStore:

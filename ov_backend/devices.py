@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ov_backend.telemetry  # noqa: F401  # before OpenVINO
+
+# isort: split
 import functools
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -65,23 +68,28 @@ def members(device: str) -> list[str]:
         DeviceError: there is no such device; the message lists the available ones.
     """
     available = list(core().available_devices)
-    head, _, rest = device.partition(":")
+    head, colon, rest = device.partition(":")
     if head not in VIRTUAL:
         names = [device]
-    elif rest:
+    elif colon:
         names = [part.strip().split("(")[0] for part in rest.split(",") if part.strip(" -")]
     elif head == "AUTO":
         return available
     else:
-        raise DeviceError(f"Device {device!r} names no devices; write for example {head}:{','.join(available)}.")
+        names = []
     for name in names:
         bare = name.lstrip("-")
         if bare not in available and not any(a.split(".")[0] == bare for a in available):
             raise DeviceError(
-                f"Device {name!r} is not on this machine; OpenVINO finds {', '.join(available)}"
+                f"Device {name[:100]!r} is not on this machine; OpenVINO finds {', '.join(available)}"
                 " (AUTO and HETERO:a,b combine them). Choose one of these, or install the device's driver."
             )
-    return [name for name in names if not name.startswith("-")]
+    excluded = {name.lstrip("-") for name in names if name.startswith("-")}
+    rest_of_all = [name for name in available if not {name, name.split(".")[0]} & excluded] if excluded else []
+    chosen = [name for name in names if not name.startswith("-")] or rest_of_all
+    if not chosen:
+        raise DeviceError(f"Device {device[:100]!r} names no device; write for example {head}:{','.join(available)}.")
+    return chosen
 
 
 def check(settings: Settings) -> None:

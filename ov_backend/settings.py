@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,13 @@ ENV_DEVICE = "OPENVINO_TORCH_BACKEND_DEVICE"
 ENV_CACHING = "OPENVINO_TORCH_MODEL_CACHING"
 ENV_CACHE_DIR = "OPENVINO_TORCH_CACHE_DIR"
 
+_NO_ANALYTICS = {
+    "GRADIO_ANALYTICS_ENABLED": "False",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+}
+_OPERATOR = re.compile(r"\S+")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -54,6 +62,12 @@ def parse_bool(value: object, name: str) -> bool:
 def environment(name: str) -> str | None:
     """The value of an environment variable; only this module reads the environment."""
     return os.environ.get(name)
+
+
+def without_analytics() -> None:
+    """Keep Gradio's and huggingface's packages from sending what they are used for; a variable that is set already stays."""
+    for name, value in _NO_ANALYTICS.items():
+        os.environ.setdefault(name, value)
 
 
 def _env_caching() -> bool:
@@ -125,12 +139,19 @@ class Settings:
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
-            _set(self, "cache_dir", str(Path(self.cache_dir)))
+            text = os.fspath(self.cache_dir)
+            if not isinstance(text, str) or not text.strip() or "\0" in text:
+                raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
+            _set(self, "cache_dir", str(Path(text)))
         for name in ("disabled_ops", "decompositions"):
             value = getattr(self, name)
-            if isinstance(value, str) or not hasattr(value, "__iter__"):
+            if isinstance(value, str) or not hasattr(value, "__iter__") or hasattr(value, "overloads"):
                 raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
-            _set(self, name, tuple(sorted({operator_name(op) for op in value})))
+            names = {operator_name(op) for op in value}
+            for each in names:
+                if not _OPERATOR.fullmatch(each):  # some of torch's operators have a name without a dot
+                    raise SettingsError(f"{name} holds {each[:100]!r}; it must be a list of operators such as aten.add.Tensor.")
+            _set(self, name, tuple(sorted(names)))
         size = self.min_block_size
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 1:
             raise SettingsError(f"min_block_size is {size!r}; it must be a number of operators, 1 or more, or math.inf.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ov_backend.telemetry  # noqa: F401  # before OpenVINO
+
+# isort: split
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -20,9 +20,9 @@ try:
     callbacks.register()
 except Exception as error:  # whatever is broken, the script stays in the list and reports it
     log.exception("The OpenVINO extension could not be loaded")
+    COMMAND = "" if "pip install" in str(error) else " Install it into the WebUI's environment with: pip install openvino."
     PROBLEM = (
-        f"OpenVINO cannot be used: {error}. Install it into the WebUI's environment with: pip install openvino;"
-        " then restart the WebUI. Until then pictures are made by PyTorch as always."
+        f"OpenVINO cannot be used: {error}.{COMMAND} Then restart the WebUI. Until then pictures are made by PyTorch as always."
     )
 
 
@@ -43,7 +43,7 @@ class Script(scripts.Script):
             gr.HTML(f"<p class='openvino-note'>{html.escape(PROBLEM)}</p>")
             return []
         components = build_panel("img2img" if is_img2img else "txt2img", callbacks.defaults())
-        self.infotext_fields = paste_fields(components)
+        self.infotext_fields = paste_fields(components, callbacks.report)
         return components
 
     def run(self, p, *args):

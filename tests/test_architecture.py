@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 
 #: Imports nothing of the package above itself.
-BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching"}
+BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "posix", "telemetry", "interrupts"}
 STAGES = {"guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
 CORE = STAGES | {"compiler", "engine"}
 #: What each package may import beside the base and itself.
@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ui": {"cache", "pipelines"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
     "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},
-    "cli": {"checkpoint", "compiler", "dynamo", "pipelines", "report", "standalone", "ui"},
+    "cli": {"cache", "checkpoint", "compiler", "dynamo", "pipelines", "report", "standalone", "ui"},
     "__init__": {"dynamo", "pipelines"},
     "__main__": {"cli"},
 }

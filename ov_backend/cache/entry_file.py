@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from ov_backend import posix
+from ov_backend.cache.ownership import check_entry
+
 MANIFEST = "manifest.json"
 MAX_MEMBERS = 16
 #: The exceptions that reading a truncated, damaged, foreign or malicious zip file can raise.
@@ -121,12 +124,12 @@ def _manifest(archive: zipfile.ZipFile, kind: Kind) -> dict[str, Any]:
 
 def _open(path: Path, kind: Kind) -> IO[bytes]:
     """Open a regular file that is no larger than an entry may be; links are not followed."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    handle = os.open(path, flags)
+    handle = os.open(path, posix.READ_FLAGS)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no file")
+        check_entry(status)
         if status.st_size > kind.max_bytes:
             raise ValueError(f"it is larger than any {kind.noun} is")
         return os.fdopen(handle, "rb")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
+
+from ov_backend import posix
 
 T = TypeVar("T")
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -33,7 +34,7 @@ class _MallInfo(ctypes.Structure):
 
 def allocated_memory() -> int:
     """Bytes that this process has allocated; exact with glibc, the resident bytes elsewhere."""
-    function = getattr(ctypes.CDLL(None), "mallinfo2", None) if sys.platform == "linux" else None
+    function = posix.glibc("mallinfo2")
     if function is None:
         return resident_memory()
     function.restype = _MallInfo
@@ -53,10 +54,9 @@ def total_memory() -> int:
 def release_free_memory() -> None:
     """Collect garbage, and return free memory to the system where the C library would keep it."""
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it; other C libraries return memory themselves
-        if trim is not None:
-            trim(0)
+    trim = posix.glibc("malloc_trim")  # other C libraries return memory themselves
+    if trim is not None:
+        trim(0)
 
 
 def measured(make: Callable[[], T]) -> tuple[T, int]:

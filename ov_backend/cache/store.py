@@ -18,18 +18,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ov_backend import posix
+from ov_backend.cache import ownership
 from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, OtherVersion, pack, unpack
-
-try:
-    import fcntl
-except ImportError:  # on Windows; there, the files of killed processes are found by their age
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
 _KEY = re.compile(r"[0-9a-f]+")
 _ABANDONED_AFTER_S = 3600.0
 _TRIES = 8
+_PAUSES_S = (0.01, 0.04, 0.1)
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,16 @@ class GraphStore:
         return files
 
     def _read(self, path: Path, key: str) -> dict[str, bytes] | None:
+        if self.problem():
+            return None
         try:
             return unpack(path, self.kind, key)
         except FileNotFoundError:
             return None
         except DAMAGE as error:
             self._warn(f"Ignoring the stored {self.kind.noun} {path}: {_line(error)}. It will be replaced.")
+            if not isinstance(error, (OSError, MemoryError, OtherVersion)):  # these are no fault of the file
+                _unlink(path)
             return None
 
     def __contains__(self, key: str) -> bool:
@@ -82,6 +84,8 @@ class GraphStore:
     def put(self, key: str, files: Mapping[str, bytes]) -> bool:
         """Store byte strings under ``key``, completely or not at all; False (and one warning) if that is impossible."""
         path = self._path(key)
+        if self.problem():
+            return False
         try:
             self._write_persistently(path, files)
         except (OSError, ValueError) as error:
@@ -89,6 +93,13 @@ class GraphStore:
             return False
         self._trim(path)
         return True
+
+    def problem(self) -> str:
+        """Why nothing is read from or written to this folder, or ""; the first time, a warning says so too."""
+        problem = ownership.folder_problem(self.folder)
+        if problem:
+            self._warn(f"The {self.kind.noun}s in {self.folder} are not used: {problem}.")
+        return problem
 
     def _write_persistently(self, path: Path, files: Mapping[str, bytes]) -> None:
         """Write; retry if another process removed the folder, or the temporary file before it was locked."""
@@ -98,22 +109,21 @@ class GraphStore:
         return self._write(path, files)
 
     def _write(self, path: Path, files: Mapping[str, bytes]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        ownership.make_folder(self.folder)
         handle, name = tempfile.mkstemp(prefix=f"{path.stem[:8]}.", suffix=self.kind.temporary, dir=self.folder)
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
-                if hasattr(os, "fchmod"):
-                    os.fchmod(handle, 0o644)  # readable for all users: a graph holds nothing private
-                _lock(handle)  # until it is written; the system releases the lock if this process is killed
+                posix.make_private(handle)  # readable for all users: a graph holds nothing private
+                posix.lock(handle)  # until it is written
                 pack(file, self.kind, path.stem, files)
                 file.flush()
                 os.fsync(handle)
-                temporary.replace(path)
-        except OSError:
+            _replace(temporary, path)  # Windows renames no file that is open
+        except BaseException:
             _unlink(temporary)
             raise
-        _sync_folder(self.folder)
+        posix.sync_folder(self.folder)
 
     def remove(self, key: str) -> bool:
         """Remove one entry; False if there is none."""
@@ -196,37 +206,21 @@ class GraphStore:
             log.warning(message)
 
 
-def _lock(handle: int) -> None:
-    """Mark a temporary file as being written, if the file system has locks."""
-    if fcntl is not None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _replace(temporary: Path, path: Path) -> None:
+    """Rename; on Windows another process that reads the old file is in the way for a moment."""
+    for pause in _PAUSES_S:
+        with contextlib.suppress(PermissionError):
+            temporary.replace(path)
+            return
+        time.sleep(pause)
+    temporary.replace(path)
 
 
 def _is_abandoned(path: Path) -> bool:
     """Whether no process is writing a temporary file any more."""
     if time.time() - path.stat().st_mtime > _ABANDONED_AFTER_S:
         return True
-    if fcntl is None:
-        return False
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a process holds the lock, or the file system has no locks
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure, where a folder can be flushed."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    return posix.is_locked(path) is False  # where there are no locks, only the age tells
 
 
 def _line(error: BaseException) -> str:

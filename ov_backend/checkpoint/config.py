@@ -6,13 +6,13 @@ beside the file if there is one, and are otherwise those of the released models 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header
+from ov_backend.checkpoint.values import read_text_config
 from ov_backend.errors import CheckpointError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -20,6 +20,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 HEADS_SD1 = 8
 HEAD_CHANNELS = 64
 GROUPS = 32
+#: Bounds of any network of these families, several times as large as the largest: sides of a weight, and counts.
+LARGEST_SIDE, MOST_LEVELS, MOST_LAYERS = 1 << 20, 8, 128
 SCALE = {"sd1": 0.18215, "sd2": 0.18215, "sdxl": 0.13025}
 SIZE = {"sd1": 64, "sd2": 64, "sdxl": 128}
 
@@ -63,35 +65,36 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
         CheckpointError: the shapes are not those of a known architecture.
     """
     try:
-        size = int(yaml.get("image_size", SIZE[header.family]))
+        _check_bounds(header)
+        size = yaml.get("image_size", SIZE[header.family])
         unet = _unet(header, _params(yaml, "unet_config", "network_config"), size)
         vae = _vae(header.under(VAE), yaml.get("scale_factor", SCALE[header.family]))
-        texts = _texts(header, json.loads(companion.read_text(encoding="utf-8")) if companion else {})
+        texts = _texts(header, read_text_config(companion))
     except (KeyError, IndexError) as error:
         raise _unknown(header, f"it has no weight {error}") from error
-    except (TypeError, ValueError, AttributeError, OSError) as error:
+    except CheckpointError:
+        raise
+    except (TypeError, ValueError, AttributeError, StopIteration) as error:
         raise _unknown(header, str(error)) from error
     return Configuration(header.family, unet, vae, texts, _scheduler(yaml), _prediction(header, yaml))
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """``model.params`` of the .yaml beside a checkpoint, or an empty dict if there is no such file.
+def _check_bounds(header: Header) -> None:
+    """Refuse what no network of these families has, before anything is made as large as the shapes say.
 
     Raises:
-        CheckpointError: the file exists and is no such configuration.
+        ValueError: a shape or a count is out of bounds.
     """
-    import yaml
+    prefixes = (UNET, VAE, CLIP, OPEN_CLIP, XL_CLIP, XL_OPEN_CLIP)
+    for name, shape in header.shapes.items():
+        if name.startswith(prefixes) and (len(shape) > 5 or any(not 1 <= size <= LARGEST_SIDE for size in shape)):
+            raise ValueError(f"{name[:100]} is {list(shape[:6])}, and a side must be from 1 to {LARGEST_SIDE}")
 
-    file = next((f for f in (path.with_suffix(".yaml"), path.with_suffix(".yml")) if f.is_file()), None)
-    if file is None:
-        return {}
-    try:
-        params = yaml.safe_load(file.read_text(encoding="utf-8"))["model"]["params"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{file.name} is no configuration of a checkpoint (model: params: is expected); correct it or remove it."
-        ) from error
-    return dict(params)
+
+def _bounded(count: int, most: int, what: str) -> int:
+    if not 1 <= count <= most:
+        raise ValueError(f"it has {count} {what}, and 1 to {most} are known")
+    return count
 
 
 def _unknown(header: Header, reason: str) -> CheckpointError:
@@ -101,7 +104,7 @@ def _unknown(header: Header, reason: str) -> CheckpointError:
 
 
 def _params(yaml: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    return next((dict(yaml[name].get("params", {})) for name in names if name in yaml), {})
+    return next((dict(yaml[name].get("params") or {}) for name in names if name in yaml), {})
 
 
 # ---------------------------------------------------------------- the UNet
@@ -115,10 +118,13 @@ def _unet(header: Header, params: Mapping[str, Any], size: int) -> dict[str, Any
         kind = "an inpainting" if inputs == 9 else "a picture-guided"
         raise ValueError(f"its UNet takes {inputs} channels, as {kind} checkpoint does, where text-to-image takes 4")
     levels = _levels(shapes)
+    _bounded(len(levels), MOST_LEVELS, "levels")
+    _bounded(max(map(len, levels)), MOST_LAYERS, "blocks in a level")
     layers = {len(level) for level in levels}
     if len(layers) != 1 or channels % GROUPS:
         raise ValueError("its levels differ in their number of blocks" if len(layers) != 1 else f"{channels} channels")
     depths = [level[0][1] for level in levels]
+    _bounded(max([1, *depths]), MOST_LAYERS, "transformer blocks")
     if any(depth != level[0][1] for level in levels for _, depth in level) or not any(depths):
         raise ValueError("attention differs within a level")
     widths = [level[0][0] for level in levels]
@@ -193,6 +199,7 @@ def _vae(shapes: Shapes, scale: float) -> dict[str, Any]:
     widths: list[int] = []
     while (name := f"encoder.down.{len(widths)}.block.0.conv2.weight") in shapes:
         widths.append(shapes[name][0])
+    _bounded(len(widths), MOST_LEVELS, "levels in its VAE")
     layers = len([n for n in shapes if n.startswith("encoder.down.0.block.") and n.endswith(".conv2.weight")])
     if not widths or any(".attn." in n and (".down." in n or ".up." in n) for n in shapes) or any(w % GROUPS for w in widths):
         raise ValueError("its VAE is of another kind")
@@ -269,7 +276,8 @@ def _checked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(shapes: Shapes, start: str) -> int:
-    return len({name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)})
+    layers = {name.removeprefix(start).split(".")[0] for name in shapes if name.startswith(start)}
+    return _bounded(len(layers), MOST_LAYERS, "layers in a text encoder")
 
 
 # ---------------------------------------------------------------- the noise schedule
@@ -277,16 +285,18 @@ def _count(shapes: Shapes, start: str) -> int:
 
 def _scheduler(yaml: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "num_train_timesteps": int(yaml.get("timesteps", 1000)),
-        "beta_start": float(yaml.get("linear_start", 0.00085)),
-        "beta_end": float(yaml.get("linear_end", 0.012)),
+        "num_train_timesteps": yaml.get("timesteps", 1000),
+        "beta_start": yaml.get("linear_start", 0.00085),
+        "beta_end": yaml.get("linear_end", 0.012),
         "beta_schedule": "scaled_linear",
         "steps_offset": 1,
     }
 
 
 def _prediction(header: Header, yaml: Mapping[str, Any]) -> str:
-    scaling = str(_params(_params(yaml, "denoiser_config"), "scaling_config") or yaml.get("denoiser_config", ""))
-    if "v_pred" in header.shapes or yaml.get("parameterization") == "v" or "VScaling" in scaling:
+    denoiser = yaml.get("denoiser_config", {})
+    scaling = _params(yaml, "denoiser_config").get("scaling_config") or {}
+    names = [str(each.get("target", ""))[:200] for each in (denoiser, scaling)]
+    if "v_pred" in header.shapes or yaml.get("parameterization") == "v" or any("VScaling" in name for name in names):
         return "v_prediction"
     return "" if header.family == "sd2" and not yaml else "epsilon"

@@ -6,15 +6,22 @@ A safetensors file is a length of eight bytes, JSON of that length (name, dtype,
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ov_backend.checkpoint.bounded import TooMuch, header_entries
 from ov_backend.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100 << 20  # the same bound as in safetensors
+_MAX_NUMBER, _MAX_SIDES = 1 << 50, 16
+_DTYPE_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
+}
 _PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
@@ -70,10 +77,10 @@ def read_header(path: Path) -> Header:
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    if not path.is_file():
-        raise CheckpointError(f"{path} is no file; give the path of {EXPECTED}.")
-    size = path.stat().st_size
     try:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is no file; give the path of {EXPECTED}.")
+        size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(8)
             _refuse_pickle(path, start)
@@ -84,11 +91,13 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
                 raise CheckpointError(f"{path.name} is not a safetensors file; give {EXPECTED}.")
             text = file.read(length)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); check its path and permissions.") from error
     try:
-        entries = dict(_entries(json.loads(text)))
+        entries = dict(_entries(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged; give {EXPECTED}.") from error
+        reason = f" ({error})" if isinstance(error, TooMuch) else ""
+        message = f"{path.name} is not a safetensors file: its header is damaged{reason}; give {EXPECTED}."
+        raise CheckpointError(message) from error
     end = 8 + length + max((stop for _, stop in entries.values()), default=0)
     if size != end:
         raise CheckpointError(_truncated(path, size, end))
@@ -107,13 +116,17 @@ def _truncated(path: Path, size: int, expected: int) -> str:
     return f"{path.name} is damaged: it has {size:,} bytes where {max(expected, 8):,} are expected; download or copy it again."
 
 
-def _entries(header: Any) -> Iterator[tuple[str, tuple[tuple[int, ...], int]]]:
-    for name, entry in header.items():
-        if name != "__metadata__":
-            shape, (begin, stop) = tuple(entry["shape"]), entry["data_offsets"]
-            if not all(isinstance(n, int) and n >= 0 for n in (*shape, begin, stop)) or begin > stop:
-                raise ValueError(f"{name} has an invalid shape or invalid offsets")
-            yield name, (shape, stop)
+def _entries(text: bytes) -> Iterator[tuple[str, tuple[tuple[int, ...], int]]]:
+    """Name, shape and last offset of every tensor."""
+    for name, entry in header_entries(text):
+        shape, (begin, stop) = tuple(entry["shape"]), entry["data_offsets"]
+        numbers = (*shape, begin, stop)
+        if not all(type(n) is int and 0 <= n < _MAX_NUMBER for n in numbers) or begin > stop or len(shape) > _MAX_SIDES:
+            raise ValueError(f"{name} has an invalid shape or invalid offsets")
+        size = _DTYPE_BYTES.get(entry["dtype"])
+        if size is not None and math.prod(shape) * size != stop - begin:
+            raise ValueError(f"{name} has another length than its shape")
+        yield name, (shape, stop)
 
 
 def _family(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -142,4 +155,4 @@ def _what_instead(shapes: Mapping[str, tuple[int, ...]]) -> str:
     if any(name.removeprefix(VAE).startswith("decoder.") for name in shapes):
         return "is a VAE without the other networks"
     example = next(iter(sorted(shapes)), None)
-    return f"is no checkpoint: its keys are like {example!r}" if example else "is no checkpoint: it holds no tensor"
+    return f"is no checkpoint: its keys are like {example[:100]!r}" if example else "is no checkpoint: it holds no tensor"

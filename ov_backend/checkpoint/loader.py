@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from ov_backend.checkpoint import keys
-from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, read_yaml
+from ov_backend.checkpoint.config import Configuration, TextConfig, configuration
 from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
-from ov_backend.errors import CheckpointError
+from ov_backend.checkpoint.values import check_vocabulary, read_yaml
+from ov_backend.errors import CheckpointError, first_line
 
 __all__ = ["TOKENIZER", "CheckpointError", "configuration", "load_pipeline", "read_header", "read_yaml"]
 
@@ -157,7 +158,10 @@ class _File:
             raise CheckpointError(
                 f"{self._header.path.name} is incomplete or of an unknown architecture: {key} {list(shape)} is missing."
             )
-        tensor = self._file.get_tensor(key)
+        try:
+            tensor = self._file.get_tensor(key)
+        except Exception as error:  # of a type that this torch does not have, for example
+            raise CheckpointError(f"{self._header.path.name} holds {key}, which cannot be read: {first_line(error)}.") from error
         if third:
             tensor = tensor.chunk(3)[int(third)]
         if key.endswith("text_projection"):
@@ -202,7 +206,11 @@ def _tokenizer(path: Path, text: TextConfig) -> Any:
             f"{path.name} has a text encoder of {text.config['vocab_size']} words; CLIP's vocabulary of {_VOCABULARY} is known."
         )
     changes = {"pad_token": "!"} if text.open_clip else {}
-    return CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, model_max_length=77, **changes)
+    check_vocabulary(folder / "vocab.json")
+    try:
+        return CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, model_max_length=77, **changes)
+    except Exception as error:  # transformers and its tokenizers raise what they like
+        raise CheckpointError(f"The tokenizer in {folder} cannot be used: {first_line(error)}; correct or remove it.") from error
 
 
 def _tokenizer_folder(path: Path) -> Path:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from ov_backend.errors import OVBackendError, SettingsError
-from ov_backend.pipelines.sizes import parse_size
+from ov_backend.errors import OVBackendError, SettingsError, first_line
+from ov_backend.pipelines.sizes import MAX_GUIDANCE, parse_size
 from ov_backend.settings import PRECISIONS, Settings
 
 #: Help of an argument that names a checkpoint.
@@ -47,6 +50,38 @@ def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
     """
     device = {"device": options.device} if options.device is not None else {}
     return Settings(precision=options.precision, cache_dir=options.cache_dir, **device, **more)
+
+
+def guidance(text: str) -> float:
+    """Read a guidance scale.
+
+    Raises:
+        ArgumentTypeError: it is no number that a sampler can use.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= MAX_GUIDANCE:
+        expected = f"a number from {-MAX_GUIDANCE:g} to {MAX_GUIDANCE:g}, as 7"
+        raise argparse.ArgumentTypeError(f"{text!r} is no guidance; give {expected}")
+    return value
+
+
+def check_folder(folder: Path, option: str) -> Path:
+    """Check that files can be written into a folder, which may not exist yet; nothing is left there.
+
+    Raises:
+        SettingsError: they cannot.
+    """
+    try:
+        existing = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+        with tempfile.TemporaryFile(dir=existing):
+            return folder
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        message = f"{option} is {str(folder)!r}, which cannot be written to ({reason}); give another folder."
+        raise SettingsError(message) from error
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ov_backend.cli.arguments import add_cache_dir, add_command, print_json
+from ov_backend.errors import SettingsError
 from ov_backend.settings import Settings
 
 
@@ -18,22 +19,28 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show, check or remove the graphs; the exit code is 1 where a graph is damaged."""
+    """Show, check or remove the graphs; 1 where ``verify`` finds a damaged graph or a folder that is not used."""
     from ov_backend.compiler import open_store
 
     store = open_store(Settings(cache_dir=options.cache_dir))
+    if options.cache_dir is not None and not store.folder.is_dir():
+        raise SettingsError(f"--cache-dir is {options.cache_dir!r}, which is no folder; give the folder of the stored graphs.")
     if options.action == "clear":
         removed = store.clear()
         print_json({"folder": str(store.folder), "removed": removed}) if options.json else print(
             f"{removed} graphs removed from {store.folder}."
         )
+        left = len(store.entries())
+        if left:
+            raise SettingsError(f"{left} graphs in {store.folder} cannot be removed; check the permissions of the folder.")
         return 0
     entries: list[dict[str, Any]] = [{"key": e.key, "bytes": e.bytes, "used": e.used} for e in store.entries()]
     damaged, old = store.check() if options.action == "verify" else ({}, [])
+    problem = store.problem()  # it warns on stderr
     info = {"folder": str(store.folder), "graphs": len(entries), "bytes": store.bytes, "bound": store.max_bytes}
     if options.json:
         listed = {"entries": entries} if options.action == "list" else {}
-        faults = {name: value for name, value in (("damaged", damaged), ("old", old)) if value}
+        faults = {name: value for name, value in (("damaged", damaged), ("old", old), ("problem", problem)) if value}
         print_json({**info, **listed, **faults})
     elif options.action == "list":
         for entry in entries:
@@ -44,4 +51,4 @@ def run(options: argparse.Namespace) -> int:
             print(f"{key} is damaged: {reason}")
         for key in old:
             print(f"{key} is an old entry of another version; it is not used, and goes when the space is needed")
-    return 1 if damaged else 0
+    return 1 if damaged or (problem and options.action == "verify") else 0

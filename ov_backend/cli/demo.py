@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ov_backend import interrupts
 from ov_backend.cli import arguments
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--steps", type=int, default=20, help="sampling steps, default 20")
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--seed", type=int, default=0, help="seed of the noise, default 0")
-    parser.add_argument("--guidance", type=float, default=7.0, help="guidance scale, default 7")
+    parser.add_argument("--guidance", type=arguments.guidance, default=7.0, help="guidance scale, default 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
     arguments.add_device_options(parser)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
@@ -38,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
     with arguments.demo_packages("The demo"):
         from ov_backend.standalone import demo
-    result = demo.run(demo.Request(**{name: getattr(options, name) for name in names}), settings)
+    with interrupts.work():
+        result = demo.run(demo.Request(**{name: getattr(options, name) for name in names}), settings)
     arguments.print_json(result.as_dict()) if options.json else print(_table(result))
     return 0
 

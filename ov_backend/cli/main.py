@@ -10,11 +10,19 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ov_backend import interrupts
 from ov_backend.cli import cache, demo, devices, precompile, report, serve
-from ov_backend.errors import OVBackendError
+from ov_backend.cli.output import OutputLost, checked_output
+from ov_backend.errors import OVBackendError, first_line
+
+log = logging.getLogger(__name__)
+
+#: Characters of a message; what was given may be of any length.
+_LONGEST = 800
 
 _COMMANDS = (demo, devices, cache, precompile, serve, report)
 
@@ -23,23 +31,63 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
+        self.exit(2, f"{self.prog}: {_one_line(message)}. See {self.prog} --help.\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    try:
+        with checked_output():
+            code = _run(arguments)
+    except OutputLost:
+        return 1
+    except KeyboardInterrupt:
+        code = interrupts.CODE
+    if code != interrupts.CODE and not interrupts.interrupted():
+        return code
+    print("Interrupted.", file=sys.stderr)
+    return interrupts.CODE
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if any("\0" in argument for argument in given):
+        return _refuse("An argument holds a null character, which no name and no path has; remove it.")
+    options = _parser().parse_args(given)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
     try:
         return int(options.run(options))
     except OVBackendError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return 130
+        return _refuse(str(error))
+    except OutputLost:
+        raise
+    except MemoryError:
+        return _refuse("There is not enough memory for this; choose a smaller --size or --batch, or end other programs.")
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename is not None else ""
+        return _refuse(f"A file cannot be used ({name}{error.strerror or error}); check its path, its permissions and the disk.")
+    except Exception as error:  # the last handler: a command ends in one sentence, whatever has failed
+        log.debug("The command failed.", exc_info=True)
+        return _refuse(f"The command failed ({type(error).__name__}: {first_line(error)[:300]}); {_place(error)}.")
+
+
+def _refuse(message: str) -> int:
+    print(_one_line(message), file=sys.stderr)
+    return 2
+
+
+def _one_line(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 3 :]}"
+
+
+def _place(error: Exception) -> str:
+    """Where an exception was raised, for a report of it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" with {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"this is a defect, please report it{where}, or try other values"
 
 
 def _parser() -> argparse.ArgumentParser:

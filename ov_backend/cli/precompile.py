@@ -10,18 +10,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ov_backend import interrupts
+from ov_backend.cache.ownership import folder_problem
 from ov_backend.cli.arguments import (
     CHECKPOINT_HELP,
     add_cache_dir,
     add_command,
     add_device_options,
+    check_folder,
     demo_packages,
+    guidance,
     print_json,
     settings_of,
     size,
 )
+from ov_backend.errors import SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH
-from ov_backend.settings import BLOB_CACHES
+from ov_backend.settings import BLOB_CACHES, ENV_CACHING, Settings
 
 if TYPE_CHECKING:
     from ov_backend.pipelines.accelerate import Accelerated
@@ -38,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--sizes", type=sizes, metavar="WxH,...", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--batch", type=batches, default=[1], metavar="N,...", help="pictures at once, default 1")
     what = "guidance scale, default 7; 1 is no guidance, which needs other graphs"
-    parser.add_argument("--guidance", type=float, default=7.0, help=what)
+    parser.add_argument("--guidance", type=guidance, default=7.0, help=what)
     add_device_options(parser)
     add_cache_dir(parser)
     what = "keep compiled networks on disk too: auto (where compiling is slow), on or off"
@@ -48,14 +53,34 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prepare every size and batch; the exit code is 0, or 1 where a network stays in PyTorch."""
     settings = settings_of(options, blob_cache=options.blob_cache)
+    _check_store(settings)
     from ov_backend import devices
 
     devices.check(settings)  # before a checkpoint of gigabytes is read
     with demo_packages("Reading a checkpoint"):
         from ov_backend.checkpoint import load_pipeline
-        from ov_backend.pipelines.accelerate import accelerate
-        from ov_backend.pipelines.sizes import own_size
-    pipe = load_pipeline(options.checkpoint)
+    with interrupts.work():
+        return _precompile(options, settings, load_pipeline(options.checkpoint))
+
+
+def _check_store(settings: Settings) -> None:
+    """Check that graphs can be kept, before any is made.
+
+    Raises:
+        SettingsError: they cannot.
+    """
+    if not settings.model_caching:
+        raise SettingsError(f"{ENV_CACHING} switches the storing of graphs off, so nothing would be kept; unset it.")
+    folder = check_folder(settings.cache_folder, "--cache-dir")
+    problem = folder_problem(folder)
+    if problem:
+        raise SettingsError(f"{folder} cannot hold graphs: {problem}.")
+
+
+def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> int:
+    from ov_backend.pipelines.accelerate import accelerate
+    from ov_backend.pipelines.sizes import own_size
+
     pipe.set_progress_bar_config(disable=True)
 
     def report(text: str) -> None:
@@ -67,6 +92,8 @@ def run(options: argparse.Namespace) -> int:
         store = accelerated.engine.store
         fallbacks = {name: values["fallbacks"] for name, values in accelerated.stats().items() if values["fallbacks"]}
     folder = str(store.folder) if store is not None else None
+    if store is not None and not fallbacks and not store.entries():
+        raise SettingsError(f"No graph could be stored in {folder}; see the warning above and give another --cache-dir.")
     if options.json:
         print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
     else:

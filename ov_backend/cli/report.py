@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ov_backend.cli.arguments import add_command
-from ov_backend.errors import SettingsError
+from ov_backend import interrupts
+from ov_backend.cli.arguments import add_command, check_folder
+from ov_backend.errors import SettingsError, first_line
+from ov_backend.pipelines.sizes import check_size
 from ov_backend.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,11 +33,23 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; the exit code is 0."""
-    report = of_target(options.target, options.size)
-    sys.stdout.write((report.json() if options.json else report.text()) + "\n")
     if options.svg is not None:
-        options.svg.write_text(report.svg(), encoding="utf-8")
+        _check_file(options.svg)
+    check_size(options.size, options.size)
+    with interrupts.work():
+        report = of_target(options.target, options.size)
+        if options.svg is not None:
+            options.svg.write_text(report.svg(), encoding="utf-8")
+    sys.stdout.write((report.json() if options.json else report.text()) + "\n")
     return 0
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise SettingsError(f"--svg is {str(path)!r}, which is a folder; give the name of a file.")
+    if not path.parent.is_dir():
+        raise SettingsError(f"--svg is {str(path)!r}, and there is no folder {str(path.parent)!r}; make it or give another.")
+    check_folder(path.parent, "--svg's folder")
 
 
 def of_target(target: str, size: int = 512) -> Report:
@@ -45,24 +59,45 @@ def of_target(target: str, size: int = 512) -> Report:
         SettingsError: the target is neither.
         CheckpointError: the file is no checkpoint.
     """
-    if Path(target).is_file():
+    if _is_file(target):
         return of_checkpoint(Path(target), size)
     from ov_backend.dynamo.explain import explain
 
     name, colon, attribute = target.partition(":")
     if not colon:
         raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
+    if not all(part.isidentifier() for part in (*name.split("."), attribute)):
+        raise SettingsError(f"{target!r} names no Python object; give module:callable, such as my_package.models:unet.")
     try:
         function: Callable[[], Any] = getattr(importlib.import_module(name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SettingsError(f"{target!r} cannot be imported ({error}); give module:callable.") from error
+    except Exception as error:  # the module is the user's, and may raise anything
+        raise SettingsError(f"{target!r} cannot be imported ({_what(error)}); give module:callable.") from error
     if not callable(function):
         raise SettingsError(f"{target!r} is {function!r}, which cannot be called; give module:callable.")
-    returned = function()
+    try:
+        returned = function()
+    except Exception as error:
+        raise SettingsError(f"{target!r} raised {_what(error)}; it must return (model, inputs).") from error
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], (tuple, list, dict)):
         raise SettingsError(f"{target!r} returned {type(returned).__name__}; module:callable must return (model, inputs).")
     model, inputs = returned
-    return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
+    if not callable(model):
+        raise SettingsError(f"{target!r} returned a {type(model).__name__} as its model; it must be a module or a function.")
+    try:
+        return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
+    except Exception as error:
+        raise SettingsError(f"{target!r} cannot be called with its inputs ({_what(error)}); make them fit the model.") from error
+
+
+def _is_file(target: str) -> bool:
+    try:
+        return Path(target).is_file()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
+
+
+def _what(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)[:200]}"
 
 
 def of_checkpoint(path: Path, size: int) -> Report:

@@ -6,7 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ov_backend.cli.arguments import CHECKPOINT_HELP, add_cache_dir, add_command, demo_packages
+from ov_backend import interrupts
+from ov_backend.cli.arguments import CHECKPOINT_HELP, add_cache_dir, add_command, check_folder, demo_packages
+from ov_backend.errors import SettingsError
+from ov_backend.ui.hosts import MalformedHost, host_name
 
 
 def add(commands: Any) -> None:
@@ -19,6 +22,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--port", type=int, default=7865, help="port to listen at, default 7865; 0 is any free one")
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
     add_cache_dir(parser)
+    what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=what)
     parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this login")
 
 
@@ -26,5 +31,18 @@ def run(options: argparse.Namespace) -> int:
     """Serve until interrupted; the exit code is 0."""
     with demo_packages("The page"):
         from ov_backend.standalone import serve
+    check_folder(options.out, "--out")
+    for name in options.allow_host:
+        if not _is_name(name):
+            raise SettingsError(f"--allow-host is {name!r}; it must be a name such as pc.example.org or *.example.org.")
+    options.allow_host = tuple(options.allow_host)
     serve_options = serve.Options(**{name: value for name, value in vars(options).items() if name != "run"})
-    return serve.serve(serve_options, lambda url: print(f"Open {url}", flush=True))
+    with interrupts.work():
+        return serve.serve(serve_options, lambda url: print(f"Open {url}", flush=True))
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return bool(host_name(text.removeprefix("*.")))
+    except MalformedHost:
+        return False

@@ -44,6 +44,8 @@ def _level(values: dict[str, Any], value: Any) -> None:
     """0 and 1 request accuracy from OpenVINO (f32, no dynamic quantization); 2 to 5 are the device's default."""
     if isinstance(value, bool) or value not in _LEVELS:
         raise SettingsError(f"optimization_level is {value!r}; it must be a whole number from 0 to 5.")
+    if not isinstance(values.get("config") or {}, Mapping):
+        raise SettingsError(f"config is {values['config']!r}; it must be a dict of OpenVINO properties.")
     if value <= 1:
         values["config"] = {"EXECUTION_MODE_HINT": "ACCURACY", **dict(values.get("config") or {})}
 

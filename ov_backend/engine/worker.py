@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
-from ov_backend.errors import Interrupted
+from ov_backend.errors import Interrupted, OVBackendError
 
 #: Seconds between two checks whether the waiting caller was interrupted.
 POLL_S = 0.05
@@ -66,16 +66,28 @@ class Worker:
             pending = self._pending.get(key)
             if pending is not None:
                 return pending
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ov_backend")
             context = contextvars.copy_context()
             context.run(_inside.set, True)
-            self._pending[key] = future = self._pool.submit(self._run_job, context, key, job)
+            try:
+                future = self._alive_pool().submit(self._run_job, context, key, job)
+            except RuntimeError:  # somebody has shut it down; while the interpreter ends, the second try raises too
+                self._pool = None
+                future = self._alive_pool().submit(self._run_job, context, key, job)
+            self._pending[key] = future
             return future
+
+    def _alive_pool(self) -> ThreadPoolExecutor:
+        """The pool; a new one where there is none yet, or where its thread has been killed."""
+        threads = getattr(self._pool, "_threads", ())
+        if self._pool is None or (threads and not any(thread.is_alive() for thread in threads)):
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ov_backend")
+        return self._pool
 
     def _run_job(self, context: contextvars.Context, key: Hashable, job: Callable[[], Any]) -> Any:
         try:
             return context.run(job)
+        except SystemExit as error:  # it would end the caller's program
+            raise OVBackendError(f"the compile was ended from outside ({error!r})") from error
         finally:
             with self._lock:
-                del self._pending[key]
+                self._pending.pop(key, None)

@@ -10,6 +10,10 @@ from ov_backend.errors import SettingsError
 SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
 #: The largest number of pictures at once.
 MAX_BATCH = 16
+#: The largest guidance scale, of either sign; usual are 1 to 20.
+MAX_GUIDANCE = 1000.0
+#: The most pixels of all pictures that are generated at once.
+MAX_PIXELS = LARGEST * LARGEST
 
 #: Pictures within these bounds usually come out well: number of pixels relative to the trained size, and aspect ratio.
 _MOST, _LEAST, _LONGEST = 2.0, 0.5, 2.0
@@ -58,3 +62,17 @@ def check_size(width: int, height: int) -> tuple[int, int]:
                 f" to {LARGEST}, 512x768 for example."
             )
     return width, height
+
+
+def check_batch(width: int, height: int, batch: int) -> int:
+    """Check how many pictures of a size are generated at once, and return that number.
+
+    Raises:
+        SettingsError: there are too many, or too large ones; the message says how many there may be.
+    """
+    most = min(MAX_BATCH, MAX_PIXELS // (width * height))
+    if not 1 <= batch <= most:
+        raise SettingsError(
+            f"The batch is {batch}; it must be from 1 to {most} at {width}x{height}, so that the pictures fit into memory."
+        )
+    return batch

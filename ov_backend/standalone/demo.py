@@ -20,9 +20,9 @@ from ov_backend import devices
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.engine.warmup import warming_up
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, first_line
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
-from ov_backend.pipelines.sizes import check_size, own_size, size_hint
+from ov_backend.pipelines.sizes import MAX_GUIDANCE, check_size, own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
 from ov_backend.ui.snapshot import PREPARATION
@@ -65,6 +65,10 @@ class Request:
             raise SettingsError(f"--steps is {self.steps}; it must be a whole number from 1 to 1000, 20 for example.")
         if not 0 <= self.seed < 1 << 63:
             raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
+        if not abs(self.guidance) <= MAX_GUIDANCE:
+            raise SettingsError(f"--guidance is {self.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
+        if self.sampler not in SAMPLERS:
+            raise SettingsError(f"--sampler is {self.sampler!r}; it must be one of {', '.join(SAMPLERS)}.")
         if self.size is not None:
             check_size(*self.size)
         if self.sampler not in SAMPLERS:
@@ -251,7 +255,7 @@ def _check_writable(out: Path) -> None:
             raise IsADirectoryError(21, "it is a folder")
         with tempfile.TemporaryFile(dir=out.parent):
             pass
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
         raise _cannot_write(out, error) from error
     if out.suffix.lower() != ".png":
         raise SettingsError(f"--out is {out}; it must be the name of a .png file.")
@@ -264,5 +268,6 @@ def _write(image: Image.Image, out: Path) -> None:
         raise _cannot_write(out, error) from error
 
 
-def _cannot_write(out: Path, error: OSError) -> SettingsError:
-    return SettingsError(f"{out} cannot be written ({error.strerror}); give another file with --out.")
+def _cannot_write(out: Path, error: OSError | ValueError) -> SettingsError:
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return SettingsError(f"{out} cannot be written ({reason}); give another file with --out.")

@@ -20,7 +20,7 @@ from ov_backend.engine.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.pipelines.sizes import MAX_BATCH, check_size, own_size, size_hint
+from ov_backend.pipelines.sizes import MAX_BATCH, MAX_GUIDANCE, check_batch, check_size, own_size, size_hint
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters
@@ -29,6 +29,7 @@ from ov_backend.ui.status import Status
 log = logging.getLogger(__name__)
 
 _MAX_STEPS = 1000
+_MAX_PROMPT = 10000
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,12 @@ def check(parameters: Parameters) -> None:
     ):
         if not low <= value <= high:
             raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
+    for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
+        if len(text) > _MAX_PROMPT:
+            raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so shorten it.")
+    if not abs(parameters.guidance) <= MAX_GUIDANCE:
+        raise SettingsError(f"The guidance is {parameters.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
     check_size(parameters.width, parameters.height)
+    check_batch(parameters.width, parameters.height, parameters.batch)
     if parameters.strength is not None and not 0 < parameters.strength <= 1:
         raise SettingsError(f"The strength is {parameters.strength}; it must be above 0 and at most 1.")

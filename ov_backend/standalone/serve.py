@@ -14,7 +14,7 @@ from typing import Any
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.infotext import Parameters, refused_choices
 from ov_backend.ui.panel import as_listed, build_panel, device_choices
 
 log = logging.getLogger("ov_backend")
@@ -36,6 +36,7 @@ class Options:
         out: folder that the pictures are written to.
         cache_dir: folder of the graph store; None is the user's cache folder.
         auth: the login to ask for, "user:password", or None.
+        allow_host: further names that the page may be opened under, where no login is asked for.
     """
 
     checkpoint: Path | None = None
@@ -45,6 +46,7 @@ class Options:
     out: Path = Path("out")
     cache_dir: str | None = None
     auth: str | None = None
+    allow_host: tuple[str, ...] = ()
 
 
 def serve(options: Options, announce: Callable[[str], None]) -> int:
@@ -58,11 +60,11 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
     auth = login(options.auth)
     try:
         listening = socket.create_server((options.host, options.port))
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
         address = f"{options.host}:{options.port}"
         raise SettingsError(f"Cannot listen at {address}: {error}. Choose another --port or --host.") from error
     with listening:
-        app = application(load(options), auth)
+        app = application(load(options), auth, (options.host, *options.allow_host))
         if options.host not in _LOOPBACK and auth is None:
             log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
         announce(f"http://{options.host}:{listening.getsockname()[1]}")
@@ -98,17 +100,22 @@ def login(text: str | None) -> tuple[str, str] | None:
     return user, password
 
 
-def application(generator: PictureGenerator, auth: tuple[str, str] | None = None) -> Any:
-    """The page and the panel's routes as one ASGI application."""
+def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:
+    """The page and the panel's routes as one ASGI application; ``names`` are those of this server besides the usual ones."""
     import gradio as gr
     from fastapi import FastAPI
 
+    from ov_backend.standalone.host_guard import HostGuard
     from ov_backend.ui.auth import has_password
+    from ov_backend.ui.hosts import KnownHosts
     from ov_backend.ui.routes import add_routes
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     is_allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
-    add_routes(app, generator.controller, is_allowed)
+    known_hosts = KnownHosts(lambda: names, "start serve with --allow-host and this name", lambda request: auth is None)
+    add_routes(app, generator.controller, is_allowed, known_hosts)
+    if auth is None:
+        app.add_middleware(HostGuard, known_hosts=known_hosts)
     style = ROOT / "style.css"
     return gr.mount_gradio_app(
         app,
@@ -262,7 +269,7 @@ def _restore(path: str | None) -> list[Any]:
     panel = unchanged_panel
     if choices is not None:
         panel = list({**vars(choices), "device": as_listed(choices.device, device_choices()[0])}.values())
-    return [*fields.values(), *panel, _note("Settings read from the picture.")]
+    return [*fields.values(), *panel, _note(" ".join(["Settings read from the picture.", *refused_choices(text)]))]
 
 
 def _note(message: str) -> str:

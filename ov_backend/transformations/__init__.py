@@ -5,6 +5,9 @@ The stored model is not rewritten, so that one entry of the store serves every d
 
 from __future__ import annotations
 
+import ov_backend.telemetry  # noqa: F401  # before OpenVINO
+
+# isort: split
 import openvino as ov
 
 from ov_backend.transformations.group_norm import decompose_group_norms

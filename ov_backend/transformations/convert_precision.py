@@ -12,7 +12,6 @@ import errno
 import logging
 import math
 import mmap
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import openvino as ov
 import openvino.opset13 as ops
 import torch
 
+from ov_backend import posix
 from ov_backend.tensors import TO_OV, constant, share
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class WeightBuffer:
 
     def release(self) -> None:
         """Drop the pages of the file from memory; the file keeps its content."""
-        if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows reclaims such pages by itself
-            self._memory.madvise(mmap.MADV_DONTNEED)
+        if self._memory is not None:
+            posix.drop_pages(self._memory)
 
 
 def _aligned(size: int) -> int:
@@ -91,10 +91,7 @@ def _mapped(size: int, folder: Path) -> mmap.mmap | None:
         if free < size + SPARE_BYTES:
             raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free there, {(size + SPARE_BYTES) >> 20} are needed")
         with tempfile.TemporaryFile(dir=folder, prefix="weights-") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk raises here, and not at a write to memory
-            else:
-                file.truncate(size)
+            posix.reserve(file, size)  # a full disk raises here, and not at a write to memory
             return mmap.mmap(file.fileno(), size)
     except OSError as error:
         log.warning("Half-precision weights take %d MiB more memory: no file for them in %s (%s).", size >> 20, folder, error)

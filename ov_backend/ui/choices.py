@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ov_backend.errors import SettingsError
 from ov_backend.settings import PRECISIONS, Settings, parse_bool
+from ov_backend.ui.properties import MAX_LENGTH, read_properties
 
 #: Between a device's name and its description in the panel's list: "CPU — AMD EPYC 9B45".
 DESCRIPTION_SEPARATOR = " — "
@@ -21,10 +23,9 @@ SWITCHES = ("unet", "vae", "text_encoder")
 
 _DEVICE = re.compile(r"[A-Z]+(\.\d+)?(:-?[A-Z]+(\.\d+)?(\(\d+\))?(,-?[A-Z]+(\.\d+)?(\(\d+\))?)*)?")
 _MAX_MEMORY_MB = 1 << 24
-_MAX_CONFIG_LENGTH = 4096
-_CONFIG_EXPECTED = 'a JSON object of OpenVINO properties such as {"PERFORMANCE_HINT": "LATENCY"}'
-#: A property that names a file or folder would let a remote caller choose where this machine reads and writes.
-_FILE_PROPERTY = re.compile(r"DIR|PATH|FILE|LOCATION", re.IGNORECASE)
+_MAX_DEVICE_LENGTH = 200
+#: Of a picture's field; the properties in it are bounded too.
+_MAX_INFOTEXT_LENGTH = 2 * MAX_LENGTH
 
 
 def switch_of(role: str) -> str:
@@ -81,9 +82,26 @@ class Choices:
             try:
                 values[name] = _READERS[name](value)
             except ValueError as error:
-                used = short_repr(values[name])
-                messages.append(f"{name} is {short_repr(value)}; it must be {error}. {used} is used instead.")
+                messages.append(f"{name} is {short_repr(value)}; it must be {error}; {short_repr(values[name])} is used instead.")
         return cls(**values), messages
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, object]) -> Choices:
+        """Read choices by name; those that are missing are the default.
+
+        Raises:
+            SettingsError: a name is unknown, or a value makes no sense.
+        """
+        known = vars(cls())
+        values = {}
+        for name, value in fields.items():
+            if name not in known:
+                raise SettingsError(f"The choices hold {short_repr(name)}; they must be an object of {', '.join(known)}.")
+            try:
+                values[name] = _READERS[name](value)
+            except ValueError as error:
+                raise SettingsError(f"{name} is {short_repr(value)}; it must be {error}.") from None
+        return cls(**values)
 
     def settings(self, cache_dir: str | None = None) -> Settings:
         """The backend's settings for these choices; which networks run in OpenVINO is up to the host."""
@@ -107,19 +125,27 @@ class Choices:
 
     @classmethod
     def from_infotext(cls, text: object) -> Choices:
+        """The choices of :meth:`read_infotext`, without the messages."""
+        return cls.read_infotext(text)[0]
+
+    @classmethod
+    def read_infotext(cls, text: object) -> tuple[Choices, list[str]]:
         """Read the choices from a picture's field; what is missing or makes no sense there is the default.
 
         ``config_json`` comes last, so that a semicolon inside it ends nothing.
+
+        Returns:
+            the choices, and one message for each value that makes no sense.
         """
         values: dict[str, Any] = {}
-        rest = str(text or "").strip()
+        rest = str(text or "").strip()[:_MAX_INFOTEXT_LENGTH]
         while rest:
             name, equals, tail = rest.partition("=")
             name = name.strip()
             value, _, rest = (tail, "", "") if name == "config_json" else tail.partition(";")
             if equals and name in _READERS:
                 values[name] = value.strip()
-        return cls.from_args([values.get(f.name, f.default) for f in dataclasses.fields(cls)])[0]
+        return cls.from_args([values.get(f.name, f.default) for f in dataclasses.fields(cls)])
 
 
 def short_repr(value: object) -> str:
@@ -131,7 +157,7 @@ def short_repr(value: object) -> str:
 def _read_device(value: object) -> str:
     name = value.split(DESCRIPTION_SEPARATOR)[0].strip().upper() if isinstance(value, str) else ""
     name = re.sub(r"\s*([:,])\s*", r"\1", name)
-    if not _DEVICE.fullmatch(name):
+    if len(name) > _MAX_DEVICE_LENGTH or not _DEVICE.fullmatch(name):
         raise ValueError("an OpenVINO device such as 'CPU', 'GPU.0' or 'AUTO:GPU,CPU'")
     return name
 
@@ -165,30 +191,9 @@ def _read_memory(value: object) -> int:
 
 
 def _read_config(value: object) -> str:
-    """Normalise OpenVINO properties to one spelling of JSON, refusing those that name files."""
-    if value is None or value == "":
-        return ""
-    try:
-        text = json.dumps(value) if isinstance(value, Mapping) else value
-        if not isinstance(text, str) or len(text) > _MAX_CONFIG_LENGTH:
-            raise ValueError
-        properties = json.loads(text) if text.strip() else {}
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError(_CONFIG_EXPECTED) from None
-    if not isinstance(properties, dict):
-        raise ValueError(_CONFIG_EXPECTED)
-    _check_properties(properties)
+    """Normalise OpenVINO properties to one spelling of JSON, refusing those that are not allowed."""
+    properties = read_properties(value)
     return json.dumps(properties, sort_keys=True) if properties else ""
-
-
-def _check_properties(properties: Mapping[str, Any]) -> None:
-    for name, value in properties.items():
-        if _FILE_PROPERTY.search(name):
-            raise ValueError(f"without {name!r}: properties that name files or folders are not taken from here")
-        if isinstance(value, Mapping):
-            _check_properties(value)
-        elif not isinstance(value, (str, int, float, bool)) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"such that {name!r} has a text, a number, true or false as its value")
 
 
 _READERS: dict[str, Callable[[object], Any]] = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
-from ov_backend.pipelines.sizes import MAX_BATCH, check_size
+from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
 from ov_backend.ui.choices import Choices, short_repr
 from ov_backend.ui.snapshot import Job
 from ov_backend.ui.status import Status
@@ -121,7 +121,8 @@ class Controller:
 
             return [device.as_dict() for device in devices.list_devices()]
         except Exception as error:  # a broken installation raises anything
-            raise Unavailable(f"OpenVINO cannot be used: {error}. Install it with: pip install openvino") from error
+            command = "" if "pip install" in str(error) else " Install it with: pip install openvino"
+            raise Unavailable(f"OpenVINO cannot be used: {error}.{command}") from error
 
     def cache(self) -> dict[str, Any]:
         """How many graphs are on disk, their bytes and the most bytes allowed."""
@@ -209,7 +210,10 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
         raise SettingsError(f"{len(sizes)} sizes were given; at least 1 and at most {MAX_SIZES} can be prepared at once.")
     if not _is_int(batch) or not 1 <= batch <= MAX_BATCH:
         raise SettingsError(f"The batch is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
-    return [_parse_size(size) for size in sizes], batch, parse_choices(body)
+    checked = [_parse_size(size) for size in sizes]
+    for width, height in checked:
+        check_batch(width, height, batch)
+    return checked, batch, parse_choices(body)
 
 
 def parse_choices(body: object) -> Choices | None:
@@ -218,16 +222,14 @@ def parse_choices(body: object) -> Choices | None:
     Raises:
         SettingsError: a field is unknown or its value makes no sense.
     """
-    fields = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or set(body) - {"sizes", "batch", "choices"}:
+        raise SettingsError(f'The request is {short_repr(body)}; it must be a JSON object such as {{"choices": {{}}}}.')
+    fields = body.get("choices")
     if fields is None:
         return None
-    defaults = vars(Choices())
-    if not isinstance(fields, dict) or set(fields) - set(defaults):
-        raise SettingsError(f"The choices are not understood; they must be an object of {', '.join(defaults)}.")
-    choices, messages = Choices.from_args([fields.get(name, default) for name, default in defaults.items()])
-    if messages:
-        raise SettingsError(messages[0])
-    return choices
+    if not isinstance(fields, dict):
+        raise SettingsError(f"The choices are {short_repr(fields)}; they must be an object of {', '.join(vars(Choices()))}.")
+    return Choices.from_fields(fields)
 
 
 def _parse_size(size: Any) -> Size:

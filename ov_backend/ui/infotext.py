@@ -78,6 +78,12 @@ class Parameters:
         return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
 
 
+def refused_choices(text: str) -> list[str]:
+    """A message for each of the choices in a picture's text that makes no sense and is therefore the default."""
+    fields = dict(_FIELD.findall(text.strip().split("\n")[-1]))
+    return Choices.read_infotext(_unquoted(fields.get(INFOTEXT_FIELD, "")))[1]
+
+
 def _quoted(value: object) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if re.search(r"[,:\n]", text) else text

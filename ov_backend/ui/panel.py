@@ -15,6 +15,7 @@ from typing import Any
 from ov_backend.settings import PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, SWITCHES, Choices
 from ov_backend.ui.status_html import status_html
+from ov_backend.version import openvino_problem
 
 NOT_INSTALLED = (
     "OpenVINO is not installed, so pictures are made by PyTorch as always. Restart the WebUI without"
@@ -35,7 +36,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "config_json": (
         "Further OpenVINO properties",
-        'A JSON object such as {"PERFORMANCE_HINT": "LATENCY"}; properties that name files are refused',
+        'A JSON object such as {"PERFORMANCE_HINT": "LATENCY"}; docs/panel.md lists what is allowed',
     ),
 }
 
@@ -47,6 +48,9 @@ def device_choices() -> tuple[list[str], str]:
     """
     if importlib.util.find_spec("openvino") is None:
         return ["CPU"], NOT_INSTALLED
+    problem = openvino_problem()
+    if problem:
+        return ["CPU"], f"{problem}. Then restart; until then pictures are made by PyTorch as always."
     try:
         from ov_backend import devices
 
@@ -117,20 +121,26 @@ def as_listed(device: str, listed: Sequence[str]) -> str:
     return next((entry for entry in listed if entry.split(DESCRIPTION_SEPARATOR)[0] == device), device)
 
 
-def paste_fields(components: Sequence[Any]) -> list[tuple[Any, Callable[[Mapping[str, Any]], Any]]]:
+def paste_fields(
+    components: Sequence[Any], report: Callable[[str], None] = lambda message: None
+) -> list[tuple[Any, Callable[[Mapping[str, Any]], Any]]]:
     """The WebUI's ``infotext_fields``: each component with the function that reads its value from a picture's parameters.
 
-    A picture without our field leaves the panel as it is.
+    A picture without our field leaves the panel as it is. ``report`` is given a sentence for each value that is refused.
     """
     names = [field.name for field in dataclasses.fields(Choices)]
-    return [(component, _reader(name)) for component, name in zip(components, names)]
+    return [(component, _reader(name, report)) for component, name in zip(components, names)]
 
 
-def _reader(name: str) -> Callable[[Mapping[str, Any]], Any]:
+def _reader(name: str, report: Callable[[str], None]) -> Callable[[Mapping[str, Any]], Any]:
     def read(parameters: Mapping[str, Any]) -> Any:
         if INFOTEXT_FIELD not in parameters:
             return None
-        value = getattr(Choices.from_infotext(parameters[INFOTEXT_FIELD]), name)
+        choices, messages = Choices.read_infotext(parameters[INFOTEXT_FIELD])
+        for message in messages:
+            if message.startswith(f"{name} is "):
+                report(f"Of the picture's parameters, {message}")
+        value = getattr(choices, name)
         return as_listed(value, device_choices()[0]) if name == "device" else value
 
     return read

@@ -1,14 +1,16 @@
 """The panel's HTTP routes, the same in every host; docs/panel.md describes them.
 
-No route takes a path. A request that changes something is refused if it comes from a page of another origin. While
-something runs, the status route answers at a bounded rate however many clients poll it, so that polling does not slow
-the steps down.
+No route takes a path. A request that changes something is refused if it comes from a page of another origin, and where nobody
+is asked for a login every request is refused that was sent to an unknown name (:mod:`ov_backend.ui.hosts`). Rates and bodies are
+bounded: while something runs, the status route answers at a bounded rate however many clients poll it, so that polling does
+not slow the steps down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +21,10 @@ from fastapi.concurrency import run_in_threadpool
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
 from ov_backend.ui.controller import Controller, Unavailable, parse_choices, parse_precompile
+from ov_backend.ui.hosts import KnownHosts, MalformedHost, host_name
 from ov_backend.ui.snapshot import VERSION
+
+log = logging.getLogger(__name__)
 
 PREFIX = "/openvino"
 #: Answers of the status route per second while something runs, and the longest that one client waits for its answer.
@@ -27,6 +32,12 @@ RATE, LONGEST_WAIT_S = 10.0, 15.0
 #: A snapshot is sent to everybody who asks within this time.
 FRESH_S = 0.1
 _MAX_BODY = 16384
+#: The longest that a client may take to send its body.
+_BODY_TIMEOUT_S = 10.0
+#: All other routes together: how many requests at once, and how many per second from then on.
+BURST, REFILL = 60, 20.0
+#: How many clients may wait for their turn of the status.
+MAX_WAITING = 500
 
 IsAllowed = Callable[[Request], bool]
 
@@ -36,6 +47,23 @@ class _Refused(Exception):
         self.code, self.message = code, message
 
 
+class _Bucket:
+    """Admits :data:`BURST` requests at once and :data:`REFILL` per second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._left, self._filled_at = clock, float(BURST), clock()
+
+    def take(self) -> bool:
+        """Take one request's share; false where none is left."""
+        now = self._clock()
+        self._left = min(float(BURST), self._left + (now - self._filled_at) * REFILL)
+        self._filled_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class _ThrottledStatus:
     """The status as JSON: rendered at most once in :data:`FRESH_S`, sent at most :data:`RATE` times a second."""
 
@@ -43,6 +71,7 @@ class _ThrottledStatus:
         self._controller, self._clock = controller, clock
         self._json, self._rendered_at = b"", float("-inf")
         self._next_turn = float("-inf")
+        self.waiting = 0
 
     def seconds_to_wait(self) -> float:
         """Take the next turn; returns the seconds until then."""
@@ -62,24 +91,37 @@ class _ThrottledStatus:
         return self._json
 
 
-def add_routes(app: FastAPI, controller: Controller, is_allowed: IsAllowed | None = None) -> None:
+def add_routes(
+    app: FastAPI, controller: Controller, is_allowed: IsAllowed | None = None, known_hosts: KnownHosts | None = None
+) -> None:
     """Add the routes to an application.
 
     Args:
         app: a FastAPI application, running or not.
         controller: what the routes show and do.
         is_allowed: the host's own authentication, for a request without the token of a page; None admits all.
+        known_hosts: under which names the routes may be asked; None checks the names only where nobody is asked for a login.
     """
-    throttled = _ThrottledStatus(controller)
+    throttled, bucket = _ThrottledStatus(controller), _Bucket()
+    names = known_hosts or KnownHosts(is_needed=lambda request: is_allowed is None)
 
     def admit(request: Request) -> None:
+        _check_host(request, names)
         if request.method != "GET" and not same_origin(request.headers):
             raise _Refused(403, "This request comes from a page of another origin; use the panel's own page.")
         if is_allowed is not None and not has_page_token(request.headers) and not is_allowed(request):
             raise _Refused(401, "Log in first, or reload the page if the server was restarted.")
+        if not request.url.path.endswith("/status") and not bucket.take():
+            raise _Refused(429, f"More than {REFILL:.0f} requests came in a second; wait a moment and try again.")
 
     async def status(request: Request) -> Response:
-        await asyncio.sleep(throttled.seconds_to_wait())
+        if throttled.waiting >= MAX_WAITING:
+            raise _Refused(429, f"{MAX_WAITING} pages wait for the status already; close some of them.")
+        throttled.waiting += 1
+        try:
+            await asyncio.sleep(throttled.seconds_to_wait())
+        finally:
+            throttled.waiting -= 1
         return Response(throttled.as_json(), media_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def devices(request: Request) -> Response:
@@ -132,23 +174,45 @@ def _guarded(endpoint: Callable[[Request], Any], admit: Callable[[Request], None
             return _json({"error": str(error)}, 409)
         except OVBackendError as error:
             return _json({"error": str(error)}, 500)
+        except Exception as error:  # the last handler: the panel shows a sentence, the log has the rest
+            log.exception("%s %s failed.", request.method, request.url.path)
+            return _json({"error": f"The server failed ({type(error).__name__}); its log says more."}, 500)
 
     return answer
+
+
+def _check_host(request: Request, names: KnownHosts) -> None:
+    hosts = request.headers.getlist("host")
+    try:
+        name = host_name(hosts[0] if len(hosts) == 1 else "")
+    except MalformedHost:
+        raise _Refused(400, "The request's Host header is no name or address of a machine; send it as localhost:7860.") from None
+    refusal = names.refusal(name) if names.is_needed(request) else ""
+    if refusal:
+        raise _Refused(403, refusal)
 
 
 async def _body(request: Request) -> Any:
     """A request's small JSON body; its content type is one that an HTML form of another page cannot send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise _Refused(415, "The request's body must be application/json.")
+        raise _Refused(415, "The request's body must be declared as Content-Type: application/json.")
+    try:
+        data = await asyncio.wait_for(_bytes(request), _BODY_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        raise _Refused(408, f"The request's body took longer than {_BODY_TIMEOUT_S:.0f} s; send it again.") from None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise SettingsError("The request's body is not JSON; send an object such as {\"sizes\": [[512, 768]]}.") from None
+
+
+async def _bytes(request: Request) -> bytes:
     data = b""
     async for chunk in request.stream():
         data += chunk
         if len(data) > _MAX_BODY:
-            raise _Refused(413, f"The request's body is longer than {_MAX_BODY} bytes.")
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise SettingsError("The request's body is not JSON.") from None
+            raise _Refused(413, f"The request's body is longer than {_MAX_BODY} bytes; send fewer sizes.")
+    return data
 
 
 def _json(value: dict[str, Any], code: int = 200) -> Response:

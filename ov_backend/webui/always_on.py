@@ -15,7 +15,7 @@ from modules import processing, shared
 from ov_backend.patching import Patch
 from ov_backend.ui.choices import Choices
 from ov_backend.webui.generation import Generation
-from ov_backend.webui.settings_page import ALWAYS_ON, AXIS, PYTORCH, defaults
+from ov_backend.webui.settings_page import ALWAYS_ON, AXIS, PYTORCH, read_defaults
 
 
 class AlwaysOn:
@@ -44,8 +44,9 @@ class AlwaysOn:
         enabled = bool(axis) or getattr(shared.opts, ALWAYS_ON, False)
         if q is not p or not enabled or axis.get("device") == PYTORCH:
             return original(q)
-        choices, warnings = Choices.from_args(list(vars(dataclasses.replace(defaults(), **axis)).values()), defaults())
-        with Generation(p, choices, warnings) as generation:
+        base, of_settings = read_defaults()
+        choices, warnings = Choices.from_args(list(vars(dataclasses.replace(base, **axis)).values()), base)
+        with Generation(p, choices, [*of_settings, *warnings]) as generation:
             return generation.annotate(original(q))
 
 

@@ -13,7 +13,7 @@ from ov_backend.webui.generation import Generation
 from ov_backend.webui.session import session
 from ov_backend.webui.settings_page import defaults
 
-__all__ = ["before_process", "before_sampling", "defaults", "register", "run"]
+__all__ = ["before_process", "before_sampling", "defaults", "register", "report", "run"]
 
 
 def register() -> None:
@@ -23,6 +23,11 @@ def register() -> None:
     script_callbacks.on_cfg_denoised(_after_step)
     script_callbacks.on_script_unloaded(unload)
     routes.register()
+
+
+def report(message: str) -> None:
+    """Show a message in the panel."""
+    session.status.add_message(message)
 
 
 def unload() -> None:
@@ -35,8 +40,9 @@ def unload() -> None:
 
 def run(script: Any, p: Any, args: tuple[Any, ...]) -> Any:
     """Generate ``p`` with its networks in OpenVINO; returns the WebUI's own result."""
-    choices, warnings = Choices.from_args(own_arguments(script, p, args), defaults())
-    with Generation(p, choices, warnings) as generation:
+    base, of_settings = settings_page.read_defaults()
+    choices, warnings = Choices.from_args(own_arguments(script, p, args), base)
+    with Generation(p, choices, [*of_settings, *warnings]) as generation:
         p.extra_generation_params["Script"] = script.title()
         return generation.annotate(processing.process_images(p))
 

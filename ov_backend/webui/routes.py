@@ -16,10 +16,11 @@ from ov_backend.errors import Interrupted
 from ov_backend.ui.auth import has_password
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import Controller, JobControl, Size, Unavailable
+from ov_backend.ui.hosts import KnownHosts, names_in
 from ov_backend.ui.routes import add_routes
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
-from ov_backend.webui.settings_page import defaults
+from ov_backend.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE, defaults
 
 #: Steps of a comparison; the first one includes the preparation of the networks.
 _COMPARED_STEPS = 3
@@ -27,8 +28,13 @@ _COMPARED_STEPS = 3
 
 def register() -> None:
     """Register the WebUI's callbacks; it forgets them whenever it loads its scripts."""
-    script_callbacks.on_app_started(lambda _, app: add_routes(app, controller, lambda request: _is_allowed(app, request)))
+    script_callbacks.on_app_started(lambda _, app: _add_routes(app))
     script_callbacks.on_cfg_denoised(lambda _: step_times.add())
+
+
+def _add_routes(app: Any) -> None:
+    names = KnownHosts(_own_names, HOSTS_ADVICE, lambda request: _is_open(app, request))
+    add_routes(app, controller, lambda request: _is_allowed(app, request), names)
 
 
 class StepTimes:
@@ -61,13 +67,29 @@ def credentials(text: str | None) -> dict[str, str]:
 
 def _is_allowed(app: Any, request: Any) -> bool:
     """Whether a request is logged in to the page or has the API's password; any is where neither is required."""
-    api_credentials = credentials(getattr(shared.cmd_opts, "api_auth", None))
+    api_credentials = _api_credentials()
     if has_password(request.headers, api_credentials):
         return True
     if getattr(app, "auth", None) is not None:
         token = request.cookies.get("access-token") or request.cookies.get("access-token-unsecure")
         return token is not None and token in getattr(app, "tokens", {})
     return not api_credentials
+
+
+def _is_open(app: Any, request: Any) -> bool:
+    """Whether a request proves no login; a page that everybody may load gives its token to everybody."""
+    return getattr(app, "auth", None) is None and not has_password(request.headers, _api_credentials())
+
+
+def _api_credentials() -> dict[str, str]:
+    return credentials(getattr(shared.cmd_opts, "api_auth", None))
+
+
+def _own_names() -> list[str]:
+    """``--server-name``, the share link that is open now, and the names of the settings."""
+    share_link = getattr(getattr(shared, "demo", None), "share_url", None)
+    texts = (getattr(shared.cmd_opts, "server_name", None), share_link, getattr(shared.opts, ALLOWED_HOSTS, ""))
+    return [name for text in texts for name in names_in(text)]
 
 
 def _store() -> GraphStore | None:

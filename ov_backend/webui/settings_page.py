@@ -13,6 +13,9 @@ from ov_backend.ui.panel import TEXTS, device_choices
 
 SECTION = ("openvino", "OpenVINO")
 ALWAYS_ON = "openvino_always_on"
+ALLOWED_HOSTS = "openvino_allowed_hosts"
+_HOSTS_LABEL = "Names that this page may be opened under"
+HOSTS_ADVICE = f'add it to Settings > OpenVINO > "{_HOSTS_LABEL}" ({ALLOWED_HOSTS})'
 #: The field of the choices that each setting is the default of.
 DEFAULTS = {
     "openvino_device": "device",
@@ -28,9 +31,18 @@ AXIS = "openvino_axis"
 
 def defaults() -> Choices:
     """The choices of the settings page: the panel's initial values, and those of every generation if it is always on."""
+    return read_defaults()[0]
+
+
+def read_defaults() -> tuple[Choices, list[str]]:
+    """The same, and a message for each setting that makes no sense and is replaced by the default.
+
+    A setting may hold anything: the host's API and a request's ``override_settings`` write to it unchecked.
+    """
     values = vars(Choices()).copy()
     values.update({field: getattr(shared.opts, name, values[field]) for name, field in DEFAULTS.items()})
-    return Choices.from_args(list(values.values()))[0]
+    choices, messages = Choices.from_args(list(values.values()))
+    return choices, [f"In Settings > OpenVINO, {message}" for message in messages]
 
 
 def add_settings() -> None:
@@ -47,6 +59,9 @@ def add_settings() -> None:
         "openvino_model_caching": shared.OptionInfo(default.model_caching, TEXTS["model_caching"][0]),
         "openvino_memory_mb": shared.OptionInfo(default.memory_mb, TEXTS["memory_mb"][0], gr.Slider, memory).info(
             "0 is half of this machine's memory"
+        ),
+        ALLOWED_HOSTS: shared.OptionInfo("", _HOSTS_LABEL).info(
+            "besides addresses, localhost, --server-name, this machine's own name and the share link; separated by commas"
         ),
     }
     for name, option in shared.options_section(SECTION, options).items():

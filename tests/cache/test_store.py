@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ov_backend.cache import store as graph_store
+from ov_backend import posix
 from ov_backend.cache.entry_file import GRAPHS, MANIFEST
 from ov_backend.cache.store import GraphStore
 
@@ -152,8 +152,9 @@ def test_a_foreign_file_is_a_miss_and_is_replaced(
     assert len(caplog.records) == 1
     assert "\n" not in caplog.records[0].getMessage()
     assert not (tmp_path / "executed").exists()
+    kept = "version" in kind  # another version of this package may use it
     damaged, old = store.check()
-    assert (list(damaged), old) == (([], [KEY]) if "version" in kind else ([KEY], []))
+    assert (list(damaged), old) == ([], [KEY] if kept else []), "what is damaged is removed"
     assert store.put(KEY, FILES)
     assert store.get(KEY) == FILES
 
@@ -170,7 +171,7 @@ def test_temporary_files_of_running_processes_are_kept(store: GraphStore) -> Non
     store.folder.mkdir()
     path = store.folder / f"abcdef00.x{GRAPHS.temporary}"
     with path.open("wb") as file:
-        graph_store._lock(file.fileno())
+        posix.lock(file.fileno())
         file.write(b"half")
         store.put(KEY, FILES)
         store.clear()

@@ -93,7 +93,7 @@ def test_a_full_disk_costs_one_warning(folder: Path, free_bytes: int) -> None:
 
 def test_a_full_file_system_costs_one_warning(folder: Path) -> None:
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32k,mode=755", "tmpfs", str(folder)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("mounting a small file system is not allowed here; see the test above")
     try:
@@ -163,13 +163,15 @@ def test_every_truncation_is_a_miss(folder: Path, caplog: pytest.LogCaptureFixtu
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         assert GraphStore(folder).get(KEYS[0]) is None
+        assert not path.exists()
+    path.write_bytes(whole[:-1])
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert store.get(KEYS[0]) is None
         assert store.get(KEYS[0]) is None
     assert len(caplog.records) == 1
     assert "\n" not in caplog.records[0].getMessage()
-    assert store.remove(KEYS[0])
+    assert not store.remove(KEYS[0]), "it is removed already"
     assert_usable(folder)
 
 

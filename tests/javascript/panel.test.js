@@ -106,6 +106,13 @@ test("the server's message is shown when it refuses", async () => {
     assert.equal(part("alert").textContent, "Something is running already.");
 });
 
+test("a refused name is explained where the status would be", async () => {
+    const error = "The page was opened as pc.example; add it to the setting openvino_allowed_hosts.";
+    const { part, settled } = open({ "GET status": [403, { error }] });
+    await settled();
+    assert.match(part("alert").textContent, /pc\.example; add it to the setting openvino_allowed_hosts\./);
+});
+
 test("the cache is cleared only after a confirmation", async () => {
     const answers = { "GET cache": [200, { kept: true, entries: 2, bytes: 10, max_bytes: 100 }], "DELETE cache": [200, { removed: 2 }] };
     const no = open(answers, false);

@@ -56,7 +56,7 @@ def test_with_a_login_page_and_routes_ask_for_it(generator: serve.PictureGenerat
 
 
 def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenerator) -> None:
-    client = TestClient(serve.application(generator))
+    client = TestClient(serve.application(generator), base_url="http://127.0.0.1:7865")
     page = client.get("/").text
     assert "OpenVINOPoller" in page
     assert client.get("/openvino/status").json()["version"] == 1
@@ -69,3 +69,19 @@ NUMBERS = [[None] * 9, ["", "", "x", 7, 1, 64, 64, 1, 0.5], ["", "", float("inf"
 def test_a_missing_number_is_reported(values: list[object]) -> None:
     with pytest.raises(SettingsError, match="A number is missing"):
         serve._parameters(values, False)
+
+
+def test_without_a_login_a_name_that_can_be_rebound_is_refused(generator: serve.PictureGenerator) -> None:
+    client = TestClient(serve.application(generator, None, ("my.example",)), base_url="http://127.0.0.1:7865")
+    for path in ("/", "/config", "/openvino/status", "/gradio_api/info"):
+        for name, code in (("evil.example", 403), ("a b", 400), ("localhost:7865", 200), ("my.example", 200)):
+            answer = client.get(path, headers={"host": name})
+            assert answer.status_code == code, (path, name)
+            assert code != 403 or "--allow-host" in answer.text
+
+
+def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> None:
+    client = TestClient(serve.application(generator, ("anna", "secret")), base_url="http://proxy.example")
+    assert client.get("/openvino/status", auth=("anna", "secret")).status_code == 200
+    assert client.get("/openvino/status").status_code == 401
+    assert client.get("/").status_code == 200

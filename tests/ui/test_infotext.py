@@ -26,7 +26,8 @@ PARAMETERS = st.builds(
 @settings(deadline=None)
 @given(PARAMETERS, st.sampled_from(["a model", 'x, y: "z"', "<img src=x onerror=y>"]))
 def test_written_parameters_are_read_back(parameters: Parameters, model: str) -> None:
-    choices = Choices("AUTO:GPU,CPU", "f32", vae=False, config_json='{"A": "b, c: d"}')
+    config = '{"DEVICE_PROPERTIES": {"CPU": {"NUM_STREAMS": 2}}, "PERF_COUNT": true}'
+    choices = Choices("AUTO:GPU,CPU", "f32", vae=False, config_json=config)
     assert Parameters.from_text(parameters.as_text(model, choices)) == (parameters, choices)
 
 

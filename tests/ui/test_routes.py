@@ -22,6 +22,7 @@ from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavaila
 from ov_backend.ui.status import Status
 from tests.ui.test_auth import basic
 
+OWN_ADDRESS = "http://localhost:7860"
 NASTY = "<img src=x onerror=alert(1)>"
 
 
@@ -63,7 +64,7 @@ def host(tmp_path: Path) -> Host:
 def client(host: Host) -> Iterator[TestClient]:
     app = FastAPI()
     routes.add_routes(app, host.controller)
-    with TestClient(app) as test_client:
+    with TestClient(app, base_url=OWN_ADDRESS) as test_client:
         yield test_client
 
 
@@ -132,7 +133,7 @@ def test_a_job_that_fails_has_its_error_as_text(client: TestClient, host: Host) 
 def test_a_host_that_cannot_do_something_answers_409() -> None:
     app = FastAPI()
     routes.add_routes(app, Controller(Status()))
-    client = TestClient(app)
+    client = TestClient(app, base_url=OWN_ADDRESS)
     assert client.get("/openvino/cache").json()["kept"] is False
     for path, body in (("precompile", {"sizes": [[64, 64]]}), ("compare", {})):
         answer = client.post(f"/openvino/{path}", json=body)
@@ -156,6 +157,8 @@ def test_a_host_that_cannot_do_something_answers_409() -> None:
         {"sizes": [[True, 64]]},
         {"sizes": [[64, 64]], "batch": 0},
         {"sizes": [[64, 64]], "batch": 1e9},
+        {"sizes": [[4096, 4096]], "batch": 2},
+        {"sizes": [[64, 64], [2048, 2048]], "batch": 16},
         {"sizes": [[64, 64]], "path": "/etc/passwd"},
         {"sizes": [[64, 64]], "choices": {"cache_dir": "/etc"}},
         {"sizes": [[64, 64]], "choices": {"config_json": '{"CACHE_DIR": "/etc"}'}},
@@ -184,15 +187,15 @@ def test_a_body_that_is_not_small_json_is_refused(client: TestClient, host: Host
 
 FOREIGN = [
     {"origin": "http://evil.example"},
-    {"origin": "http://testserver.evil.example"},
-    {"origin": "http://testserver:81"},
+    {"origin": "http://localhost.evil.example"},
+    {"origin": "http://localhost:81"},
     {"origin": "null"},
     {"sec-fetch-site": "cross-site"},
-    {"sec-fetch-site": "same-site", "origin": "http://testserver"},
+    {"sec-fetch-site": "same-site", "origin": "http://localhost:7860"},
 ]
 OWN = [
     {},
-    {"origin": "http://testserver"},
+    {"origin": "http://localhost:7860"},
     {"sec-fetch-site": "same-origin", "origin": "https://behind.a.proxy"},
     {"origin": "https://shown.example", "x-forwarded-host": "shown.example"},
 ]

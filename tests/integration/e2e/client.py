@@ -185,7 +185,7 @@ def psnr(a: Picture, b: Picture) -> float:
 
 
 @contextlib.contextmanager
-def started(folder: Path, python: str, scratch: Path) -> Iterator[WebUI]:
+def started(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iterator[WebUI]:
     """Start a WebUI for the suite; this extension and the probe are linked into it until it ends."""
     links = [folder / "extensions" / "zz-openvino-e2e", folder / "extensions" / "zz-openvino-probe"]
     present = any((path / "scripts" / "openvino_accelerate.py").exists() for path in (folder / "extensions").iterdir())
@@ -195,19 +195,20 @@ def started(folder: Path, python: str, scratch: Path) -> Iterator[WebUI]:
             link.symlink_to(target)
             created.append(link)
     try:
-        yield from _serving(folder, python, scratch)
+        yield from _serving(folder, python, scratch, *more_flags)
     finally:
         for link in created:
             link.unlink()
 
 
-def _serving(folder: Path, python: str, scratch: Path) -> Iterator[WebUI]:
+def _serving(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iterator[WebUI]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = scratch / "webui.log"
     flags = os.environ.get("WEBUI_FLAGS", "--skip-torch-cuda-test --use-cpu all --no-half --precision full").split()
-    command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port), *flags]
+    command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port),
+        *flags, *more_flags]
     command += ["--ui-settings-file", str(scratch / "config.json"), "--ui-config-file", str(scratch / "ui-config.json")]
     environment = {**os.environ, "SD_WEBUI_RESTARTING": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as output:

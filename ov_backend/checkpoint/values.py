@@ -1,0 +1,157 @@
+"""The values of a checkpoint's .yaml and .json that are used, checked by type and range."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, MAX_YAML_BYTES, parse_json, parse_yaml, read_text
+from ov_backend.errors import CheckpointError, first_line
+
+#: Sides of a latent, which are an eighth of the picture's.
+_LATENTS = (8, 512)
+_PREDICTIONS = ("eps", "v")
+_ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "relu", "silu")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """``model.params`` of the .yaml beside a checkpoint, with every value that is used checked; empty without such a file.
+
+    Raises:
+        CheckpointError: the file exists and is no such configuration, or a value in it makes no sense.
+    """
+    file = next((f for f in (path.with_suffix(".yaml"), path.with_suffix(".yml")) if f.is_file()), None)
+    if file is None:
+        return {}
+    try:
+        params = parse_yaml(read_text(file, MAX_YAML_BYTES))["model"]["params"]
+        return _checked(file.name, dict(params))
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"; {first_line(error)}" if type(error).__name__ == "TooMuch" else ""
+        raise CheckpointError(
+            f"{file.name} is no configuration of a checkpoint (model: params: is expected{reason}); correct it or remove it."
+        ) from error
+
+
+def _checked(file: str, params: dict[str, Any]) -> dict[str, Any]:
+    _whole(file, params, "image_size", *_LATENTS)
+    _whole(file, params, "timesteps", 1, 10000)
+    for name, low, high in (("scale_factor", 1e-3, 1e3), ("linear_start", 1e-9, 0.999), ("linear_end", 1e-9, 0.999)):
+        _number(file, params, name, low, high)
+    if params.get("linear_start", 0.0) > params.get("linear_end", 1.0):
+        raise _wrong(file, "linear_start", params["linear_start"], f"at most linear_end, {params['linear_end']}")
+    if params.get("parameterization", "eps") not in _PREDICTIONS:
+        raise _wrong(file, "parameterization", params["parameterization"], f"one of {', '.join(_PREDICTIONS)}")
+    for name in ("unet_config", "network_config", "denoiser_config"):
+        inner = _mapping(file, params, name)
+        values = _mapping(file, inner, "params")
+        for each in ("num_heads", "num_head_channels"):
+            _whole(file, values, each, -1, 1024)
+        _mapping(file, values, "scaling_config")
+    return params
+
+
+def _mapping(file: str, params: dict[str, Any], name: str) -> dict[str, Any]:
+    """A nested mapping, empty where there is none; it replaces the value."""
+    value = params.get(name)
+    if value is None:
+        params.pop(name, None)
+        return {}
+    if not isinstance(value, Mapping):
+        raise _wrong(file, name, value, "a mapping of names to values")
+    params[name] = dict(value)
+    return params[name]
+
+
+def _whole(file: str, params: dict[str, Any], name: str, low: int, high: int) -> None:
+    if name not in params:
+        return
+    value = params[name]
+    value = int(value) if isinstance(value, float) and math.isfinite(value) and value == int(value) else value
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _wrong(file, name, params[name], f"a whole number from {low} to {high}")
+    params[name] = value
+
+
+def _number(file: str, params: dict[str, Any], name: str, low: float, high: float) -> None:
+    if name not in params:
+        return
+    value = params[name]
+    if isinstance(value, str) and len(value) < 40 and _NUMBER.fullmatch(value):  # YAML takes 1e-4 for text
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise _wrong(file, name, params[name], f"a number from {low:g} to {high:g}")
+    params[name] = float(value)
+
+
+def _wrong(file: str, name: str, value: object, expected: str) -> CheckpointError:
+    text = _short(value)
+    return CheckpointError(f"{file} has {name}: {text}; it must be {expected}; correct it or remove the file.")
+
+
+def _short(value: object) -> str:
+    """A value of any size in a few characters, without writing all of it."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a number of hundreds of digits"
+    if isinstance(value, (Mapping, list, tuple, set)):
+        return f"a {type(value).__name__} of {len(value)} values"
+    text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_text_config(path: Path | None) -> dict[str, Any]:
+    """What is used of the ``config.json`` of a text encoder; empty without such a file.
+
+    Raises:
+        CheckpointError: it is no such file, or a value in it makes no sense.
+    """
+    if path is None:
+        return {}
+    config = read_object(path)
+    for name, high in (("hidden_size", 65536), ("num_attention_heads", 1024)):
+        _whole(path.name, config, name, 1, high)
+    if "hidden_size" in config and "num_attention_heads" not in config:
+        config.pop("hidden_size")
+    if config.get("hidden_act", "gelu") not in _ACTIVATIONS:
+        raise _wrong(path.name, "hidden_act", config["hidden_act"], f"one of {', '.join(_ACTIVATIONS)}")
+    return config
+
+
+def check_vocabulary(path: Path) -> None:
+    """Check the vocab.json and merges.txt of a tokenizer before they are given to one.
+
+    Raises:
+        CheckpointError: they are no vocabulary.
+    """
+    numbers = read_object(path).values()
+    if not numbers or not all(isinstance(number, int) and 0 <= number < 1 << 20 for number in numbers):
+        raise _broken(path, "a mapping of words to numbers")
+    try:
+        read_text(path.with_name("merges.txt"), MAX_JSON_BYTES)
+    except (OSError, ValueError) as error:
+        raise _broken(path.with_name("merges.txt"), "the text of CLIP's merges") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a small JSON file.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    try:
+        value = parse_json(read_text(path, MAX_JSON_BYTES))
+    except (OSError, ValueError) as error:
+        raise _broken(path, "a JSON object") from error
+    if not isinstance(value, dict):
+        raise _broken(path, "a JSON object")
+    return value
+
+
+def _broken(path: Path, expected: str) -> CheckpointError:
+    return CheckpointError(f"{path} cannot be used; it must be {expected}; correct it or remove it.")

@@ -1,0 +1,118 @@
+"""Every call that only POSIX systems have, each with what replaces it on Windows; no other module names them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+try:
+    import grp
+    import pwd
+except ImportError:  # on Windows
+    grp = pwd = None  # type: ignore[assignment]
+
+#: Open for reading: links are not followed, a pipe does not block, and bytes stay as they are.
+READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def has_owners() -> bool:
+    """Whether files have an owner and a mode here; on Windows they have access control lists."""
+    return hasattr(os, "geteuid")
+
+
+def user_id() -> int:
+    """The number of the user whose rights this process has; -1 on Windows."""
+    return os.geteuid() if has_owners() else -1
+
+
+def foreign_owner(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to another user than this one and root; only where there are owners."""
+    return has_owners() and status.st_uid not in (0, user_id())
+
+
+def others_may_write(status: os.stat_result) -> bool:
+    """Whether users other than its owner may write to a file or folder; only where there are modes."""
+    if not has_owners() or not status.st_mode & _OTHERS_MAY_WRITE:
+        return False
+    return bool(status.st_mode & stat.S_IWOTH) or not _is_private_group(status.st_gid, status.st_uid)
+
+
+def _is_private_group(group: int, user: int) -> bool:
+    """Whether a group has one member only; most distributions give such a group to every user."""
+    try:
+        owner, entry = pwd.getpwuid(user), grp.getgrgid(group)
+    except (AttributeError, KeyError):
+        return False
+    return owner.pw_gid == group and entry.gr_name == owner.pw_name and set(entry.gr_mem) <= {owner.pw_name}
+
+
+def make_private(handle: int) -> None:
+    """Let everybody read an open file and only its owner write to it."""
+    if hasattr(os, "fchmod"):
+        os.fchmod(handle, 0o644)
+
+
+def lock(handle: int) -> None:
+    """Mark an open file as being written, where the file system has locks; the system releases the lock of a killed process."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process marks a file as being written; None where that cannot be known."""
+    if fcntl is None:
+        return None
+    handle = os.open(path, READ_FLAGS)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # a process holds the lock, or the file system has no locks
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in a folder survive a power failure, where a folder can be flushed."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def reserve(file: IO[bytes], size: int) -> None:
+    """Give an empty file its size.
+
+    Raises:
+        OSError: the disk is full; on Windows that shows only when the file is written.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+def drop_pages(memory: mmap.mmap) -> None:
+    """Drop a mapped file's pages from memory; Windows does so by itself."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        memory.madvise(mmap.MADV_DONTNEED)
+
+
+def glibc(name: str) -> Any:
+    """A function of the GNU C library, or None with another one."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -1,0 +1,95 @@
+"""The command line as a process: Ctrl-C at any moment, and an output that is closed, full, or of another encoding."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and /dev are POSIX's")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "ov_backend", *arguments]
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), "PYTHONUNBUFFERED": "", **more}
+
+
+#: A part of what is imported, in order; each is the moment of a Ctrl-C.
+MOMENTS = ["torch.nn", "torch._dynamo", "ov_backend.errors", "ov_backend.telemetry"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, moment: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "ov_backend", "devices"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        name = line.rpartition("|")[2].strip()
+        if name == moment:
+            break
+    else:
+        pytest.fail(f"{moment} was not imported")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err[-2000:]
+    assert "Traceback" not in err
+    assert [line for line in err.splitlines() if not line.startswith("import time:")] == ["Interrupted."]
+    assert out == ""
+
+
+@pytest.mark.parametrize("seconds", [1.5])
+def test_ctrl_c_during_a_demo_is_130_and_leaves_no_picture(tmp_path: Path, seconds: float) -> None:
+    arguments = command("demo", "--random", "--steps", "1000", "--size", "256", "--out", "x.png")
+    process = subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    process.stderr.read(20)  # of the progress bar: the pictures have begun
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err[-2000:]
+    assert "Traceback" not in err
+    assert err.rstrip().endswith("Interrupted.")
+    assert out == ""
+    assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize("output", ["> /dev/full", ">&-", "| true", "2>&-", "> /dev/full 2>&1", ">&- 2>&-"])
+@pytest.mark.parametrize("arguments", ["cache info", "--help"])
+def test_an_output_that_is_closed_or_full_ends_quietly(tmp_path: Path, arguments: str, output: str) -> None:
+    shell = f"{' '.join(command())} {arguments} {output}"
+    variables = environment(tmp_path)
+    done = subprocess.run(shell, shell=True, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode in ((0,) if output in ("| true", ">&-", "2>&-", ">&- 2>&-") else (1,))
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_refusal_is_told_by_its_code_without_any_output(tmp_path: Path) -> None:
+    shell = f"{' '.join(command())} demo --steps 0 >&- 2>&-"
+    assert subprocess.run(shell, shell=True, cwd=tmp_path, env=environment(tmp_path), check=False).returncode == 2
+
+
+def test_an_output_in_ascii_prints_every_path(tmp_path: Path) -> None:
+    folder = tmp_path / "Grüße 日本"
+    folder.mkdir()
+    run = command("cache", "info", "--cache-dir", str(folder))
+    variables = environment(tmp_path, PYTHONIOENCODING="ascii")
+    done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Gr\\xfc\\xdfe" in done.stdout, done.stderr) == (0, True, "")

@@ -1,0 +1,148 @@
+"""Bad command lines and environments: one sentence, exit code 2, no traceback, and no file left behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("diffusers")
+
+from ov_backend.cli import main as cli
+from tests.helpers.refusals import LONG, assert_sentence
+
+NUMBERS = ["", " ", "many", "1.5", "0x10", "nan", "inf", "-1", "1e3"]
+DEMO: list[list[str]] = [
+    *(["--steps", each] for each in [*NUMBERS, "0", "1001", "9" * 30]),
+    *(["--seed", each] for each in [*NUMBERS, str(1 << 63), "9" * 5000]),
+    *(["--guidance", each] for each in ["", "nan", "inf", "-inf", "1e999", "x", "7,5", "1001", "-1e9"]),
+    *(["--size", each] for each in ["", "8", "0", "-8", "64x", "x64", "64x64x64", "99999999", "65", "64x8192", "1e3", "64 64",
+        LONG]),
+    *(["--device", each] for each in ["", " ", "TOASTER", "GPU.7", "CPU.9", "AUTO:", "AUTO:,", "HETERO", "HETERO:", "MULTI",
+        "BATCH"]),
+    *(["--device", each] for each in ["HETERO:CPU,TOASTER", "AUTO:TOASTER", "AUTO:-CPU", "MULTI:,", "CPU,GPU", "../x", LONG,
+        "ÄÖ"]),
+    *(["--precision", each] for each in ["", "f8", "F32", "float32", "int8", LONG]),
+    *(["--sampler", each] for each in ["", "guess", "Euler", "__class__", LONG]),
+    *(["--out", each] for each in ["", "/", "x.jpg", "x", "/nowhere/x.png", "/proc/x.png", "a\0b.png", f"{LONG}.png", ".", "..",
+        "/x.png/y.png"]),
+    *(["--checkpoint", each] for each in ["", "none", "/", ".", "/dev/null", "/proc/self/mem", "a\0b", LONG, "none.ckpt", "*"]),
+    *(["--cache-dir", each] for each in ["", " ", "a\0b"]),
+    ["--random", "--checkpoint", "x.safetensors"],
+    *([each] for each in ["--colour", "extra", "--steps", "--size", "-x", "--", "--random=1", "--out=", "--che", LONG]),
+]
+COMMANDS: list[list[str]] = [
+    [],
+    [""],
+    ["unknown"],
+    [LONG],
+    ["--json"],
+    ["devices", "extra"],
+    ["devices", "--what"],
+    *(["cache", *each] for each in [[], ["burn"], ["info", "more"], ["info", "--cache-dir"], ["info", "--cache-dir", ""]]),
+    *(["cache", each, "--cache-dir", "nowhere"] for each in ("info", "list", "verify", "clear")),
+    ["cache", "info", "--cache-dir", "file.txt"],
+    ["cache", "list", "--cache-dir", "a\0b"],
+    ["cache", "clear", "--cache-dir", LONG],
+    *(["report", each] for each in ["", ":", ":x", "a:", "..a:b", ".:x", "a b:c", "no_such_module:x", "json:nothing",
+        "json:__doc__"]),
+    *(["report", each] for each in ["nofile", "file.txt", "os:getcwd", "time:time", "planted:", "planted:raises",
+        "planted:exits"]),
+    *(["report", f"planted:{each}"] for each in ("number", "pair_of_numbers", "wrong_shape", "wrong_name", "one_value", "a.b",
+        "missing")),
+    ["report", "broken_module:x"],
+    ["report", "syntax_error:x"],
+    ["report", LONG],
+    ["report", "a\0b"],
+    *(["report", "planted:works", "--svg", each] for each in [".", "/", "nowhere/x.svg", "/proc/x.svg", f"{LONG}/x.svg"]),
+    *(["report", "planted:works", "--size", each] for each in ["-8", "0", "7", "x", "1e3", "8192", ""]),
+    *(["precompile", *each] for each in [[], ["none.safetensors"], ["file.txt"], ["."], ["file.txt", "--sizes", ""], [""]]),
+    *(["precompile", "file.txt", "--sizes", each] for each in ["8", "64x", "64,,64", "a", "64x64;64", "٦٤"]),
+    *(["precompile", "file.txt", "--batch", each] for each in ["", "0", "17", "-1", "1,", "many", "1.0", "9" * 5000]),
+    *(["precompile", "file.txt", "--guidance", each] for each in ["", "nan", "inf", "x"]),
+    *(["precompile", "file.txt", "--blob-cache", each] for each in ["", "perhaps"]),
+    *(["precompile", "file.txt", "--cache-dir", each] for each in ["", "/proc/x", "file.txt", "a\0b", "/dev/null/x"]),
+    *(["precompile", "file.txt", "--device", each] for each in ["", "TOASTER", "HETERO"]),
+    *(["serve", "--port", each] for each in ["", "x", "-1", "70000", "9" * 30]),
+    *(["serve", "--auth", each] for each in ["", "anna", ":", "anna:", ":secret"]),
+    *(["serve", "--host", each] for each in ["", "no such host", "a..b", "x" * 70, "999.1.1.1", "a\0b"][1:]),
+    *(["serve", "--allow-host", each] for each in ["", "a b", "*", "*.", "http://x", "é"]),
+    *(["serve", "--out", each] for each in ["/proc/x", "file.txt", "a\0b"]),
+    *(["serve", "--checkpoint", each, "--port", "0"] for each in ["none", "file.txt"]),
+    ["serve", "--random", "--checkpoint", "x", "--port", "0"],
+    ["serve", "--json"],
+]
+LINES = [["demo", *each] for each in DEMO] + COMMANDS
+PLANTED = """
+import torch
+model = torch.nn.Linear(3, 3)
+works = lambda: (model, (torch.zeros(1, 3),))
+number = lambda: 3
+pair_of_numbers = lambda: (3, (4,))
+wrong_shape = lambda: (model, (torch.zeros(1, 4),))
+wrong_name = lambda: (model, {"y": torch.zeros(1, 3)})
+one_value = lambda: (model, torch.zeros(1, 3))
+def raises(): raise RuntimeError("two\\nlines")
+def exits(): 1 / 0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a file that is no checkpoint and modules that fail."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in {"file.txt": "hello", "planted.py": PLANTED, "broken_module.py": "1 / 0", "syntax_error.py": "("}.items():
+        (tmp_path / name).write_text(text)
+    yield tmp_path
+    for name in ("planted", "broken_module", "syntax_error"):
+        sys.modules.pop(name, None)
+
+
+def run(arguments: list[str]) -> int:
+    try:
+        return cli.main(arguments)
+    except SystemExit as system_exit:  # from argparse
+        return int(system_exit.code or 0)
+
+
+@pytest.mark.parametrize("arguments", LINES, ids=lambda arguments: ascii(" ".join(arguments))[:60])
+def test_a_bad_command_line_is_refused(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(folder.iterdir())
+    assert run(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.strip().splitlines()) == 1
+    assert "this is a defect" not in printed.err
+    assert_sentence(printed.err.strip())
+    assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before, "a file is left behind"
+
+
+ENVIRONMENT = [("OPENVINO_TORCH_BACKEND_DEVICE", value) for value in ("TOASTER", " ", "GPU.99", "HETERO:", "AUTO:,", LONG)]
+ENVIRONMENT += [("OPENVINO_TORCH_MODEL_CACHING", value) for value in ("maybe", "2", "tru", " yes no")]
+ENVIRONMENT += [("OPENVINO_TORCH_CACHE_DIR", value) for value in (" ", "/proc/nothing", "/dev/null/x", LONG)]
+
+
+@pytest.mark.parametrize("name,value", ENVIRONMENT, ids=lambda value: ascii(value)[:40])
+def test_a_bad_environment_is_refused(
+    folder: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert run(["precompile", "file.txt"]) == 2
+    assert_sentence(capsys.readouterr().err.strip())
+
+
+def test_the_last_handler_turns_anything_into_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in (RuntimeError("two\nlines"), MemoryError(), OSError(28, "No space left on device", "x"), OSError("odd"),
+        KeyError("k")):
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("ov_backend.devices.list_devices", fail)
+        assert cli.main(["devices"]) == 2
+        assert_sentence(capsys.readouterr().err.strip())
