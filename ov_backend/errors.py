@@ -54,4 +54,5 @@ def last_line(error: object) -> str:
 
 
 def _lines(error: object) -> list[str]:
-    return [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    text = str(error).encode("utf-8", "backslashreplace").decode()  # a log cannot write half of a surrogate pair
+    return [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
