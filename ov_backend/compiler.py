@@ -22,7 +22,7 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute, first_line, first_line, last_line
+from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
 from ov_backend.guards import pytree
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.lowering import lower
