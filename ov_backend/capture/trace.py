@@ -67,6 +67,9 @@ _OF_ONE_DTYPE = frozenset(
 )
 
 
+_NORMS = frozenset({torch.ops.aten.native_group_norm.default, torch.ops.aten.native_layer_norm.default})
+
+
 class _Slots(TorchFunctionMode):
     """While active, in this thread alone, every operation on a weight sees the slot instead.
 
@@ -274,7 +277,12 @@ def _check_operators(gm: GraphModule) -> None:
     """Raise for operators that PyTorch refuses although a trace does not, and for random numbers that come from a generator."""
     for node in gm.graph.nodes:
         dtypes = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)}
-        if node.target in _OF_ONE_DTYPE and len(dtypes) > 1:
+        if node.target in _NORMS and node.args[0].meta["val"].dtype is torch.float32:  # half precision may have float32 weights
+            dtypes -= {torch.float32}
+            mixed = bool(dtypes)
+        else:
+            mixed = node.target in _OF_ONE_DTYPE and len(dtypes) > 1
+        if mixed:
             raise CaptureError(f"{node.target} mixes {' and '.join(sorted(map(str, dtypes)))}, which PyTorch refuses")
         if any(isinstance(value, torch.Generator) for value in [*node.args, *node.kwargs.values()]):
             raise CaptureError("its forward draws numbers from a generator of its own, which a compiled graph would not seed")

@@ -16,6 +16,15 @@ from ov_backend.guards.describe import CLASS_REGISTRIES, INERT, SCALARS, TORCH_V
 from ov_backend.guards.reads import chains_of
 from ov_backend.guards.values import ValueWalk
 
+_FUNCTIONS = (types.FunctionType, types.MethodType)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
 
 class NameWalk(ValueWalk):
     """Describes what functions read by name.
@@ -38,8 +47,21 @@ class NameWalk(ValueWalk):
     def _cells(self, function: types.FunctionType, path: str) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             self.watch.cell(cell)
-            if module_of(function) not in self._host_modules:
+            if module_of(function) not in self._host_modules or isinstance(_content(cell), _FUNCTIONS):
                 self._cell(cell, f"{path}'s {name}")
+
+    def _host_functions(self, function: types.FunctionType, path: str) -> None:
+        """The functions that a host's function names; of its other state the host takes care itself."""
+        for chain in chains_of(function.__code__):
+            table: Mapping[str, Any] = function.__globals__
+            for name in (chain.root, *chain.attributes):
+                value = table.get(name)
+                if isinstance(value, _FUNCTIONS):
+                    self.watch.key(table, name)
+                    self._value(value, f"{path}:{name}")
+                if value is None or not isinstance(getattr(value, "__dict__", None), dict):
+                    break
+                table = vars(value)
 
     def _cell(self, cell: types.CellType, path: str) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,19 @@ class Binder:
     """Takes calls of one forward apart by the names of its parameters."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(forward)
+        self._forward = forward
+        self._function = inspect.unwrap(getattr(forward, "__func__", forward))
+        self._update()
+
+    def _update(self) -> None:
+        self._state = self._defaults()
+        self._signature = inspect.signature(self._forward)
+
+    def _defaults(self) -> tuple[Any, ...]:
+        """What the signature depends on; it may be exchanged on the function."""
+        names = ("__code__", "__defaults__")
+        keywords = getattr(self._function, "__kwdefaults__", None) or {}
+        return (*(getattr(self._function, name, None) for name in names), *keywords, *keywords.values())
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Take one call apart.
@@ -52,6 +65,9 @@ class Binder:
             CaptureError: an argument has a type that no key can describe, or lives on another device than the CPU.
             TypeError: the arguments do not fit the forward, exactly as when calling it.
         """
+        defaults = self._defaults()
+        if len(defaults) != len(self._state) or any(map(operator.is_not, defaults, self._state)):
+            self._update()
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         leaves, spec = flatten(bound.arguments)

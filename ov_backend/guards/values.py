@@ -132,6 +132,7 @@ class ValueWalk:
     def _value(self, value: Any, path: str) -> None:
         if isinstance(value, enum.Enum):
             self._add("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
+            self._global_class(type(value))
         elif isinstance(value, (*SCALARS, *TORCH_VALUES, range, slice)):
             self._add(type(value).__name__, repr(value))
         elif isinstance(value, torch.Tensor):

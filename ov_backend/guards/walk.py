@@ -8,6 +8,7 @@ calls opaque: a graph of such a forward is not stored under the fingerprint.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,8 @@ _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
     (torch, (*dir(torch._C._VariableFunctions), *torch.functional.__all__)),
     *((module, tuple(vars(module))) for module in (torch.nn.functional, torch.linalg, torch.special, torch.fft)),
 )
+_EINOPS_MODULES = {"einops.einops", "einops._backends"}
+_EINOPS_NAMES = {"einops", "rearrange", "reduce", "repeat", "einsum"}
 #: A walk that has met this many objects goes no further: before the first trace, and after it.
 _MAX_NODES = 100_000
 _MAX_TRACED_NODES = 400_000
@@ -80,9 +83,10 @@ class Walk(NameWalk):
             self._walk_tree(module, "")
         for hooks in (torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks):
             self._watch_table(hooks)
-            for hook in hooks.values():
-                self._value(hook, "global hook")
+            if hooks:
+                self.refused = "a hook for all modules of the process is registered"
         self._torch_functions()
+        self._einops()
         self.watch.class_members(torch.Tensor)
         self._patched_members(torch.Tensor)
         for root in roots:
@@ -100,6 +104,28 @@ class Walk(NameWalk):
                     self.watch.key(vars(package), name)
                 if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
                     self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+
+    def _einops(self) -> None:
+        """The functions of einops, which find each other by name; torch's operators are looked at above."""
+        if self._traced is not None and _EINOPS_NAMES.isdisjoint(self._traced.names):
+            return
+        for module_name in sorted(_EINOPS_MODULES & sys.modules.keys()):
+            members = vars(sys.modules[module_name])
+            for name, value in sorted(members.items()):
+                if isinstance(value, types.FunctionType):
+                    self.watch.key(members, name)
+                    self._add_code(value)
+                elif isinstance(value, type) and value.__module__ == module_name:
+                    self.watch.class_members(value)
+                    for member in vars(value).values():
+                        if isinstance(member, types.FunctionType):
+                            self._add_code(member)
+
+    def _add_code(self, function: types.FunctionType) -> None:
+        self.watch.attribute(function, "__code__")
+        self._add(code_digest(function.__code__))
+        if not versioned(module_of(function)):
+            self._value(function, function.__qualname__)
 
     def _is_accounted_for(self, function: types.FunctionType) -> bool:
         return versioned(module_of(function)) or module_of(function) in self._host_modules
@@ -231,6 +257,8 @@ class Walk(NameWalk):
             self._value(getattr(function, name), f"{path}'s defaults")
         host = module_of(function) in self._host_modules
         self._cells(function, path)
+        if host:
+            self._host_functions(function, path)
         inner = getattr(function, "__wrapped__", None)
         if inner is not None:
             self._value(inner, path)

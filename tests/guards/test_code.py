@@ -324,10 +324,12 @@ def test_a_replaced_function_of_torch_that_is_no_operator_does_not_count(strict:
 
 def test_a_hook_for_all_modules_counts(strict: Strict) -> None:
     module = Scaled(lambda m: 2.0)
-    network = engine_for(strict(), module)
+    network = engine_for(strict(fallback="pytorch"), module)
     assert_eager(network, module)
+    assert not network.statistics.fallbacks
     _global_hook(module)
     assert_eager(network, module)
+    assert list(network.statistics.fallbacks) == ["a hook for all modules of the process is registered"]
 
 
 def test_the_default_dtype_is_part_of_a_call(strict: Strict) -> None:

@@ -301,7 +301,7 @@ def _difference(got: torch.Tensor, want: torch.Tensor, noisy: Sequence[torch.Ten
         limit = (
             _RELATIVE[want.dtype] * want.double().abs()
             + 4 * spread
-            + 1e-6 * _largest(want)
+            + 1e-6 * max(float(_largest(want)), 1.0)
             + torch.finfo(want.dtype).smallest_normal
         )
         far = (got.double() - want.double()).abs() > limit
