@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from ov_backend.partitioning import exact_integers
 from tests.soundness import options
 from tests.soundness.graphs import Program, judge, programs
 
 
-@seed(options.seed())
-@settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@seed(options.graph_seed())
+@settings(
+    max_examples=100, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 @given(programs())
 def test_a_random_graph_answers_as_pytorch_does(program: Program) -> None:
     if program.outputs:
         verdict = judge(program)
-        assert verdict.status != "wrong", f"seed {options.seed()}: {verdict.where}: {verdict.message}\n{verdict.program}"
+        assert verdict.status != "wrong", f"seed {options.graph_seed()}: {verdict.where}: {verdict.message}\n{verdict.program}"
 
 
 def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
