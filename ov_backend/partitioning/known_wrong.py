@@ -86,7 +86,7 @@ def _beyond_float16(node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.float16:
         return False
     numbers = [abs(argument) for argument in node.args if isinstance(argument, (int, float))]
-    return any(torch.finfo(torch.float16).max < number < float("inf") for number in numbers)
+    return any(torch.finfo(torch.float16).max < number < _OPEN_END for number in numbers)
 
 
 def _boolean(node: Node) -> bool:
@@ -106,6 +106,8 @@ def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
 
+#: Slices to the end have a larger one.
+_OPEN_END = 1 << 62
 _BEYOND = "computes with a number that float16 does not hold"
 _QUANTIZER = (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly")
 _SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
