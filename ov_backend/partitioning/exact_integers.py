@@ -58,8 +58,8 @@ def inexact(gm: GraphModule, wide: bool) -> dict[Node, str]:
         gm: ATen graph with ``meta["val"]``.
         wide: whether int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
     """
-    if not CHECKED:
-        return {}
+    if not CHECKED or any(map(_quantizes, operators(gm))):
+        return {}  # quantized graphs mean no wrapping around
     nodes = [node for node in operators(gm) if any(_is_integer(value) for value in _values(node))]
     if not nodes:
         return {}
@@ -78,11 +78,21 @@ def _reason(node: Node, bounds: int64_range.Bounds) -> str:
         return "computes in float32, which does not hold such integers"
     if not any(value.dtype is torch.bool or _is_integer(value) for value in results):
         return ""
+    if results[0].is_floating_point():
+        return ""
     if any(_leaves(node, value.dtype, bounds) for value in results if _is_integer(value)):
         return f"may leave the range of {str(results[0].dtype).removeprefix('torch.')}, where OpenVINO does not wrap around"
     if packet not in _MOVES and packet not in _IN_32_BITS and max(largest, _result(node, bounds)) > _FLOAT32_WHOLE:
         return "computes in float32, which does not hold such integers"
     return ""
+
+
+def _quantizes(node: Node) -> bool:
+    """Whether floats become int8 or uint8."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.int8, torch.uint8):
+        return False
+    return any(source.is_floating_point() for each in node.all_input_nodes for source in values_read(each))
 
 
 def _leaves(node: Node, dtype: torch.dtype, bounds: int64_range.Bounds) -> bool:
