@@ -101,15 +101,25 @@ def network(strict: Callable[..., Settings]) -> tuple[Network, Small]:
     return engine_for(strict(fallback="pytorch"), module), module
 
 
+def twice_with_a_fault(
+    network: tuple[Network, Small],
+    plant: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Answer the same call twice while the fault is there, with the log's warnings caught."""
+    with monkeypatch.context() as planted, caplog.at_level(logging.WARNING):
+        plant(planted)
+        for _ in range(2):
+            assert_right(*network, *inputs())
+
+
 @pytest.mark.parametrize("name", STORE)
 def test_a_fault_of_the_disk_costs_a_warning_and_no_answer(
     network: tuple[Network, Small], name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant, words = STORE[name]
-    with monkeypatch.context() as planted, caplog.at_level(logging.WARNING):
-        plant(planted)
-        for _ in range(2):
-            assert_right(*network, *inputs())
+    twice_with_a_fault(network, plant, monkeypatch, caplog)
     assert network[0].statistics.fallbacks == {}
     assert len(caplog.records) == 1
     assert words in caplog.text
@@ -125,10 +135,7 @@ def test_a_fault_of_a_compile_is_answered_by_pytorch_and_the_next_size_by_openvi
     network: tuple[Network, Small], name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant, words = PYTORCH[name]
-    with monkeypatch.context() as planted, caplog.at_level(logging.WARNING):
-        plant(planted)
-        for _ in range(2):
-            assert_right(*network, *inputs())
+    twice_with_a_fault(network, plant, monkeypatch, caplog)
     ((reason, count),) = network[0].statistics.fallbacks.items()
     assert count == 2
     assert words in reason

@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import enum
 import functools
-import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,6 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine, Network
-from ov_backend.guards.walk import Walk
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -341,95 +339,6 @@ def test_the_default_dtype_is_part_of_a_call(strict: Strict) -> None:
         assert_eager(network, module)
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-class Counting(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return x * self.calls
-
-
-class Collecting(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features: list[torch.Tensor] = []
-        self.last: torch.Tensor | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.features.append(x * 2)
-        return x + 1
-
-
-class Remembering(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before = torch.zeros(3, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result = x + self.before
-        self.before = x
-        return result
-
-
-class Drawing(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        import random
-
-        return x * random.random()
-
-
-class Timed(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x if time.time() > 0 else -x
-
-
-@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing, Timed])
-def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
-    import random
-
-    module, reference = kind(), kind()
-    network = engine_for(strict(fallback="pytorch"), module)
-    for number in range(4):
-        random.seed(number)
-        answer = network(X * number)
-        random.seed(number)
-        torch.testing.assert_close(answer, reference(X * number))
-    assert network.statistics.calls == 0
-    assert network.statistics.fallbacks.total() == 4
-    if isinstance(module, Collecting):
-        assert [type(feature) for feature in module.features] == [torch.Tensor] * 4
-    if isinstance(module, Counting):
-        assert module.calls == 4
-
-
-def test_a_second_process_would_find_the_same_fingerprint_for_equal_modules() -> None:
-    first, second = (Scaled(lambda m: m.o.scale, o=Options()) for _ in range(2))
-    assert Walk(first, [first.forward]).fingerprint == Walk(second, [second.forward]).fingerprint
-    second.o.scale = 4.0
-    assert Walk(first, [first.forward]).fingerprint != Walk(second, [second.forward]).fingerprint
-
-
-def test_a_configuration_that_differs_has_another_fingerprint() -> None:
-    diffusers = pytest.importorskip("diffusers")
-    shape: dict[str, Any] = {
-        "block_out_channels": (8, 8),
-        "down_block_types": ("DownBlock2D", "DownBlock2D"),
-        "up_block_types": ("UpBlock2D", "UpBlock2D"),
-        "norm_num_groups": 4,
-        "layers_per_block": 1,
-    }
-    kinds = [diffusers.UNet2DModel(**shape, center_input_sample=centred) for centred in (False, True)]
-    fingerprints = {Walk(module, [module.forward]).fingerprint for module in kinds}
-    assert len(fingerprints) == 2
-
-
-def test_what_cannot_be_described_is_named() -> None:
-    module = Scaled(lambda m: 2.0, stream=(each for each in [1]))
-    assert any("generator" in words for words in Walk(module, [module.forward]).opaque)
 
 
 def test_two_networks_of_one_engine_share_nothing_by_mistake(strict: Strict) -> None:

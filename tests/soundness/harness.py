@@ -84,7 +84,7 @@ class Trial:
         return self.network
 
     def _follow(self) -> None:
-        """A module whose own forward was exchanged gets another network, as whoever accelerates it then would make."""
+        """Make another network for a module whose own forward was exchanged, as a new call of ``accelerate`` would."""
         if self.network.forward != self.case.module.forward:
             self.new_network()
 
