@@ -22,7 +22,7 @@ from ov_backend.errors import ConversionError, NothingToCompute
 from ov_backend.fx_utils import graph_module, output_node
 from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec, constant, share
 
-__all__ = ["UnsupportedNodes", "WeightlessModel", "convert", "parameter_name"]
+__all__ = ["UnsupportedNodes", "WeightlessModel", "convert"]
 
 
 def convert(

@@ -108,7 +108,8 @@ class CompileJob:
             if not self.context.is_current(self.request, True):
                 raise Superseded
             if resources.epoch == self.request.epoch:
-                resources.compiled.put(self.request.compiled_key, entry, size)
+                key = self.request.compiled_key
+                resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size)
             return entry
         finally:
             self._report("ready")
@@ -192,7 +193,8 @@ class CompileJob:
         stats = self.context.stats
         stats.compiled(compiled.timings)
         stats.coverage = dict(compiled.coverage.in_pytorch)
-        return CompiledEntry(compiled, output, self.request.digest, Placement.of(self.request.weights)), size
+        placement = Placement.of(self.request.weights)
+        return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name), size
 
     def _with_all_memory(self, program: Program) -> CompiledProgram:
         """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""

@@ -31,6 +31,8 @@ class Engine:
         progress: called at every stage.
         store: the graph store on disk; None opens the one of the settings.
         interrupted: polled while a call waits for a compile; once it returns true, the call raises ``Interrupted``.
+        keeps_unloaded: what is compiled survives its model, within the memory budget, in case the same checkpoint is loaded
+            again; otherwise it goes with the model.
 
     Raises:
         DeviceError: the device does not exist, or cannot compute in that precision.
@@ -42,8 +44,9 @@ class Engine:
         progress: Progress | None = None,
         store: GraphStore | None = None,
         interrupted: Interruption | None = None,
+        keeps_unloaded: bool = False,
     ) -> None:
-        self.resources = Resources(settings or Settings(), progress, store, interrupted)
+        self.resources = Resources(settings or Settings(), progress, store, interrupted, keeps_unloaded=keeps_unloaded)
         self.networks: dict[str, Network] = {}
 
     @property

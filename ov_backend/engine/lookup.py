@@ -20,6 +20,7 @@ from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call
+from ov_backend.guards.weights import Placement
 from ov_backend.settings import Settings
 
 #: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
@@ -66,13 +67,22 @@ class Lookup:
             self._unanswered.clear()
             self._guards.clear()
 
+    def begin_run(self) -> None:
+        """Read all weights in full now; the next lookup knows what has changed."""
+        with self.lock, self._statistics.time("check"):
+            self._guards.read_again()
+
     def release(self) -> None:
         """Release weights that the module no longer uses."""
         with self.lock:
             self._guards.release()
 
-    def find(self, call: Call) -> CompiledEntry | CompileRequest:
+    def find(self, call: Call, starts: bool = False) -> CompiledEntry | CompileRequest:
         """The graph compiled for a call, or what has to be compiled.
+
+        Args:
+            call: the call.
+            starts: a run of calls begins, see :meth:`Guard.check`.
 
         Raises:
             OVBackendError: the call has to run in PyTorch.
@@ -85,12 +95,12 @@ class Lookup:
         family = compiler.family_key(type(self._module), statement, settings, host)
         requests, refused = [], ""
         for guard in self._guards.candidates(resources.codes.of(family, resources.store)):
-            guard.check()
+            guard.check(starts)
             if guard.code.refused:
                 refused = guard.code.refused
                 continue
             keys = self._keys(guard, call)
-            entry: CompiledEntry | None = resources.compiled.get(keys[1])
+            entry = self._entry(keys[1], guard)
             if entry is not None:
                 self._unanswered.add(guard.code.fingerprint)
                 if guard.code.traced is not None:
@@ -99,17 +109,27 @@ class Lookup:
             requests.append(self._compile_request(call, guard, keys, family))
         if not requests:
             raise CaptureError(refused)
+        if not starts:
+            return self.find(call, starts=True)  # what is bound now must be what its digest says
         request = next((each for each in requests if self._is_known(each)), requests[0])
         self._unanswered.add(request.code)
         return request
 
     def compiled(self, request: CompileRequest) -> CompiledEntry | None:
         """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
-        entry: CompiledEntry | None = self._resources.compiled.get(request.compiled_key)
+        entry = self._entry(request.compiled_key, request.guard)
         if entry is None and request.guard.code.traced is None:
             with self.lock:
                 newer = self.find(request.call)
             return None if isinstance(newer, CompileRequest) else newer
+        return entry
+
+    def _entry(self, key: CompiledKey, guard: Guard) -> CompiledEntry | None:
+        """What is compiled for a key, for these weights or for equal ones elsewhere."""
+        compiled = self._resources.compiled
+        entry: CompiledEntry | None = compiled.get(key.anywhere()) or compiled.get(key)
+        if entry is not None and entry.placement.address != guard.weights.address:
+            entry.placement, entry.network = Placement.of(guard.weights.tensors), self._name
         return entry
 
     def _is_known(self, request: CompileRequest) -> bool:
@@ -128,8 +148,7 @@ class Lookup:
             host=self._hooks.host_key(),
             settings=repr(settings.affecting("graph")),
         )
-        compile_settings = repr(settings.affecting("compile"))
-        return graph, CompiledKey(self._name, call.signature, graph, weights.digest, weights.address, compile_settings)
+        return graph, CompiledKey(graph, weights.digest, repr(settings.affecting("compile")), weights.address)
 
     def _compile_request(self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str) -> CompileRequest:
         weights, settings = guard.weights, self._settings(guard.weights.digest)

@@ -136,11 +136,12 @@ class Network:
     def stats(self) -> dict[str, Any]:
         """Counts, seconds, and the signatures that are compiled now."""
         compiled = self.resources.compiled
-        own = [key for key in compiled if isinstance(key, CompiledKey) and key.network == self.name]
-        sizes = [entry.bytes for key in own if (entry := compiled.peek(key)) is not None]
+        entries = {key: entry for key in compiled if isinstance(key, CompiledKey) and (entry := compiled.peek(key)) is not None}
+        own = {key: entry for key, entry in entries.items() if entry.value.network == self.name}
+        sizes = [entry.bytes for entry in own.values()]
         return {
             **self.statistics.as_dict(),
-            "signatures": sorted({str(key.signature) for key in own}),
+            "signatures": sorted({str(key.graph.signature) for key in own}),
             "held": len(sizes),
             "bytes": sum(sizes),
         }
@@ -152,15 +153,20 @@ class Network:
             self._statics.clear()
             self._lookup.clear()
 
+    def begin_run(self) -> None:
+        """Read all weights again before the next answer, so that no write is missed whatever way it took."""
+        self._lookup.begin_run()
+
     def release(self) -> None:
         """Release weights that the module no longer uses."""
         self._lookup.release()
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         interrupted = warmup.interruption() or interrupted
+        starts, self.resources.last = self.resources.last != self.name, self.name
         for _ in range(_MAX_TRIES):
             with self._not_capturing(interrupted), self._lookup.lock, self.statistics.time("check"):
-                request = self._lookup.find(call)
+                request = self._lookup.find(call, starts)
                 if not isinstance(request, CompileRequest):
                     return request
             with contextlib.suppress(Superseded):

@@ -44,20 +44,20 @@ class CompiledKey(NamedTuple):
     """The key of a compiled graph within the process.
 
     Attributes:
-        network: its name.
-        signature: of the call.
         graph: key of the graph.
         weights: digest of their content.
-        address: of the weights' memory.
         settings: those that affect the compile.
+        address: of the weights' memory; 0 for what is compiled and owns all that it reads.
     """
 
-    network: str
-    signature: Signature
     graph: GraphKey
     weights: str
-    address: int
     settings: str
+    address: int = 0
+
+    def anywhere(self) -> CompiledKey:
+        """The key without the address."""
+        return self._replace(address=0)
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,20 @@ class CompileRequest:
     autocast: torch.dtype | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class CompiledEntry:
-    """A compiled program, the description of a call's result over its flat outputs, its weights' digest and memory."""
+    """A compiled program and what belongs to it.
+
+    Attributes:
+        program: the program.
+        output: the description of a call's result over the program's flat outputs.
+        weights: digest of the weights' content.
+        placement: the live weights of the network that used it last.
+        network: the name of that network.
+    """
 
     program: CompiledProgram
     output: Spec
     weights: str
     placement: Placement
+    network: str

@@ -9,6 +9,7 @@ from typing import Protocol
 from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
@@ -45,7 +46,9 @@ class Resources:
         programs: weightless programs; they serve every network of the same code, such as that of another checkpoint.
         worker: runs one compile job at a time.
         networks: the engine's networks by name.
+        keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded.
         codes: which code the traces of each family have run.
+        last: name of the network that was called last.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
 
@@ -56,6 +59,8 @@ class Resources:
     worker: Worker = field(default_factory=Worker)
     networks: dict[str, SharingNetwork] = field(default_factory=dict)
     codes: TracedCodes = field(default_factory=TracedCodes)
+    keeps_unloaded: bool = False
+    last: str = ""
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -87,10 +92,13 @@ class Resources:
             self.progress(network, stage, signature)
 
     def evict_dead(self) -> int:
-        """Evict graphs compiled for weights that no longer exist; returns their number."""
+        """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number."""
         for network in list(self.networks.values()):
             network.release()
-        return self.compiled.evict(lambda key, entry: not entry.placement.exists())
+        return self.compiled.evict(lambda key, entry: not (self._kept(entry) or entry.placement.exists()))
+
+    def _kept(self, entry: CompiledEntry) -> bool:
+        return self.keeps_unloaded and entry.program.owns
 
     def clear(self) -> None:
         """Evict everything and clear the state of all networks; the results of running compiles are dropped."""

@@ -84,6 +84,10 @@ class Guards:
         assert code.traced is not None
         return self._guards.get(code.traced) or self._add(code)
 
+    def read_again(self) -> None:
+        """Read all weights in full."""
+        self._checksums.read_again(always=True)
+
     def release(self) -> None:
         """Release weights that the module no longer uses."""
         for guard in self._guards.values():

@@ -13,7 +13,6 @@ import sys
 import threading
 import types
 import typing
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +41,7 @@ DOCUMENTATION = frozenset(
     | {"_use_default_values"}
 )
 #: Of no influence on what is computed: identity of a logger, a lock, a weak reference.
-INERT = (logging.Filterer, logging.LoggerAdapter, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+INERT = (logging.Filterer, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()))
 #: Generators of random numbers that a trace advances; PyTorch's own draw nothing for fake tensors.
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 #: What else answers something else each time it is asked.

@@ -21,8 +21,14 @@ class Guard:
         self.code = code
         self.weights = WeightsGuard(module, lambda: code.tensors, checksums)
 
-    def check(self) -> None:
-        """Bring the fingerprint of the code and the digest of the weights up to date."""
+    def check(self, starts: bool = False) -> None:
+        """Bring the fingerprint of the code and the digest of the weights up to date.
+
+        Args:
+            starts: a run of calls begins, or a compile: the weights are read in full unless they were a moment ago.
+        """
+        if starts:
+            self.weights.read_again()
         if self.code.untouched():
             self.weights.check()
         else:

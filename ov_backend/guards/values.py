@@ -12,6 +12,7 @@ import inspect
 import pathlib
 import re
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from ov_backend.guards.describe import (
     slot_identity,
     slots_of,
 )
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.watch import Watch
 
 
@@ -113,7 +115,7 @@ class ValueWalk:
             self.watch.values.append(value)
         if isinstance(value, (*GENERATORS, *STREAMS)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
-        self._add("opaque", type(value).__module__, type(value).__qualname__)
+        self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))
         if len(self.opaque) < 8:
             self.opaque.append(f"{path} is a {type(value).__qualname__}")
 
@@ -156,6 +158,12 @@ class ValueWalk:
             self._add(type(value).__name__, value)
         elif isinstance(value, BUILTINS):
             self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
+            owner = getattr(value, "__self__", None)
+            if not isinstance(owner, types.ModuleType):
+                self._value(owner, path)
+        elif isinstance(value, weakref.ref):
+            self._add("weakref")
+            self._value(value(), path)
         elif isinstance(value, INERT) or type(value) is object:
             self._add("inert")
         elif isinstance(value, contextvars.ContextVar):

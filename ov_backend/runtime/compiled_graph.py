@@ -1,8 +1,4 @@
-"""Binds live weights to a weightless model, compiles it, and runs it.
-
-Binding replaces every slot by a constant that shares the memory of the live tensor; while compiling, the device repacks the
-weights for itself. The result is valid for these weights only, and its owner must notice when they change.
-"""
+"""Compiles a graph with its weights, and runs it. The result is for these weights only; its owner notices when they change."""
 
 from __future__ import annotations
 
@@ -17,17 +13,14 @@ import openvino as ov
 import torch
 
 from ov_backend import devices, transformations
-from ov_backend.conversion.converter import WeightlessModel, parameter_name
+from ov_backend.conversion.model import WeightlessModel
 from ov_backend.errors import InputMismatch, last_line
+from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.settings import Settings
-from ov_backend.tensors import FROM_NAME, TensorSpec, constant, share
+from ov_backend.tensors import FROM_NAME, TensorSpec, share
 from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
 
 log = logging.getLogger(__name__)
-
-#: Weights below this size are copied when bound. Devices go on reading such small constants in place, so that an in-place
-#: write to a weight would change the results of graphs compiled before; larger weights are repacked at compile time.
-COPY_BELOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,9 @@ class Timings:
 class CompiledGraph:
     """One graph, bound to its weights and compiled for one device.
 
-    ``weights`` and their buffer are kept alive because the device may go on reading them in place. Calls take the inputs in
-    the order of ``inputs`` and return tensors that the caller owns.
+    Calls take the inputs in the order of ``inputs`` and return tensors that the caller owns. Unless it ``owns`` all that it
+    reads, ``weights`` are the live tensors, in the order of the slots: the device may go on reading them in place, or the graph
+    returns one of them.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -57,6 +51,7 @@ class CompiledGraph:
     device: str
     precision: str
     timings: Timings
+    owns: bool
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
     _buffer: WeightBuffer | None
@@ -166,18 +161,29 @@ def bind_and_compile(
     timings += Timings(imported=seconds) if imported is not None else Timings(compile=seconds)
     if buffer is not None:
         buffer.release()
+    owns = _owns(graph, compiled, settings)
     return CompiledGraph(
         inputs=graph.inputs,
         outputs=graph.outputs,
         returns=graph.returns,
-        weights=tuple(live.values()),
+        weights=() if owns else tuple(live.values()),
         device=_property(compiled, "EXECUTION_DEVICES", settings.device),
         precision=devices.resolved_precision(settings),
         timings=timings,
+        owns=owns,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
         _buffer=buffer,
     )
+
+
+def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings) -> bool:
+    """Whether the device has copied all that it reads; what other devices do, and with dynamic sizes, was not observed."""
+    if settings.device != "CPU" or any(kind == "slot" for kind, _ in graph.returns):
+        return False
+    if any(spec.dynamic for spec in (*graph.inputs, *graph.outputs)):  # weights may be packed at the first inference
+        return False
+    return int(compiled.get_property("NUM_STREAMS")) == 1  # each further stream packs weights at its first inference
 
 
 def _compile(
@@ -229,28 +235,6 @@ def _import(blob_entry: BlobEntry, settings: Settings) -> tuple[ov.CompiledModel
         blob_entry.remove()
         return None
     return compiled, Timings(imported=time.perf_counter() - start)
-
-
-def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
-    """A copy of the graph's model in which every slot is a constant that shares the weight's memory.
-
-    The memory must stay alive as long as the model and anything compiled from it.
-    """
-    model = graph.model.clone()
-    slots = {f"slot_{i}": spec for i, spec in enumerate(graph.slots)}
-    for parameter in list(model.get_parameters()):
-        spec = slots.get(parameter_name(parameter))
-        if spec is None:
-            continue
-        tensor = weights[spec.name].detach()
-        shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES
-        value = constant(tensor.contiguous(), shared).output(0)
-        for target in parameter.output(0).get_target_inputs():
-            target.replace_source_output(value)
-        model.remove_parameter(parameter)
-    if validate:
-        model.validate_nodes_and_infer_types()
-    return model
 
 
 def _weight(spec: TensorSpec, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:

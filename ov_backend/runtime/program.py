@@ -69,6 +69,8 @@ class CompiledProgram:
     def __init__(self, program: Program, parts: Mapping[str, CompiledGraph], weights: Mapping[str, torch.Tensor]) -> None:
         self.parts = dict(parts)
         self.coverage = program.coverage
+        #: Whether it reads nothing of the live weights any more.
+        self.owns = program.outer is None and all(part.owns for part in parts.values())
         self.timings = sum((part.timings for part in parts.values()), Timings())
         self._run = next(iter(parts.values())) if program.outer is None else _outer(program, self.parts, weights)
 

@@ -179,13 +179,14 @@ def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
         entry = engine.compiled.peek(key)
         if entry is None:
             continue
-        size, batch = size_and_batch(key.network, key.signature)
+        network = entry.value.network
+        size, batch = size_and_batch(network, key.graph.signature)
         program = entry.value.program
         parts = list(program.parts.values())
         rows.append(
             {
-                "network": key.network,
-                "label": network_label(key.network),
+                "network": network,
+                "label": network_label(network),
                 "size": size,
                 "batch": batch,
                 "device": ",".join(sorted({part.device for part in parts})),

@@ -58,6 +58,7 @@ class Generation:
             self._warn(f"OpenVINO is not used: {error}")
             return self
         session.release_unloaded()
+        session.begin_run("vae", "text_encoder")
         session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
         self._active = True
         Generation.current = self
@@ -105,6 +106,7 @@ class Generation:
         """Before sampling, when all extensions have patched what they need: check for functions on the instances."""
         if not self._active:
             return
+        session.begin_run("unet")
         networks = networks_of(shared.sd_model)
         for switch in SWITCHES:
             if getattr(self.choices, switch) and not any(network.switch == switch for network in networks):

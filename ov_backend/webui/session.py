@@ -50,7 +50,7 @@ class Session:
             DeviceError: the device is not there, or cannot compute in that precision; the engine is left as it was.
         """
         if self.engine is None:
-            self.engine = Engine(settings, progress=self.status.progress, interrupted=_interrupted)
+            self.engine = Engine(settings, progress=self.status.progress, interrupted=_interrupted, keeps_unloaded=True)
             self.status.attach(self.engine)
         else:
             self.engine.configure(settings)
@@ -68,6 +68,16 @@ class Session:
         network = self.engine.network(name, host_network.module, original.__get__(owner), hooks)
         self._networks[id(owner)] = owner, network
         return network
+
+    def begin_run(self, *switches: str) -> None:
+        """Have the weights of the loaded model's networks of these switches read in full.
+
+        An extension may write to weights in a way that nothing counts, but hardly while a picture is sampled.
+        """
+        for host_network in networks_of(sd_models.model_data.sd_model):
+            known = self._networks.get(id(host_network.owner))
+            if known is not None and host_network.switch in switches:
+                known[1].begin_run()
 
     def _free_name(self, role: str) -> str:
         assert self.engine is not None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import decimal
 import enum
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +70,7 @@ class Slotted:
         self.scale = scale
 
 
+KEPT = Object()
 OPTIONS = types.SimpleNamespace(scale=2.0, other=1)
 NUMBERS = [2.0, 3.0]
 TABLE = {"scale": 2.0}
@@ -252,6 +255,15 @@ CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
     "a weight written through numpy": lambda: case(
         Scaled(lambda m: 1.0),
         lambda m: m.linear.weight.detach().numpy().__setitem__((2, 1), 5),
+    ),
+    "a dict whose method is kept": lambda: case(
+        Scaled(lambda m: m.get("scale"), get={"scale": 2.0}.get), lambda m: m.get.__self__.update(scale=3.0)
+    ),
+    "an object behind a weak reference": lambda: case(
+        Scaled(lambda m: m.o().scale, o=weakref.ref(KEPT)), lambda m: setattr(KEPT, "scale", 3.0)
+    ),
+    "an object without attributes": lambda: case(
+        Scaled(lambda m: float(m.o), o=decimal.Decimal(2)), lambda m: setattr(m, "o", decimal.Decimal(3))
     ),
     "a weight written through .data in one place": lambda: case(
         Scaled(lambda m: 1.0),

@@ -227,3 +227,16 @@ def test_a_check_costs_little() -> None:
         assert state.check()
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.010
+
+
+def test_a_write_that_nothing_counts_is_found_when_everything_is_read_again() -> None:
+    module = torch.nn.Linear(1024, 1024)
+    state = WeightsGuard(module)
+    before = state.digest
+    module.weight.data.view(-1)[5] += 1
+    assert state.untouched(), "no probe is there"
+    state._checksums.read_again(always=True)
+    assert not state.untouched()
+    assert not state.check()
+    assert state.digest == fresh(module) != before
+    assert state.check()

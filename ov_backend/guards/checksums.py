@@ -1,0 +1,99 @@
+"""Checksums of live tensors: each is read in full when it is new or has changed, and again from time to time.
+
+A write through ``.data`` or numpy counts no version, and may miss the elements that are compared at every check. Only reading
+everything finds it, which takes a tenth of a second for each GB or so.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from ov_backend.guards import content
+from ov_backend.guards.content import Mark
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Everything is read again after this many times the seconds that it takes, so that it takes at most a hundredth of the time.
+_PATIENCE = 100
+#: The same where a run of calls begins, or before a compile.
+_PATIENCE_AT_START = 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was noted of one tensor: which object it was, where and which version, a few elements, its checksums."""
+
+    tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now
+    mark: Mark
+    probe: torch.Tensor
+    checksum: str
+    crc: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Known:
+        """Read a tensor in full."""
+        mark, probe = content.mark(tensor), content.probe(tensor).clone()
+        return cls(weakref.ref(tensor), mark, probe, *content.checksums(tensor))
+
+    def is_still(self, tensor: torch.Tensor) -> bool:
+        """Whether it is the same object, and seems to have the same content."""
+        return self.tensor() is tensor and self.mark == content.mark(tensor) and torch.equal(self.probe, content.probe(tensor))
+
+    def has_changed(self) -> bool:
+        """Whether the content of a tensor that still exists has become another; it is read in full."""
+        tensor = self.tensor()
+        return tensor is not None and self.crc != content.crc32(tensor)
+
+
+class Checksums:
+    """What is known of live tensors, so that several guards read each of them once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Known] = {}
+        self._read_at, self._seconds = time.monotonic(), 0.0
+        #: How often reading everything again has found a change that nothing else had shown.
+        self.changes = 0
+
+    def of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Known]:
+        """What is known of these tensors now; only those that changed are read in full."""
+        self._known = {key: known for key, known in self._known.items() if known.tensor() is not None}
+        stale = [tensor for tensor in tensors.values() if not self._is_known(tensor)]
+        for tensor, known in zip(stale, _in_threads(Known.of, stale)):
+            self._known[id(tensor)] = known
+        return {name: self._known[id(tensor)] for name, tensor in tensors.items()}
+
+    def read_again(self, starts: bool = False, always: bool = False) -> None:
+        """Read everything again if that is due.
+
+        Args:
+            starts: a run of calls begins, or a compile.
+            always: do not ask whether it is due.
+        """
+        start = time.monotonic()
+        if not always and start - self._read_at < self._seconds * (_PATIENCE_AT_START if starts else _PATIENCE):
+            return
+        known = list(self._known.items())
+        changed = [key for (key, _), differs in zip(known, _in_threads(lambda item: item[1].has_changed(), known)) if differs]
+        for key in changed:
+            del self._known[key]
+        self.changes += bool(changed)
+        self._read_at = time.monotonic()
+        self._seconds = self._read_at - start
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        known = self._known.get(id(tensor))
+        return known is not None and known.is_still(tensor)
+
+
+def _in_threads(function: Callable[[T], R], values: Sequence[T]) -> list[R]:
+    """``map`` over large tensors; hashlib and zlib release the interpreter's lock."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(function, values))

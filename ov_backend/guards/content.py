@@ -1,0 +1,81 @@
+"""The content of one tensor: where it lies, a few of its elements, its checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Iterator
+
+import torch
+
+#: Elements of every weight that are compared at every check.
+PROBES = 16
+
+#: Address and version of a tensor's content.
+Mark = tuple[int, int]
+
+#: Bytes that are read at once; they stay in the processor's cache for a second reading.
+_CHUNK = 1 << 18
+
+
+def mark(tensor: torch.Tensor) -> Mark:
+    """Address and version; tensors made in inference mode count none."""
+    return address(tensor), 0 if tensor.is_inference() else tensor._version
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where the content lies in the host's memory; 0 on another device."""
+    return tensor.data_ptr() if tensor.device.type == "cpu" else 0
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The content as integers, without a copy: bits compare equal where NaN would not."""
+    data = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    return data.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[data.dtype.itemsize])
+
+
+def probe(tensor: torch.Tensor) -> torch.Tensor:
+    """A view on a few elements, spread over the whole of a weight (contiguous or not)."""
+    if not tensor.numel() or tensor.device.type != "cpu":
+        return torch.empty(0)
+    bits = as_bits(tensor)
+    if bits.is_contiguous():
+        return bits.view(-1)[:: _step(bits.numel(), bits.numel() // (len(bits) if bits.dim() else 1))]
+    sizes, strides = bits.shape, bits.stride()
+    longest = max(sizes)
+    steps = [size // min(PROBES, longest) if size >= min(PROBES, longest) else 0 for size in sizes]  # along a diagonal
+    count = min(math.ceil(size / step) for size, step in zip(sizes, steps) if step)
+    return bits.as_strided((count,), (sum(map(int.__mul__, steps, strides)),), bits.storage_offset())
+
+
+def _step(count: int, row: int) -> int:
+    """A step through ``count`` elements that meets about :data:`PROBES` of them, in ever other places of their rows."""
+    step = max(1, count // PROBES)
+    if step < row:
+        return step
+    return step - step % row - row + max(1, round(0.618 * row))  # whole rows only would always meet the same column
+
+
+def checksums(tensor: torch.Tensor) -> tuple[str, int]:
+    """What names the content (SHA-256 cut to 128 bits, of dtype and shape too), and its CRC-32, which is faster to compare."""
+    digest, crc = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode()), 0
+    for chunk in _chunks(tensor):
+        digest.update(chunk)
+        crc = zlib.crc32(chunk, crc)
+    return digest.hexdigest()[:32], crc
+
+
+def crc32(tensor: torch.Tensor) -> int:
+    """The CRC-32 of the content: a single write always changes it, others do but for one case in 4 billion."""
+    crc = 0
+    for chunk in _chunks(tensor):
+        crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def _chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
+    if tensor.device.type == "cpu" and tensor.numel():
+        content = memoryview(as_bits(tensor).contiguous().reshape(-1).numpy()).cast("B")
+        for start in range(0, len(content), _CHUNK):
+            yield content[start : start + _CHUNK]

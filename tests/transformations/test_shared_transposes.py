@@ -1,0 +1,41 @@
+"""A transpose that shares its input with other readers, before a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from tests.helpers.small import engine_for
+
+
+class Shared(torch.nn.Module):
+    """y [2, 6, 6, 16] goes to a transpose and a convolution, and in another shape to a product."""
+
+    def __init__(self, other: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(16, 12, 3)
+        self.other = other
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + 1
+        return self.convolution(y.permute(0, 3, 1, 2)), self.other(y)
+
+
+OTHERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a product of rows": lambda y: y.reshape(-1, 16) * torch.arange(1.0, 17.0),
+    "a normalisation of rows": lambda y: torch.nn.functional.layer_norm(y.reshape(-1, 16), (16,)),
+    "one dimension more": lambda y: y[None] * torch.arange(1.0, 17.0),
+    "a concatenation": lambda y: torch.cat([y, y]) * 3,
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_convolution_of_a_shared_input_is_right(strict: Callable[..., Settings], other: str) -> None:
+    module, x = Shared(OTHERS[other]), torch.randn(2, 6, 6, 16)
+    network = engine_for(strict(precision="f32"), module)
+    with torch.no_grad():
+        for got, expected in zip(network(x), module(x), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
