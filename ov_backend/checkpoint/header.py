@@ -71,11 +71,16 @@ def read_header(path: Path) -> Header:
     Raises:
         CheckpointError: the file is missing, a pickle, truncated, or no checkpoint of a known family.
     """
-    shapes = _shapes(path)
+    shapes = read_shapes(path)
     return Header(path, shapes, _family(path, shapes))
 
 
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of a safetensors file by its name.
+
+    Raises:
+        CheckpointError: the file is missing, a pickle, truncated, or no safetensors file.
+    """
     try:
         if not path.is_file():
             raise CheckpointError(f"{path} is no file; give the path of {EXPECTED}.")

@@ -58,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
 
     devices.check(settings)  # before a checkpoint of gigabytes is read
     with demo_packages("Reading a checkpoint"):
-        from ov_backend.checkpoint import load_pipeline
+        from ov_backend.checkpoint import load_any_pipeline
     with interrupts.work():
-        return _precompile(options, settings, load_pipeline(options.checkpoint))
+        return _precompile(options, settings, load_any_pipeline(options.checkpoint))
 
 
 def _check_store(settings: Settings) -> None:
