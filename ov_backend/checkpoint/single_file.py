@@ -62,12 +62,15 @@ def _by_diffusers(path: Path, folder: Path, index: dict[str, Any]) -> Any:
 
     read_shapes(path)  # refuses pickles and damaged files
     name = index["_class_name"]
-    pipeline: Any = getattr(diffusers, name, None)
-    if not (inspect.isclass(pipeline) and issubclass(pipeline, diffusers.DiffusionPipeline)):
-        raise CheckpointError(f"{folder / 'model_index.json'} names {name[:100]!r}, which is no pipeline; correct or remove it.")
+    pipeline = getattr(diffusers, name, None)
+    is_pipeline = inspect.isclass(pipeline) and issubclass(pipeline, diffusers.DiffusionPipeline)
+    read = getattr(pipeline, "from_single_file", None) if is_pipeline else None
+    if read is None:
+        what = "which is no pipeline that diffusers can read from a file"
+        raise CheckpointError(f"{folder / 'model_index.json'} names {name[:100]!r}, {what}; correct or remove it.")
     absent = {part: None for part, value in index.items() if isinstance(value, list) and value[0] is None}
     try:
-        pipe = pipeline.from_single_file(str(path), config=str(folder), local_files_only=True, **absent)
+        pipe = read(str(path), config=str(folder), local_files_only=True, **absent)
         pipe.to(torch.float32)
     except Exception as error:  # diffusers and transformers raise what they like
         reason = f"diffusers cannot read it as a {name} with the configuration in {folder}: {first_line(error)[:300]}"

@@ -96,18 +96,6 @@ def test_commands_that_need_no_pytorch_do_not_import_it(tmp_path: Path, argument
     assert not {"torch", "diffusers", "gradio"} & imported
 
 
-def test_a_module_reported_on_finds_the_backend_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "import torch\n"
-        "def make():\n"
-        "    torch.compile(lambda x: x + 1, backend='openvino_fx')(torch.zeros(3))\n"
-        "    return torch.nn.ReLU(), (torch.zeros(3),)\n"
-    )
-    variables = environment(tmp_path, PYTHONPATH=os.pathsep.join([str(ROOT), str(tmp_path)]))
-    done = subprocess.run(command("report", "own:make"), cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_refusal_is_told_by_its_code_without_any_output(tmp_path: Path) -> None:
     shell = f"{' '.join(command())} demo --steps 0 >&- 2>&-"
     assert subprocess.run(shell, shell=True, cwd=tmp_path, env=environment(tmp_path), check=False).returncode == 2
