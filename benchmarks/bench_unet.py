@@ -123,7 +123,7 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
         for label, child in (("cold", cold), ("warm", warm)):
             stages = ", ".join(f"{stage} {child['stages'][stage]:.2f}" for stage in STAGES)
             print(f"  first call, {label}    {child['first_call']:8.2f} s   captures {child['captures']} ({stages})")
-        print(f"  graph on disk       {result['bytes_on_disk'] / 1e6:8.2f} MB")
+        print(f"  graph on disk       {result['bytes_on_disk'] / 2**20:8.2f} MiB")
         print(f"  RSS                 {cold['rss']} MiB; in a second process {warm['rss']} MiB")
 
 

@@ -1,7 +1,8 @@
 """Stable Diffusion on OpenVINO: a ``torch.compile`` backend and an engine for whole pipelines.
 
 Use ``torch.compile(model, backend="openvino_fx")`` or ``ov_backend.accelerate(pipe)``. Importing this package only
-registers the backends; OpenVINO itself is loaded at first use. Names outside of ``__all__`` are internal.
+registers the backends; OpenVINO itself is loaded at first use. Names outside of ``__all__`` are internal. The command line
+registers them itself, for the commands that need PyTorch: importing it takes seconds.
 """
 
 from __future__ import annotations
@@ -83,5 +84,11 @@ def _settle_cuda_guard() -> None:
         settle()
 
 
-_register()
-_settle_cuda_guard()
+def prepare_torch() -> None:
+    """Import PyTorch, register the backends with it, and make it ready for traces in other threads."""
+    _register()
+    _settle_cuda_guard()
+
+
+if not interrupts.is_command():
+    prepare_torch()

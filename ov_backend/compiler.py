@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from ov_backend import devices, fx_utils, partitioning
 from ov_backend.cache.key import CacheKey, cache_key, family_of
 from ov_backend.cache.store import GraphStore
+from ov_backend.cache.store import open_store as open_store  # hosts take it from here
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
@@ -275,8 +276,3 @@ def _check_result(model: WeightlessModel) -> None:
         pytree.restore(description, [torch.zeros(())] * len(model.returns))
     except Exception as error:  # a container of a forged name may raise anything
         raise ConversionError(f"its result cannot be restored ({first_line(error)})") from error
-
-
-def open_store(settings: Settings) -> GraphStore:
-    """The graph store that the settings describe."""
-    return GraphStore(settings.cache_folder, settings.cache_mb << 20)

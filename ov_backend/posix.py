@@ -65,7 +65,10 @@ def make_private(handle: int) -> None:
 
 
 def lock(handle: int) -> None:
-    """Mark an open file as being written, where the file system has locks; the system releases the lock of a killed process."""
+    """Mark an open file as being written, where the file system has locks; the system releases the lock of a killed process.
+
+    The package filelock locks another file beside it, which would have to be removed too when its process was killed.
+    """
     if fcntl is not None:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

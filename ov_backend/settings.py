@@ -13,7 +13,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,11 @@ _NO_ANALYTICS = {
     "DO_NOT_TRACK": "1",
 }
 _OPERATOR = re.compile(r"\S+")
+#: The names that torch's dtypes print, so that this module needs no torch.
+_DTYPES = {"torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16"}
+_LEVELS = range(6)
+#: What a spelling of another backend is where it is not given; None is a value that makes no sense.
+_NOT_GIVEN: Any = object()
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -102,6 +107,11 @@ class Settings:
         blob_cache: store compiled graphs with their weights on disk too, so that a new process need not compile: "auto" does
             so where compiling is slow (GPU, NPU), "on" for every device that can export, "off" never.
         blob_mb: bound in MiB of these; a network of Stable Diffusion takes as much as its weights.
+
+    Three more names are spellings of similar backends. They are turned into the fields above, and cannot be read afterwards:
+    ``torch_executed_ops`` are added to ``disabled_ops``; ``enabled_precisions``, a set of torch's float dtypes, gives the
+    narrowest of them as ``precision``; ``optimization_level`` 0 or 1 adds ``EXECUTION_MODE_HINT=ACCURACY`` to ``config``, which
+    requests f32 without dynamic quantization, and 2 to 5 are the device's default.
     """
 
     device: str = _setting("compile", default_factory=lambda: os.environ.get(ENV_DEVICE) or "CPU")
@@ -123,10 +133,17 @@ class Settings:
     cache_mb: int = _setting("run", default=1024)
     blob_cache: str = _setting("run", default="auto")
     blob_mb: int = _setting("run", default=8192)
+    torch_executed_ops: InitVar[Any] = _NOT_GIVEN
+    enabled_precisions: InitVar[Any] = _NOT_GIVEN
+    optimization_level: InitVar[Any] = _NOT_GIVEN
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, torch_executed_ops: Any, enabled_precisions: Any, optimization_level: Any) -> None:
         """Normalise and check every value, so that no other code has to."""
         _set = object.__setattr__
+        if enabled_precisions is not _NOT_GIVEN:
+            if self.precision != "auto":
+                raise SettingsError("Give either precision or enabled_precisions, not both.")
+            _set(self, "precision", _narrowest(enabled_precisions))
         if not isinstance(self.device, str) or not self.device.strip():
             raise SettingsError(f"device is {self.device!r}; it must be an OpenVINO device name such as 'CPU' or 'GPU.0'.")
         _set(self, "device", self.device.strip().upper())
@@ -143,21 +160,17 @@ class Settings:
             if not isinstance(text, str) or not text.strip() or "\0" in text:
                 raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
             _set(self, "cache_dir", str(Path(text)))
-        for name in ("disabled_ops", "decompositions"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not hasattr(value, "__iter__") or hasattr(value, "overloads"):
-                raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
-            names = {operator_name(op) for op in value}
-            for each in names:
-                if not _OPERATOR.fullmatch(each):  # some of torch's operators have a name without a dot
-                    raise SettingsError(f"{name} holds {each[:100]!r}; it must be a list of operators such as aten.add.Tensor.")
-            _set(self, name, tuple(sorted(names)))
+        disabled = _operators("disabled_ops", self.disabled_ops)
+        if torch_executed_ops is not _NOT_GIVEN:
+            disabled |= _operators("torch_executed_ops", torch_executed_ops)
+        _set(self, "disabled_ops", tuple(sorted(disabled)))
+        _set(self, "decompositions", tuple(sorted(_operators("decompositions", self.decompositions))))
         size = self.min_block_size
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 1:
             raise SettingsError(f"min_block_size is {size!r}; it must be a number of operators, 1 or more, or math.inf.")
         if not isinstance(self.config, Mapping):
             raise SettingsError(f"config is {self.config!r}; it must be a dict of OpenVINO properties.")
-        _set(self, "config", dict(self.config))
+        _set(self, "config", {**_accuracy(optimization_level), **self.config})
         for name in ("memory_mb", "cache_mb", "blob_mb"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -191,6 +204,36 @@ def default_cache_dir() -> Path:
 def operator_name(op: object) -> str:
     """The canonical spelling of an operator, ``aten.add.Tensor``, from an overload or a string."""
     return str(op).removeprefix("torch.ops.")
+
+
+def _operators(name: str, value: Any) -> set[str]:
+    if isinstance(value, str) or not hasattr(value, "__iter__") or hasattr(value, "overloads"):
+        raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
+    names = {operator_name(op) for op in value}
+    for each in names:
+        if not _OPERATOR.fullmatch(each):  # some of torch's operators have a name without a dot
+            raise SettingsError(f"{name} holds {each[:100]!r}; it must be a list of operators such as aten.add.Tensor.")
+    return names
+
+
+def _narrowest(enabled: Any) -> str:
+    """The narrowest precision of a set of torch's dtypes."""
+    kinds = {str(kind) for kind in enabled} if isinstance(enabled, (set, frozenset, list, tuple)) else {str(enabled)}
+    if not kinds or kinds - set(_DTYPES):
+        raise SettingsError(f"enabled_precisions is {enabled!r}; it must hold torch.float32, torch.float16 or torch.bfloat16.")
+    narrow = [_DTYPES[kind] for kind in ("torch.float16", "torch.bfloat16") if kind in kinds]
+    if len(narrow) > 1:
+        raise SettingsError("enabled_precisions holds torch.float16 and torch.bfloat16; choose one of them.")
+    return narrow[0] if narrow else "f32"
+
+
+def _accuracy(level: Any) -> dict[str, str]:
+    """OpenVINO's property for an ``optimization_level``."""
+    if level is _NOT_GIVEN:
+        return {}
+    if isinstance(level, bool) or level not in _LEVELS:
+        raise SettingsError(f"optimization_level is {level!r}; it must be a whole number from 0 to 5.")
+    return {"EXECUTION_MODE_HINT": "ACCURACY"} if level <= 1 else {}
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

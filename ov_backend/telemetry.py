@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ov_backend.version import openvino_problem
 
 _NAME = "openvino_telemetry"
 #: They look for telemetry when they are imported; OpenVINO imports them lazily or not, depending on its version.
-_MODULES = ("openvino", "openvino.tools.ovc", "openvino.frontend.pytorch.ts_decoder", "openvino.frontend.pytorch.fx_decoder")
+_TOOLS = ("openvino.tools.ovc",)
+#: These import torch, which takes seconds; only a conversion needs them.
+_FRONTENDS = ("openvino.frontend.pytorch.ts_decoder", "openvino.frontend.pytorch.fx_decoder")
 
 
 @contextlib.contextmanager
@@ -44,8 +46,18 @@ def import_openvino() -> None:
     if problem:
         raise ImportError(problem)
     with absent(_NAME):
-        importlib.import_module(_MODULES[0])
-        for name in _MODULES[1:]:
+        importlib.import_module("openvino")
+    _import_all(_TOOLS)
+
+
+def import_frontends() -> None:
+    """Import OpenVINO's readers of PyTorch's graphs, as far as this version has them."""
+    _import_all(_FRONTENDS)
+
+
+def _import_all(names: Sequence[str]) -> None:
+    with absent(_NAME):
+        for name in names:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
 

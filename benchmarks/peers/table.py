@@ -34,11 +34,11 @@ def pictures(peer: dict[str, Any], phase: str = "cold") -> dict[str, dict[str, A
 
 
 def figures(peer: dict[str, Any]) -> dict[str, float | None]:
-    """One row of the table: seconds, memory in GiB, disk in MB; None for a missing figure."""
+    """One row of the table: seconds, memory in GiB, disk in MiB; None for a missing figure."""
     cold, new = pictures(peer), pictures(peer, "new")
     square = [cold[name] for name in cold if name != "wide"]
     exports = [line["seconds"] for line in peer["lines"] if line["key"] == "export" and line["phase"] == "cold"]
-    disk = [line["bytes"] / 1e6 for line in peer["lines"] if line["key"] == "disk"]
+    disk = [line["bytes"] / 2**20 for line in peer["lines"] if line["key"] == "disk"]
     peaks = [line["peak"] / 1024 for name, line in cold.items() if name in PICTURES[:4]]
 
     def seconds(name: str) -> float | None:
@@ -74,14 +74,14 @@ COLUMNS = {
     "lora": ("LoRA", 8, 1),
     "peak": ("peak", 7, 1),
     "one": ("one", 7, 1),
-    "disk": ("MB", 8, 1),
+    "disk": ("MiB", 8, 1),
 }
 EXPLANATION = """\
 s/step, VAE: the fastest of this run. Seconds until a picture is finished: cold, the first one since the start of the process
 with an empty disk cache, including the export; process, the first one of a second process; wide, after a change from 512x512 to
 512x768 (depends on --size); back, after the change to the first size; second, with another checkpoint's weights; LoRA, with
 changed weights in attention. GiB: peak, of the first process until its weights are changed; one, of the second process with its
-first picture. MB: stored on disk for one checkpoint. Error: the largest relative error of a picture."""
+first picture. MiB: stored on disk for one checkpoint. Error: the largest relative error of a picture."""
 
 
 def table(results: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from ov_backend import posix
 from ov_backend.cache import ownership
 from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, OtherVersion, pack, unpack
+from ov_backend.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -204,6 +205,11 @@ class GraphStore:
         if message not in self._warned:
             self._warned.add(message)
             log.warning(message)
+
+
+def open_store(settings: Settings) -> GraphStore:
+    """The graph store that the settings describe."""
+    return GraphStore(settings.cache_folder, settings.cache_mb << 20)
 
 
 def _replace(temporary: Path, path: Path) -> None:

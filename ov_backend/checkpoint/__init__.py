@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from ov_backend.checkpoint.header import read_header
 from ov_backend.checkpoint.loader import TOKENIZER, load_pipeline
+from ov_backend.checkpoint.single_file import load_any_pipeline
 
-__all__ = ["TOKENIZER", "load_pipeline", "read_header"]
+__all__ = ["TOKENIZER", "load_any_pipeline", "load_pipeline", "read_header"]

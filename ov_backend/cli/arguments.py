@@ -97,6 +97,13 @@ def demo_packages(subject: str) -> Iterator[None]:
         raise OVBackendError(f"{subject} needs more packages ({error}): pip install 'ov-backend[demo]'") from error
 
 
+def size_text(size: int) -> str:
+    """A number of bytes in MiB or GiB, as in the settings: "0.26 MiB", "1.9 GiB"."""
+    if size >= 1 << 30:
+        return f"{size / (1 << 30):.1f} GiB"
+    return f"{size / (1 << 20):.{2 if size < 10 << 20 else 0}f} MiB"
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     print(json.dumps(value, indent=2))

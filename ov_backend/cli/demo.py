@@ -54,10 +54,12 @@ def _table(result: Result) -> str:
     hits = sum(values["graph_hits"] for values in result.networks.values())
     prepared = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.prepared.items())
     fallbacks = "; ".join(f"{name}: {reason}" for name, reasons in result.fallbacks.items() for reason in reasons)
+    psnr = result.difference["psnr_db"]
+    similarity = f"PSNR {psnr:.1f} dB" if psnr is not None else "the pictures are equal"
     lines += [
         "",
         f"Once         {prepared} s ({hits} graphs were on disk)",
-        f"Difference   largest {result.difference['largest']} of 255, mean {result.difference['mean']:.3f}",
+        f"Difference   largest {result.difference['largest']} of 255, mean {result.difference['mean']:.3f}, {similarity}",
         f"Fallbacks    {fallbacks or 'none'}",
         f"Computed     on {result.device} in {result.precision}, {result.size[0]}x{result.size[1]}, {result.steps} steps",
         f"Checkpoint   {result.checkpoint}",

@@ -1,19 +1,23 @@
-"""``python -m ov_backend COMMAND``: arguments in, text or JSON out.
+"""``python -m ov_backend COMMAND``, or ``ov-backend COMMAND`` where it is installed: arguments in, text or JSON out.
 
-Exit codes: 0 done, 1 something needs attention (``cache verify``, ``precompile``), 2 bad input (one sentence on stderr), 130
-interrupted.
+Exit codes: 0 done, 1 something needs attention (``cache verify``, ``precompile``), 2 bad input (one sentence on stderr; without
+a command the help), 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import logging
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
+import ov_backend
 from ov_backend import interrupts
 from ov_backend.cli import cache, demo, devices, precompile, report, serve
 from ov_backend.cli.output import OutputLost, checked_output
@@ -25,6 +29,8 @@ log = logging.getLogger(__name__)
 _LONGEST = 800
 
 _COMMANDS = (demo, devices, cache, precompile, serve, report)
+#: These answer at once: they need no PyTorch, which takes seconds to import.
+_WITHOUT_TORCH = (devices, cache)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,11 +59,17 @@ def _run(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any("\0" in argument for argument in given):
         return _refuse("An argument holds a null character, which no name and no path has; remove it.")
-    options = _parser().parse_args(given)
+    parser = _parser()
+    options = parser.parse_args(given)
+    if not hasattr(options, "run"):
+        parser.print_help(sys.stderr)
+        return 2
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
     try:
+        if options.run not in [command.run for command in _WITHOUT_TORCH]:
+            ov_backend.prepare_torch()
         return int(options.run(options))
     except OVBackendError as error:
         return _refuse(str(error))
@@ -90,9 +102,33 @@ def _place(error: Exception) -> str:
     return f"this is a defect, please report it{where}, or try other values"
 
 
+class _Version(argparse.Action):
+    """Prints the versions that a report of a defect needs."""
+
+    def __init__(self, option_strings: Sequence[str], **options: Any) -> None:
+        super().__init__(option_strings, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        packages = {"OpenVINO": "openvino", "PyTorch": "torch"}
+        versions = [f"{name} {_installed(package)}" for name, package in packages.items()]
+        print(f"ov-backend {ov_backend.__version__} ({', '.join(versions)}, Python {platform.python_version()})")
+        parser.exit()
+
+
+def _installed(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "is missing"
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m ov_backend", description="Stable Diffusion on OpenVINO.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    name = "ov-backend" if Path(sys.argv[0] if sys.argv else "").stem == "ov-backend" else "python -m ov_backend"
+    parser = _Parser(
+        prog=name, description="Stable Diffusion on OpenVINO.", epilog=f"{name} COMMAND --help says what a command takes."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, dest=argparse.SUPPRESS, help="print versions and exit")
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
     return parser

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from ov_backend.cli.arguments import (
     settings_of,
     size,
 )
+from ov_backend.cli.progress import Progress
 from ov_backend.errors import SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH
 from ov_backend.settings import BLOB_CACHES, ENV_CACHING, Settings
@@ -58,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
 
     devices.check(settings)  # before a checkpoint of gigabytes is read
     with demo_packages("Reading a checkpoint"):
-        from ov_backend.checkpoint import load_pipeline
+        from ov_backend.checkpoint import load_any_pipeline
     with interrupts.work():
-        return _precompile(options, settings, load_pipeline(options.checkpoint))
+        return _precompile(options, settings, load_any_pipeline(options.checkpoint))
 
 
 def _check_store(settings: Settings) -> None:
@@ -79,16 +79,15 @@ def _check_store(settings: Settings) -> None:
 
 def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> int:
     from ov_backend.pipelines.accelerate import accelerate
+    from ov_backend.pipelines.precompile import every
     from ov_backend.pipelines.sizes import own_size
 
     pipe.set_progress_bar_config(disable=True)
-
-    def report(text: str) -> None:
-        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
-
-    with accelerate(pipe, settings) as accelerated:
+    wanted = options.sizes or [own_size(pipe)]
+    progress = Progress(len(every(wanted, options.batch)))
+    with progress, accelerate(pipe, settings, progress=progress.stage) as accelerated:
         arguments = {"guidance_scale": options.guidance}
-        prepared = prepare(accelerated, options.sizes or [own_size(pipe)], options.batch, arguments, report)
+        prepared = prepare(accelerated, wanted, options.batch, arguments, progress, to_stderr=options.json)
         store = accelerated.engine.store
         fallbacks = {name: values["fallbacks"] for name, values in accelerated.stats().items() if values["fallbacks"]}
     folder = str(store.folder) if store is not None else None
@@ -97,7 +96,7 @@ def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> i
     if options.json:
         print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
     else:
-        report(f"The graphs are in {folder}." if folder else "The graphs are not kept: caching is switched off.")
+        print(f"The graphs are in {folder}." if folder else "The graphs are not kept: caching is switched off.")
     return 1 if fallbacks else 0
 
 
@@ -125,7 +124,9 @@ def prepare(
     sizes: Sequence[tuple[int, int]],
     batches: Sequence[int],
     arguments: Mapping[str, Any],
-    report: Callable[[str], None],
+    progress: Progress,
+    *,
+    to_stderr: bool,
 ) -> list[Prepared]:
     """Prepare the networks for every size and batch, and report each that is ready."""
     prepared: list[Prepared] = []
@@ -137,9 +138,9 @@ def prepare(
         now, end = _counts(accelerated), time.perf_counter()
         prepared.append(Prepared(*size, end - start, *(now[name] - before[name] for name in _COUNTS)))
         before, start = now, end
-        report(str(prepared[-1]))
+        progress.done(str(prepared[-1]), to_stderr=to_stderr)
 
-    accelerated.precompile(sizes, batches, arguments=arguments, done=done)
+    accelerated.precompile(sizes, batches, arguments=arguments, begin=progress.begin, done=done)
     return prepared
 
 

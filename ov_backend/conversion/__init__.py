@@ -1,3 +1,5 @@
 """A lowered ATen graph becomes an OpenVINO model without weights."""
 
-import ov_backend.telemetry  # noqa: F401  # before OpenVINO
+from ov_backend.telemetry import import_frontends  # it comes before OpenVINO
+
+import_frontends()

@@ -176,7 +176,9 @@ class CompileJob:
         self._report("convert")
         key = None if captured.unlifted else request.cache_key
         code = request.guard.code.traced
-        extra = {"result": captured.output, "code": code.as_json() if code else None} if key is not None else None
+        extra = None
+        if key is not None:  # the network is for those who look at the store
+            extra = {"result": captured.output, "code": code.as_json() if code else None, "network": self.context.name}
         with stats.time("convert"):
             compiled = compiler.Compiler(captured, request.settings, self.resources.store, key, extra).compile()
         return compiled.program, captured.output

@@ -20,8 +20,9 @@ _MOST, _LEAST, _LONGEST = 2.0, 0.5, 2.0
 
 
 def own_size(pipe: Any) -> tuple[int, int]:
-    """Width and height in pixels of the square picture that a pipeline's UNet was trained for."""
-    side = int(pipe.unet.config.sample_size) * int(pipe.vae_scale_factor)
+    """Width and height in pixels of the square picture that a pipeline's UNet or transformer was trained for."""
+    latents = pipe.unet.config.sample_size if hasattr(pipe, "unet") else pipe.default_sample_size
+    side = int(latents) * int(pipe.vae_scale_factor)
     return side, side
 
 

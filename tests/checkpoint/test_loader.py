@@ -241,6 +241,15 @@ def test_an_invalid_header_is_refused(header: bytes, tmp_path: Path) -> None:
     assert_refused(path, "is not a safetensors file")
 
 
+@pytest.mark.parametrize("old,new", [(b'"shape":[4]', b'"shape":[5]'), (b'"dtype":"F32"', b'"dtype":"F16"')])
+def test_a_header_that_contradicts_itself_is_damaged(write: Callable[..., Path], old: bytes, new: bytes) -> None:
+    path = write()
+    whole = path.read_bytes()
+    at = whole.index(old, whole.index(b"out.2.bias"))
+    path.write_bytes(whole[:at] + new + whole[at + len(old) :])
+    assert_refused(path, "is damaged")
+
+
 def test_other_architectures_are_refused(write: Callable[..., Path]) -> None:
     assert_refused(write({f"{UNET}input_blocks.0.0.weight": torch.zeros(32, 9, 3, 3)}), "inpainting")
     assert_refused(write({f"{UNET}out.2.bias": None}), r"out\.2\.bias \[4\] is missing")

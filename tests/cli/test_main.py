@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+import ov_backend
 from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore
 from ov_backend.cli import main as cli
+from ov_backend.cli.arguments import size_text
+from ov_backend.settings import Settings
 from tests.cli.conftest import Refusal
 
 pytest.importorskip("diffusers")
@@ -26,6 +30,51 @@ def test_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cpu["default_precision"] in cpu["precisions"]
     assert cli.main(["devices"]) == 0
     assert cpu["full_name"] in capsys.readouterr().out
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert all(name in printed.err for name in ("demo", "devices", "cache", "precompile", "serve", "report"))
+
+
+def test_the_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--version"])
+    assert exit_.value.code == 0
+    printed = capsys.readouterr().out
+    assert f"ov-backend {ov_backend.__version__}" in printed
+    assert f"PyTorch {torch.__version__.partition('+')[0]}" in printed
+
+
+def test_the_list_says_which_network_of_which_size_an_entry_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = torch.nn.Conv2d(4, 4, 3)
+    with torch.no_grad(), ov_backend.accelerate({"unet": module}, Settings(cache_dir=str(tmp_path))):
+        module(torch.zeros(2, 4, 8, 9))
+    GraphStore(tmp_path).put("a1", {"x": b"1" * 1000})
+    os.utime(tmp_path / "a1.ovgraph", (1763800000, 1763800000))
+    assert cli.main(["cache", "list", "--json", "--cache-dir", str(tmp_path)]) == 0
+    other, unet = json.loads(capsys.readouterr().out)["entries"]
+    assert (unet["network"], unet["size"], unet["batch"]) == ("UNet", "72x64", 2)
+    assert (other["key"], other["network"]) == ("a1", "")
+    assert cli.main(["cache", "list", "--cache-dir", str(tmp_path)]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["NETWORK", "SIZE", "BATCH"]
+    assert lines[0].startswith("other")
+    assert "Nov 2025" in lines[0]
+    assert lines[1].split()[:3] == ["UNet", "72x64", "2"]
+    assert "0.00 MiB" in lines[1]
+
+
+def test_verify_says_what_it_has_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    GraphStore(tmp_path).put("a1", {"x": b"1" * 1000})
+    assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 0
+    assert f"1 graph, 0.00 MiB, in {tmp_path}: 1 whole, 0 damaged, 0 of another version." in capsys.readouterr().out
+
+
+def test_sizes_are_in_mebibytes_and_gibibytes() -> None:
+    assert [size_text(size) for size in (0, 260_000, 12 << 20, 1 << 30)] == ["0.00 MiB", "0.25 MiB", "12 MiB", "1.0 GiB"]
 
 
 def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,8 @@ def test_the_demo_and_a_second_precompile_capture_nothing_afterwards(
     assert result["fallbacks"] == {}
     assert result["folder"] == str(tmp_path / "graphs")
     assert printed.err.count("ready after") == 2
+    assert "64x72, 1 at once: preparing UNet" in printed.err
+    assert "64x72, 2 at once: preparing VAE decoder" in printed.err
     demo = ["demo", "--checkpoint", *arguments, "--size", "64x72", "--steps", "1", "--out", str(tmp_path / "x.png"), "--json"]
     assert cli.main(demo) == 0
     networks = json.loads(capsys.readouterr().out)["networks"]

@@ -23,14 +23,19 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder), "PYTHONUNBUFFERED": "", **more}
 
 
-#: A part of what is imported, in order; each is the moment of a Ctrl-C.
-MOMENTS = ["torch.nn", "torch._dynamo", "ov_backend.errors", "ov_backend.telemetry"]
+#: A part of what is imported, in order; each is the moment of a Ctrl-C, in a command that imports it.
+MOMENTS = [
+    ("ov_backend.errors", ["devices"]),
+    ("ov_backend.telemetry", ["devices"]),
+    ("torch.nn", ["report", "none"]),
+    ("torch._dynamo", ["report", "none"]),
+]
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("moment,arguments", MOMENTS, ids=[moment for moment, _ in MOMENTS])
+def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, moment: str, arguments: list[str]) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "ov_backend", "devices"],
+        [sys.executable, "-X", "importtime", "-m", "ov_backend", *arguments],
         cwd=tmp_path,
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
@@ -79,6 +84,16 @@ def test_an_output_that_is_closed_or_full_ends_quietly(tmp_path: Path, arguments
     assert done.returncode in ((0,) if output in ("| true", ">&-", "2>&-", ">&- 2>&-") else (1,))
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["devices"], ["cache", "info"], ["--version"], []], ids=lambda each: " ".join(each))
+def test_commands_that_need_no_pytorch_do_not_import_it(tmp_path: Path, arguments: list[str]) -> None:
+    run = [sys.executable, "-X", "importtime", "-m", "ov_backend", *arguments]
+    done = subprocess.run(run, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if arguments else 2)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "ov_backend.cli.main" in imported
+    assert not {"torch", "diffusers", "gradio"} & imported
 
 
 def test_a_refusal_is_told_by_its_code_without_any_output(tmp_path: Path) -> None:

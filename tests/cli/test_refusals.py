@@ -34,7 +34,6 @@ DEMO: list[list[str]] = [
     *([each] for each in ["--colour", "extra", "--steps", "--size", "-x", "--", "--random=1", "--out=", "--che", LONG]),
 ]
 COMMANDS: list[list[str]] = [
-    [],
     [""],
     ["unknown"],
     [LONG],

@@ -110,6 +110,21 @@ def test_truncate_long_and_double(compiled: Compile) -> None:
     assert not in_pytorch()
 
 
+def test_settings_take_the_names_of_all_options() -> None:
+    given = {"torch_executed_ops": {torch.ops.aten.sin.default}, "enabled_precisions": {torch.half}, "optimization_level": 1}
+    settings = Settings(disabled_ops=["aten.cos.default"], config={"NUM_STREAMS": 1}, **given)
+    assert settings.disabled_ops == ("aten.cos.default", "aten.sin.default")
+    assert settings.precision == "f16"
+    assert settings.config == {"EXECUTION_MODE_HINT": "ACCURACY", "NUM_STREAMS": 1}
+    assert settings.replace(device="GPU").replace(device="CPU") == settings
+    assert hash(settings.replace()) == hash(settings)
+    assert set(options.names()) >= {field for affects in ("graph", "compile", "run") for field in settings.affecting(affects)}
+    assert not set(given) & {field for affects in ("graph", "compile", "run") for field in settings.affecting(affects)}
+    for name in given:
+        with pytest.raises(SettingsError, match=name):
+            Settings(**{name: object()})
+
+
 def test_optimization_level() -> None:
     assert options.parse({"optimization_level": 0}).config == {"EXECUTION_MODE_HINT": "ACCURACY"}
     assert options.parse({"optimization_level": 5}).config == {}
@@ -149,7 +164,7 @@ def test_every_option_of_the_guides_at_once(compiled: Compile) -> None:
         ({"model_caching": 7}, "model_caching is 7"),
         ({"cache_dir": 5}, "cache_dir is 5; it must be the path of a folder"),
         ({"disabled_ops": "aten.add"}, "disabled_ops is 'aten.add'; it must be a list"),
-        ({"torch_executed_ops": "aten.add"}, "torch_executed_ops is 'aten.add'; it must be a set"),
+        ({"torch_executed_ops": "aten.add"}, "torch_executed_ops is 'aten.add'; it must be a list"),
         ({"decompositions": 1}, "decompositions is 1; it must be a list"),
         ({"config": []}, r"config is \[\]; it must be a dict"),
         ({"min_block_size": 0}, "min_block_size is 0"),

@@ -51,6 +51,8 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     assert left.std() > 20, "a flat picture would prove nothing"
     assert "made for 256x256; at 96x64" in caplog.text
     assert np.abs(left - right).max() == result["difference"]["largest"]
+    mean_square = np.square(left - right).mean()
+    assert result["difference"]["psnr_db"] == (pytest.approx(10 * np.log10(255**2 / mean_square)) if mean_square else None)
     np.testing.assert_array_equal(difference, np.abs(left - right) * demo_sheet.gain(result["difference"]["largest"]))
 
     assert cli.main(arguments) == 0  # once more, as text, with the graphs from disk
