@@ -95,11 +95,12 @@ class _FunctionalGraph:
 
     def __call__(self, *args: Any) -> Any:
         if self._network is None:
-            weights = [i for i, arg in enumerate(args) if self._constants and self._owner.is_constant(arg)]
-            self._holder = WeightHolder(self._gm, weights, len(args))
+            self._weights = {i for i, arg in enumerate(args) if self._constants and self._owner.is_constant(arg)}
+            self._holder = WeightHolder(self._gm, sorted(self._weights), len(args))
             self._network = self._owner.network(self._name, self._holder)
+        full = [arg if i in self._weights or not isinstance(arg, torch.Tensor) else arg.detach() for i, arg in enumerate(args)]
         with torch.no_grad():
-            return self._holder.answer(self._network, [arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args])
+            return self._holder.answer(self._network, full)
 
 
 def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:

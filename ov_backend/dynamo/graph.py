@@ -14,6 +14,8 @@ import torch
 from torch.func import functional_call
 from torch.fx import GraphModule, Node
 
+from ov_backend.errors import Interrupted
+
 
 class DynamoGraph:
     """A Dynamo graph whose attributes are inputs too: ``graph(*graph.full(args))`` returns what ``gm(*args)`` does."""
@@ -129,9 +131,25 @@ class WeightHolder(torch.nn.Module):
         self._lock = threading.RLock()
 
     def answer(self, network: Callable[..., Any], full: Sequence[Any]) -> Any:
-        """``network``'s result for a call with all arguments; threads take turns, since each brings weights of its own."""
+        """``network``'s result for a call with all arguments; threads take turns, since each brings weights of its own.
+
+        Afterwards no weight is held, so that they are freed with their model. After an interruption they are: the compile goes
+        on with them.
+        """
         with self._lock:
-            return network(*self.hold(full))
+            inputs = self.hold(full)
+            try:
+                result = network(*inputs)
+            except Interrupted:
+                raise
+            except Exception:
+                self._release()
+                raise
+            self._release()
+            return result
+
+    def _release(self) -> None:
+        self._buffers.update(dict.fromkeys(self._weights.values()))
 
     def hold(self, full: Sequence[Any]) -> list[Any]:
         """Hold the weights among a call's arguments; returns the other arguments."""
@@ -140,10 +158,10 @@ class WeightHolder(torch.nn.Module):
         return [arg for i, arg in enumerate(full) if i not in self._weights]
 
     def join(self, inputs: Sequence[Any]) -> list[Any]:
-        """All arguments: ``inputs``, and the weights last held."""
+        """All arguments: ``inputs``, and the weights that are held."""
         rest = iter(inputs)
         return [self._buffers[self._weights[i]] if i in self._weights else next(rest) for i in range(self._count)]
 
     def forward(self, *inputs: Any) -> Any:
-        """The function's result with the weights last held."""
+        """The function's result with the weights that are held."""
         return self._function[0](*self.join(inputs))

@@ -195,7 +195,7 @@ class CompileJob:
         stats = self.context.stats
         stats.compiled(compiled.timings)
         stats.coverage = dict(compiled.coverage.in_pytorch)
-        placement = Placement.of(self.request.weights)
+        placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
         return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name), size
 
     def _with_all_memory(self, program: Program) -> CompiledProgram:

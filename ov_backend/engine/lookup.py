@@ -129,7 +129,8 @@ class Lookup:
         compiled = self._resources.compiled
         entry: CompiledEntry | None = compiled.get(key.anywhere()) or compiled.get(key)
         if entry is not None and entry.placement.address != guard.weights.address:
-            entry.placement, entry.network = Placement.of(guard.weights.tensors), self._name
+            placement = Placement.of(guard.weights.tensors, self._resources.evict_dead_soon)
+            entry.placement, entry.network = placement, self._name
         return entry
 
     def _is_known(self, request: CompileRequest) -> bool:

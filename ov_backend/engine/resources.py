@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -66,6 +67,7 @@ class Resources:
     def __post_init__(self) -> None:
         """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
         devices.check(self.settings)
+        self._evicting = False
         self.compiled = MemoryLRU(self.settings.memory_mb)
         self.programs = CountLRU(MAX_PROGRAMS)
         if self.store is None and self.settings.model_caching:
@@ -99,6 +101,20 @@ class Resources:
 
     def _kept(self, entry: CompiledEntry) -> bool:
         return self.keeps_unloaded and entry.program.owns
+
+    def evict_dead_soon(self) -> None:
+        """Call :meth:`evict_dead` in a thread of its own; for callbacks, which run while any thread holds any lock."""
+        if self._evicting:
+            return
+        self._evicting = True
+        try:
+            threading.Thread(target=self._evict_dead, name="ov_backend evict", daemon=True).start()
+        except RuntimeError:  # the interpreter ends
+            self._evicting = False
+
+    def _evict_dead(self) -> None:
+        self._evicting = False  # what is deleted from here on starts another thread
+        self.evict_dead()
 
     def clear(self) -> None:
         """Evict everything and clear the state of all networks; the results of running compiles are dropped."""

@@ -58,9 +58,19 @@ class Placement:
     address: int
 
     @classmethod
-    def of(cls, tensors: Mapping[str, torch.Tensor]) -> Placement:
-        """The placement of live weights."""
-        pairs = tuple((weakref.ref(tensor), content.address(tensor)) for tensor in tensors.values())
+    def of(cls, tensors: Mapping[str, torch.Tensor], gone: Callable[[], None] | None = None) -> Placement:
+        """The placement of live weights.
+
+        Args:
+            tensors: the weights.
+            gone: called when one of them is deleted, at any moment and in any thread.
+        """
+
+        def deleted(_: object) -> None:
+            if gone is not None:
+                gone()
+
+        pairs = tuple((weakref.ref(tensor, deleted), content.address(tensor)) for tensor in tensors.values())
         return cls(pairs, hash(tuple(address for _, address in pairs)))
 
     def exists(self) -> bool:
@@ -91,8 +101,9 @@ class WeightsGuard:
         self._module = module
         self._loose = loose
         self._checksums = Checksums() if checksums is None else checksums
-        self._tensors: dict[str, torch.Tensor] = {}
-        self._owners: list[tuple[dict[str, Any], str, Any, Mark]] = []
+        # no reference here keeps a weight alive that its owner has deleted
+        self._tensors: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._owners: list[tuple[dict[str, Any], str, weakref.ref[torch.Tensor] | None, Mark]] = []
         self._readers: list[tuple[Callable[[], Any], Any, Mark]] = []
         self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         self._small = True
@@ -106,7 +117,7 @@ class WeightsGuard:
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The live weights by name, as of the last refresh."""
-        return self._tensors
+        return {name: tensor for name, ref in self._tensors.items() if (tensor := ref()) is not None}
 
     def check(self) -> bool:
         """Whether the content is still what it was; takes note of the new one if not.
@@ -129,8 +140,12 @@ class WeightsGuard:
 
     def in_place(self) -> bool:
         """Whether every weight is the same object, at the same address and of the same version, as at the last refresh."""
-        for owner, name, value, mark in self._owners:
-            if owner.get(name) is not value or (value is not None and content.mark(value) != mark):
+        for owner, name, ref, mark in self._owners:
+            value = owner.get(name)
+            if value is None or ref is None:
+                if value is not None or ref is not None:
+                    return False
+            elif ref() is not value or content.mark(value) != mark:
                 return False
         for read, value, mark in self._readers:
             if read() is not value or (isinstance(value, torch.Tensor) and content.mark(value) != mark):
@@ -143,8 +158,9 @@ class WeightsGuard:
         tensors = weights_of(self._module, loose)
         known = self._checksums.of(tensors)
         before = (self.digest, self.layout, self.address)
-        self._tensors, self._small = tensors, sum(tensor.nbytes for tensor in tensors.values()) <= SMALL_BYTES
-        self._owners = [(table, key, value, _mark_or_none(value)) for table, key, value in _places(self._module)]
+        self._small = sum(tensor.nbytes for tensor in tensors.values()) <= SMALL_BYTES
+        self._tensors = {name: weakref.ref(tensor) for name, tensor in tensors.items()}
+        self._owners = [(table, key, _weak(value), _mark_or_none(value)) for table, key, value in _places(self._module)]
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather()
         self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
@@ -169,7 +185,7 @@ class WeightsGuard:
         Small networks are compared in full: there are writes that no version counter sees, and these cost nothing there.
         """
         views = defaultdict(list)
-        for tensor in self._tensors.values():
+        for tensor in self.tensors.values():
             if tensor.numel() and tensor.device.type == "cpu":
                 whole = self._small and tensor.is_contiguous()
                 view = content.as_bits(tensor).reshape(-1) if whole else content.probe(tensor)
@@ -187,6 +203,10 @@ def _places(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
         for table in (child._parameters, child._buffers):
             for name, value in table.items():
                 yield table, name, value
+
+
+def _weak(value: torch.Tensor | None) -> weakref.ref[torch.Tensor] | None:
+    return None if value is None else weakref.ref(value)
 
 
 def _mark_or_none(value: Any) -> Mark:

@@ -37,6 +37,7 @@ class Accelerated:
         self.engine = Engine(settings, progress)
         self._target = target
         self._patches: list[Patch] = []
+        self._final_stats: dict[str, dict[str, Any]] = {}
         try:
             for name, module in modules.items():
                 self._patches.append(patch_forward(module, self._maker(name, module)))
@@ -55,7 +56,7 @@ class Accelerated:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks (reason: count), seconds by stage, signatures."""
-        return self.engine.stats()
+        return {**self._final_stats, **self.engine.stats()}
 
     def precompile(
         self,
@@ -91,11 +92,15 @@ class Accelerated:
         return precompile(every(sizes, batches), generate, begin=begin, done=done, cancel=cancel)
 
     def restore(self) -> None:
-        """Restore the original forwards and release everything compiled. May be called twice."""
+        """Restore the original forwards, and release everything compiled and the networks themselves. May be called twice."""
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
         self.engine.clear()
+        self._final_stats.update(self.engine.stats())
+        for name in list(self.engine.networks):
+            self.engine.release(name)
+        self._target = None
 
     def __enter__(self) -> Accelerated:
         return self

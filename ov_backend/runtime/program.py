@@ -88,7 +88,8 @@ def _outer(
 ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
     assert program.outer is not None
     gm = GraphModule(_submodules(program, parts), program.outer.graph)
-    live = [weights[name] for name in program.slots]
+    program.outer.graph.owning_module = program.outer  # else the program, which stays, would hold the compiled subgraphs
+    live = [weights[name].detach() for name in program.slots]  # the memory, not the tensor: its owner may delete that
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
