@@ -5,6 +5,7 @@
 # make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
+# make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
 # make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
 
@@ -28,7 +29,7 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering partitioning \
                 transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
-.PHONY: demo test soundness test-webui-pins test-full lint javascript fuzz audit bench clean
+.PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz audit bench clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
@@ -45,6 +46,10 @@ test-webui-pins: $(PINS)/.ready-test
 test-full:
 	ZOO=all $(MAKE) test
 	ZOO=all $(MAKE) test-webui-pins PINS_TESTS=tests
+
+# One environment at a time in .venv-matrix; the builds of torch for CUDA take some 5 GB of disk while they are there.
+test-matrix:
+	$(PYTHON) -m tests.matrix $(ARGS)
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
@@ -67,10 +72,7 @@ fuzz: $(VENV)/.ready-test
 
 # Known holes in what is installed: Python's packages of both environments, and the tools of the page's JavaScript.
 audit: $(AUDIT)/.ready
-	@for venv in $(wildcard $(VENV) $(PINS)); do echo "== $$venv"; \
-	  $$venv/bin/pip freeze --exclude-editable --disable-pip-version-check | grep '==' | sed 's/+[^ ]*//' > build-audit.txt; \
-	  $(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r build-audit.txt; done; rm -f build-audit.txt
-	@command -v npm >/dev/null && { npm install --silent --package-lock-only --no-fund && npm audit; } || echo "No npm: not audited"
+	@$(AUDIT)/bin/python -m tests.audit $(AUDIT)/bin/pip-audit $(wildcard $(VENV) $(PINS))
 
 $(AUDIT)/.ready:
 	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
@@ -112,4 +114,4 @@ $(PINS)/.ready-test: pyproject.toml tests/requirements-webui-pins.txt tests/requ
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PINS) $(AUDIT) $(PEERS) $(PEERS_OPENVINO) build *.egg-info
+	rm -rf $(VENV) $(PINS) $(AUDIT) $(PEERS) $(PEERS_OPENVINO) .venv-matrix build *.egg-info
