@@ -71,25 +71,20 @@ def packages(pip_audit: str, environment: Path) -> list[str]:
         for service in SERVICES:
             command = [pip_audit, "--no-deps", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
             done = subprocess.run([*command, "-s", service, "-r", str(listed)], check=False, capture_output=True, text=True)
-            report = _json(done.stdout)
-            if "dependencies" in report:
-                return holes_of(report)
-            reasons.append(f"{service} said {last_line(done.stderr)!r}")
+            listing = _json(done.stdout).get("dependencies")
+            skipped = [each for each in listing or [] if "skip_reason" in each]
+            if listing and not skipped:
+                return holes_of(listing)
+            left_out = f"left out {len(skipped)} of {len(lines)} packages, {skipped[0]['name']} first" if skipped else ""
+            reasons.append(f"{service} {left_out or f'said {last_line(done.stderr)!r}'}")
     raise NotAudited(f"the services of pip-audit could not be reached ({'; '.join(reasons)}).")
 
 
-def holes_of(report: dict[str, Any]) -> list[str]:
-    """The known holes in a report of pip-audit.
-
-    Raises:
-        NotAudited: it left a package out.
-    """
-    skipped = [f"{each['name']} ({each['skip_reason']})" for each in report["dependencies"] if "skip_reason" in each]
-    if skipped:
-        raise NotAudited(f"pip-audit left out {', '.join(skipped)}.")
+def holes_of(listing: Sequence[dict[str, Any]]) -> list[str]:
+    """The known holes among the packages of a report of pip-audit."""
     return [
         f"{each['name']} {each['version']} has {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no release'}"
-        for each in report["dependencies"]
+        for each in listing
         for hole in each["vulns"]
     ]
 

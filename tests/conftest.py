@@ -6,8 +6,9 @@ Nothing large is imported here: where tests run in several processes, this file 
 from __future__ import annotations
 
 import gc
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,27 @@ if TYPE_CHECKING:
     from tests.helpers.torch_compile import Compile
 
 _frozen_modules: list[int] = [0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Skip what asks for a precision that this machine's CPU does not have."""
+    try:
+        return (yield)
+    except Exception as error:
+        lacking = re.search(r"\(CPU\) cannot compute in (b?f16)", str(error)) if type(error).__name__ == "DeviceError" else None
+        if lacking is None or _CAPABILITIES[lacking[1]] in _capabilities_of_the_cpu():
+            raise
+        pytest.skip(f"the CPU cannot compute in {lacking[1]}")
+
+
+_CAPABILITIES = {"bf16": "BF16", "f16": "FP16"}
+
+
+def _capabilities_of_the_cpu() -> set[str]:
+    from ov_backend import devices
+
+    return {str(each) for each in devices.core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")}
 
 
 @pytest.fixture

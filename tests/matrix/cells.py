@@ -12,7 +12,7 @@ TESTS = (
 )
 
 #: Beside torch, OpenVINO and what the package asks for. Without transformers and diffusers some tests are skipped.
-REQUIREMENTS = ("pytest>=8", "setuptools<81", "einops", "omegaconf", "hypothesis", "expecttest")
+REQUIREMENTS = ("pytest>=8", "pillow", "setuptools<81", "einops", "omegaconf", "hypothesis", "expecttest")
 #: The original ldm classes; what they ask for beyond torch is not needed here.
 WITHOUT_DEPENDENCIES = ("stable-diffusion-sdkit==2.1.5",)
 
