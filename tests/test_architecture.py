@@ -171,6 +171,6 @@ def test_scripts_hold_one_thin_file() -> None:
 
 def test_tests_stand_in_folders_named_like_the_packages() -> None:
     packages = {package_of(path) for path in FILES}
-    beside = {"helpers", "integration", "javascript", "soundness", "training"}
+    beside = {"helpers", "integration", "javascript", "matrix", "soundness", "training"}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders - beside <= packages, "a folder of tests is named after no package"
