@@ -15,7 +15,7 @@ if int(gradio.__version__.split(".")[0]) < 5:
 
 from fastapi.testclient import TestClient
 
-from ov_backend.standalone import serve
+from ov_backend.standalone import events, serve
 from ov_backend.ui.auth import page_token
 from tests.standalone.test_generator import generator
 
@@ -62,13 +62,13 @@ def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenera
     assert client.get("/openvino/status").json()["version"] == 1
 
 
-NUMBERS = [[None] * 9, ["", "", "x", 7, 1, 64, 64, 1, 0.5], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5]]
+NUMBERS = [[None] * 10, ["", "", "x", 7, 1, 64, 64, 1, 0.5, ""], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, ""]]
 
 
 @pytest.mark.parametrize("values", NUMBERS)
 def test_a_missing_number_is_reported(values: list[object]) -> None:
     with pytest.raises(SettingsError, match="A number is missing"):
-        serve._parameters(values, False)
+        events._parameters(values, False)
 
 
 def test_without_a_login_a_name_that_can_be_rebound_is_refused(generator: serve.PictureGenerator) -> None:
