@@ -76,10 +76,10 @@
     }
 
     function timing(snapshot) {
-        const { stage, run } = snapshot;
+        const { stage, run, job } = snapshot;
         const parts = [];
         if (stage) parts.push(`${seconds(stage.seconds)} so far`, `part ${stage.number} of ${stage.stages}`);
-        if (run && run.seconds_per_step !== null) {
+        if (!job && run && run.seconds_per_step !== null) {
             if (run.active) parts.push(`${seconds(run.seconds_per_step)} for the last step`);
             parts.push(`${seconds(run.average_seconds_per_step)} per step on average`);
         }
@@ -88,9 +88,10 @@
 
     const OTHER_LABELS = { preparing: "Preparing", other: "Everything else" };
 
-    // [{name, share, text}], largest network first, then preparing and the rest; shares of 0 % are left out.
+    // [{name, share, text}], largest network first, then preparing and the rest; shares of 0 % are left out. A job has none,
+    // and those of the generation before it would be taken for its own.
     function shares(snapshot) {
-        const shareByName = (snapshot.run && snapshot.run.shares) || {};
+        const shareByName = (!snapshot.job && snapshot.run && snapshot.run.shares) || {};
         const label = (name) => OTHER_LABELS[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name;
         const rank = (name) => Object.keys(OTHER_LABELS).indexOf(name);
         const sorted = Object.entries(shareByName).sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x);
@@ -101,7 +102,8 @@
             .map(({ name, share, text }) => ({ name, share, text }));
     }
 
-    function verdict({ pytorch_seconds: pytorch, openvino_seconds: openvino }) {
+    function verdict(result) {
+        const [pytorch, openvino] = ["pytorch", "openvino"].map((name) => result[`${name}_picture_seconds`] ?? result[`${name}_seconds`]);
         return openvino < pytorch
             ? `OpenVINO is ${(pytorch / openvino).toFixed(2)} times as fast`
             : `PyTorch is ${(openvino / pytorch).toFixed(2)} times as fast: leave OpenVINO off here`;

@@ -128,6 +128,7 @@
         setText(part(root, "spoken"), OpenVINOText.spoken(snapshot));
         setText(part(root, "timing"), OpenVINOText.timing(snapshot));
         setText(part(root, "result"), OpenVINOText.jobResult(snapshot.job));
+        setText(part(root, "cache"), cacheSummary);
         renderProgress(root, snapshot);
         renderShares(root, snapshot);
         renderTable(root, snapshot);
@@ -161,9 +162,12 @@
     const post = (path, body) =>
         request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
+    // Kept, because the accordion that shows it may be opened later.
+    let cacheSummary = "";
+
     async function showCache() {
-        const info = await request("cache");
-        for (const root of roots()) setText(part(root, "cache"), OpenVINOText.cacheSummary(info));
+        cacheSummary = OpenVINOText.cacheSummary(await request("cache"));
+        for (const root of roots()) setText(part(root, "cache"), cacheSummary);
     }
 
     const control = (root, field) => document.getElementById(root.id.replace(/view$/, field));

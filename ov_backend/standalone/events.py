@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import threading
 import time
@@ -131,12 +132,12 @@ def size_like_picture(generator: PictureGenerator, picture: Any) -> tuple[Any, A
 
 
 def restore(path: str | None) -> list[Any]:
-    """The values of the page's fields and of the panel from a picture's parameters, and a message as HTML."""
+    """From a picture's parameters: the values of the page's fields and of the panel, its accordion, and a message as HTML."""
     import gradio as gr
     from PIL import Image, UnidentifiedImageError
 
     unchanged_fields = [gr.update()] * len(vars(Parameters()))
-    unchanged_panel = [gr.update()] * len(vars(Choices()))
+    unchanged_panel = [gr.update()] * (len(vars(Choices())) + 1)
     try:
         with Image.open(path or "") as picture:
             text = str(picture.info.get("parameters", ""))
@@ -154,6 +155,8 @@ def restore(path: str | None) -> list[Any]:
     panel = unchanged_panel
     if choices is not None:
         panel = list({**vars(choices), "device": as_listed(choices.device, device_choices()[0])}.values())
+        hidden = dataclasses.replace(choices, device=Choices.device, precision=Choices.precision)
+        panel.append(gr.update(open=True) if hidden != Choices() else gr.update())
     return [*fields.values(), *panel, _note(" ".join([*messages, *refused_choices(text)]), "status")]
 
 

@@ -25,7 +25,7 @@ class _Controls:
 
     Attributes:
         fields: hold the values of :class:`Parameters`, in its order.
-        panel: hold the values of :class:`Choices`, in its order.
+        panel: hold the values of :class:`Choices`, in its order; the last one stands in the panel's accordion.
     """
 
     fields: list[Any] = field(default_factory=list)
@@ -38,14 +38,16 @@ def page(generator: PictureGenerator) -> Any:
 
     with gr.Blocks(title="Stable Diffusion on OpenVINO", analytics_enabled=False) as blocks:
         gr.HTML("<h1>Stable Diffusion on OpenVINO</h1>")
-        with gr.Row(elem_id="top"):
-            with gr.Column(scale=3, min_width=320):
-                controls = _Controls(_request(generator))
-                start, strength = _start_from()
-                controls.fields.insert(8, strength)
-                file = _restore_from()
-            with gr.Column(scale=2, min_width=320):
+        with gr.Row(elem_id="top"):  # style.css puts the outcome beside the prompt and the settings, or between them
+            with gr.Column(elem_id="wishes"):
+                prompts = _prompts(generator)
+            with gr.Column(elem_id="outcome"):
                 outcome = _outcome()
+            with gr.Column(elem_id="settings"):
+                sampler, *settings = _settings(generator)
+                start, strength = _start_from()
+                file = _restore_from()
+        controls = _Controls([*prompts, *settings, strength, sampler])
         with gr.Accordion("OpenVINO", open=True, elem_id="openvino"):
             sizes = [f"{width}x{height}" for width, height in suggested_sizes(generator.default_size)]
             controls.panel = build_panel("txt2img", sizes=sizes, with_pictures=False)
@@ -53,22 +55,29 @@ def page(generator: PictureGenerator) -> Any:
     return blocks
 
 
-def _request(generator: PictureGenerator) -> list[Any]:
-    """What to generate; the components of :class:`Parameters` but for the strength."""
+def _prompts(generator: PictureGenerator) -> list[Any]:
+    """The prompt, with examples, and the negative prompt."""
     import gradio as gr
 
-    side, suggestions = generator.default_size, suggestions_for(generator.model)
+    suggestions = suggestions_for(generator.model)
     prompt = gr.Textbox(label="Prompt", lines=2, placeholder="Ctrl+Enter generates", elem_id="prompt")
     if suggestions.prompts:
         examples = [[text] for text in suggestions.prompts]
         gr.Examples(examples, [prompt], label="Examples for this checkpoint", elem_id="examples", api_visibility="private")
-    negative = gr.Textbox(label="Negative prompt", lines=1, elem_id="negative_prompt")
+    return [prompt, gr.Textbox(label="Negative prompt", lines=1, elem_id="negative_prompt")]
+
+
+def _settings(generator: PictureGenerator) -> list[Any]:
+    """The sampler, then the numbers in the order of :class:`Parameters`."""
+    import gradio as gr
+
+    side, suggestions = generator.default_size, suggestions_for(generator.model)
     with gr.Row():
         sampler = gr.Dropdown(list(samplers.NAMES), value=samplers.DEFAULT, label="Sampler", min_width=140, elem_id="sampler")
         steps = gr.Number(20, label="Steps", precision=0, minimum=1, min_width=100, elem_id="steps")
     with gr.Row(elem_classes=["openvino-beside"]):
         width = gr.Number(side, label="Width", precision=0, step=8, min_width=100, elem_id="width")
-        swap = gr.Button("⇅", elem_id="swap", elem_classes=["openvino-tool"])
+        swap = gr.Button("Swap", size="sm", elem_id="swap", elem_classes=["openvino-tool"])
         height = gr.Number(side, label="Height", precision=0, step=8, min_width=100, elem_id="height")
     with gr.Row(elem_classes=["openvino-sizes-row"]):
         for size in suggested_sizes(side):
@@ -79,13 +88,13 @@ def _request(generator: PictureGenerator) -> list[Any]:
         batch = gr.Number(1, label="Batch size", precision=0, minimum=1, min_width=100, elem_id="batch")
     with gr.Row(elem_classes=["openvino-beside"]):
         seed = gr.Number(-1, label="Seed", precision=0, min_width=140, elem_id="seed")
-        draw = gr.Button("🎲", elem_id="random_seed", elem_classes=["openvino-tool"])
-        reuse = gr.Button("♻️", elem_id="reuse_seed", elem_classes=["openvino-tool"])
+        draw = gr.Button("Random", size="sm", elem_id="random_seed", elem_classes=["openvino-tool"])
+        reuse = gr.Button("Reuse last", size="sm", elem_id="reuse_seed", elem_classes=["openvino-tool"])
     hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     swap.click(lambda w, h: (h, w), [width, height], [width, height], **hidden)
     draw.click(lambda: -1, None, [seed], **hidden)
     reuse.click(lambda: generator.last_seed, None, [seed], **hidden)
-    return [prompt, negative, steps, guidance, seed, width, height, batch, sampler]
+    return [sampler, steps, guidance, seed, width, height, batch]
 
 
 def _start_from() -> tuple[Any, Any]:
@@ -165,16 +174,25 @@ def _connect(
     outcome.interrupt.click(generator.controller.stop, queue=False)
     outcome.compared.click(lambda: comparison(generator), None, [outcome.slider], show_progress="hidden")
     start.upload(like_picture, [start], [width, height], show_progress="hidden")
-    file.upload(events.restore, [file], [*controls.fields, *controls.panel, outcome.message])
+    more = _accordion_of(controls.panel[-1])  # opened where a picture changes what stands in it
+    file.upload(events.restore, [file], [*controls.fields, *controls.panel, more, outcome.message])
     blocks.load(recent, None, [outcome.live, outcome.gallery], show_progress="hidden", concurrency_limit=None)
     blocks.load(lambda: comparison(generator), None, [outcome.slider], show_progress="hidden")
 
 
-def comparison(generator: PictureGenerator) -> Any:
-    """The slider with both pictures of the last comparison; hidden where there is none."""
+def _accordion_of(component: Any) -> Any:
     import gradio as gr
 
-    pictures = generator.controller.pictures
-    if not pictures:
+    while not isinstance(component, gr.Accordion):
+        component = component.parent
+    return component
+
+
+def comparison(generator: PictureGenerator) -> Any:
+    """The slider with both pictures of a comparison; hidden again once another generation has begun."""
+    import gradio as gr
+
+    pictures, job = generator.controller.pictures, generator.status.job
+    if not pictures or job is None or (job.kind, job.state) != ("compare", "done"):
         return gr.update(value=None, visible=False)
     return gr.update(value=tuple(Image.open(io.BytesIO(pictures[name])) for name in ("pytorch", "openvino")), visible=True)

@@ -79,6 +79,15 @@ class Steps:
         if self._interrupted():
             pipe._interrupt = True
         elif time.monotonic() - self._shown_at > _PREVIEW_S:
-            self._show(self.latents)
+            self._show(_denoised(pipe.scheduler, self.latents))
             self._shown_at = time.monotonic()
         return tensors
+
+
+def _denoised(sampler: Any, latents: torch.Tensor) -> torch.Tensor:
+    """What a multistep sampler takes the finished latents for at this step; of other samplers the noisy latents."""
+    outputs = getattr(sampler, "model_outputs", None)
+    predicts_latents = sampler.config.get("predict_x0") or "++" in str(sampler.config.get("algorithm_type"))
+    if outputs and isinstance(outputs[-1], torch.Tensor) and predicts_latents and outputs[-1].shape == latents.shape:
+        return outputs[-1]
+    return latents

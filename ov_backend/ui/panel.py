@@ -29,7 +29,7 @@ USUAL_SIZES = ("512x512", "512x768", "768x512")
 #: Label and explanation of each field.
 TEXTS: Mapping[str, tuple[str, str]] = {
     "device": ("OpenVINO device", "Where the networks run; AUTO and HETERO combine devices"),
-    "precision": ("Precision", "auto is the device's own choice and the fastest; f32 gives PyTorch's picture"),
+    "precision": ("Precision", "auto is the fastest; f32 gives PyTorch's picture"),
     "unet": ("Run the UNet in OpenVINO", "Most of a generation's time is spent here"),
     "vae": ("Run the VAE in OpenVINO", "Decodes the picture from the result of the last step"),
     "text_encoder": ("Run the text encoder in OpenVINO", "Reads the prompt"),
@@ -100,8 +100,9 @@ def build_panel(
         with gr.Row(elem_classes=["openvino-row"]):
             texts_of_device = {**texts("device"), "value": as_listed(defaults.device, devices)}
             device = gr.Dropdown(choices=devices, allow_custom_value=True, scale=3, min_width=200, **texts_of_device)
-            refresh = gr.Button("Look for devices", elem_id=f"openvino_{tab}_refresh", elem_classes=["openvino-refresh"])
             precision = gr.Dropdown(choices=list(PRECISIONS), scale=2, min_width=160, **texts("precision"))
+            classes = ["openvino-refresh"]
+            refresh = gr.Button("Look for devices", size="sm", elem_id=f"openvino_{tab}_refresh", elem_classes=classes)
         gr.HTML(prepare_html(tab, sizes), elem_id=f"openvino_{tab}_prepare")
         gr.HTML(status_html(tab, [*TEXTS], with_pictures), elem_id=f"openvino_{tab}_status")
         with gr.Accordion("More", open=False, elem_id=f"openvino_{tab}_more", elem_classes=["openvino-more"]):

@@ -75,6 +75,7 @@ test("a comparison names the faster one, also when it is PyTorch, and the likene
     const pictures = { pictures: true, pytorch_picture_seconds: 150, openvino_picture_seconds: 42, psnr_db: 47.125 };
     assert.match(text.jobResult(job(7.3, 2.0, pictures)), /The picture: PyTorch 2 min 30 s, OpenVINO 42\.0 s\. PSNR 47\.1 dB\./);
     assert.match(text.jobResult(job(7.3, 2.0, { ...pictures, psnr_db: null })), /Both pictures are equal/);
+    assert.equal(text.headline(snapshot({ job: job(1, 2, pictures) })), "OpenVINO is 3.57 times as fast", "the picture counts, not the step");
     assert.equal(text.jobResult(null), "");
 });
 
@@ -82,6 +83,8 @@ test("the headline says how a job ended, and a job that is over is newer than th
     const run = { ...RUN, active: false };
     const job = (state, changes = {}) => ({ kind: "precompile", state, text: "", result: { sizes: ["64x64", "96x64"] }, ...changes });
     assert.equal(text.headline(snapshot({ run, job: job("done") })), "Ready for 64x64, 96x64");
+    const other = snapshot({ run: { ...run, shares: { unet: 1 } }, job: job("done") });
+    assert.deepEqual([text.timing(other), text.shares(other).length], ["", 0], "what the generation took is not the job's");
     assert.equal(text.headline(snapshot({ run, job: job("cancelled", { text: "Interrupted." }) })), "Interrupted");
     assert.equal(text.headline(snapshot({ run, job: job("failed", { text: "No model is loaded." }) })), "Ended: No model is loaded.");
     assert.equal(text.headline(snapshot({ run })), "Done in 10.0 s");
