@@ -92,6 +92,21 @@
         }
     }
 
+    // Propose what the WebUI's own fields ask for, until somebody writes another size or batch size.
+    function renderProposal(root) {
+        const tab = root.id.replace(/^openvino_|_view$/g, "");
+        const field = (name) => document.querySelector(`#${tab}_${name} input[type=number]`)?.value;
+        const propose = (name, value) => {
+            const input = part(root, name);
+            if (value && input && input.value === (input.dataset.openvinoProposed ?? input.defaultValue)) {
+                input.value = input.dataset.openvinoProposed = value;
+            }
+        };
+        const [width, height] = [field("width"), field("height")];
+        propose("sizes", width && height && `${width}x${height}`);
+        propose("batch", field("batch_size"));
+    }
+
     // Both pictures of a comparison that has just ended. They are fetched, because an <img> sends no token.
     function renderComparison(root, { job }) {
         const box = part(root, "comparison");
@@ -135,6 +150,7 @@
         renderList(root, "coverage", OpenVINOText.coverage(snapshot));
         renderList(root, "fallbacks", [...OpenVINOText.fallbacks(snapshot), ...snapshot.messages]);
         renderButtons(root, snapshot);
+        renderProposal(root);
         renderComparison(root, snapshot);
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 from ov_backend.pipelines.sizes import suggested_sizes
 from ov_backend.standalone import events, samplers
 from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.standalone.live_html import live_html
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.panel import build_panel
 
@@ -163,8 +165,11 @@ def _connect(
         return events.size_like_picture(generator, picture)
 
     width, height = controls.fields[5:7]
+    begins = [outcome.generate.click, controls.fields[0].submit]
+    at_once = f"() => {json.dumps(live_html('Beginning'))}"  # by the browser: the server may be busy
+    gr.on(begins, None, None, [outcome.live], js=at_once, show_progress="hidden", api_visibility="private")
     gr.on(
-        [outcome.generate.click, controls.fields[0].submit],
+        begins,
         generate,
         [start, *controls.fields, *controls.panel],
         outcome.of_generation,

@@ -196,3 +196,20 @@ test("both pictures of a comparison are fetched with the token, once, and go awa
     assert.equal(part("comparison").hidden, true);
     assert.equal(part("comparison").children.length, 0);
 });
+
+test("the WebUI's own size is proposed to be prepared until another one is written", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector("section");
+    const field = (name, value) => `<div id="txt2img_${name}"><input type="number" value="${value}"><input type="range" value="${value}"></div>`;
+    window.document.body.insertAdjacentHTML("beforeend", field("width", 640) + field("height", 384) + field("batch_size", 2)); // eslint-disable-line no-restricted-properties
+    const proposed = () => {
+        window.OpenVINOPanel.render(root, snapshot());
+        return [part("sizes").value, part("batch").value];
+    };
+    assert.deepEqual(proposed(), ["640x384", "2"]);
+    window.document.querySelector("#txt2img_width input").value = "512";
+    assert.deepEqual(proposed(), ["512x384", "2"]);
+    part("sizes").value = "64x64";
+    window.document.querySelector("#txt2img_width input").value = "768";
+    assert.deepEqual(proposed(), ["64x64", "2"]);
+});

@@ -121,6 +121,17 @@ def test_the_page_answers_generate_at_once_and_previews_the_picture(at: Callable
     page.page.wait_for_selector(".openvino-live", state="detached")
 
 
+def test_something_happens_before_the_server_answers(at: Callable[..., Page]) -> None:
+    page = at()
+    held: list[Any] = []
+    page.page.route("**/queue/join*", held.append)
+    page.page.click("#generate")
+    page.page.wait_for_selector(".openvino-live progress")
+    assert page.page.text_content(".openvino-live p") == "Beginning"
+    for route in held:
+        route.abort()
+
+
 def test_the_size_is_swapped_and_proposed_and_the_seed_is_reused(at: Callable[..., Page]) -> None:
     page = at()
     size = lambda: [page.page.input_value(f"#{name} input") for name in ("width", "height")]  # noqa: E731
