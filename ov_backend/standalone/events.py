@@ -62,7 +62,7 @@ def generate(
     same = gr.update()
     waiting = gr.update(value="Generating …", interactive=False)
     yield waiting, gr.update(variant="stop"), live_html("Beginning"), gr.update(visible=False), ""
-    live, gallery, message = "", gr.update(visible=True), ""
+    live, gallery, message = "", gr.update(visible=bool(generator.recent)), ""
     try:
         parameters = _parameters(values, picture is not None)
         generation = _Generation(generator, parameters, choices, picture)
@@ -110,7 +110,7 @@ def recent(generator: PictureGenerator) -> Iterator[tuple[Any, ...]]:
 
     files = generator.recent
     live = ""
-    yield live, _paths(files)
+    yield live, gr.update(value=_paths(files), visible=bool(files))
     while generator.status.generating:
         now = live_of(generator)
         if now != live:
@@ -118,7 +118,7 @@ def recent(generator: PictureGenerator) -> Iterator[tuple[Any, ...]]:
             yield live, gr.update(visible=False)
         time.sleep(_LOOK_S)
     if live or generator.recent != files:
-        yield "", gr.update(value=_paths(generator.recent), visible=True)
+        yield "", gr.update(value=_paths(generator.recent), visible=bool(generator.recent))
 
 
 def size_like_picture(generator: PictureGenerator, picture: Any) -> tuple[Any, Any]:
@@ -185,7 +185,8 @@ def _paths(files: Sequence[Path]) -> list[str]:
 
 
 def _of(generated: Generated) -> str:
-    parameters = f'<p class="openvino-parameters">{html.escape(generated.infotext)}</p>'
+    text = html.escape(generated.infotext).replace("\n", "<br>")
+    parameters = f'<p class="openvino-parameters">{text}</p>'
     return (_note("Interrupted. This is the picture so far.") if generated.interrupted else "") + parameters
 
 

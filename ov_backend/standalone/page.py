@@ -141,7 +141,9 @@ def _outcome() -> _Outcome:
         generate = gr.Button("Generate", variant="primary", elem_id="generate")
         interrupt = gr.Button("Interrupt", elem_id="interrupt")
     live = gr.HTML(elem_id="live")
-    gallery = gr.Gallery(label="Pictures", elem_id="gallery", format="png", columns=2, object_fit="contain")
+    gallery = gr.Gallery(
+        label="Pictures", visible=False, elem_id="gallery", format="png", columns=2, object_fit="contain"
+    )  # Gradio's box for no pictures has an element with a forbidden label
     message = gr.HTML(elem_id="message")
     label = "PyTorch on the left, OpenVINO on the right"
     slider = gr.ImageSlider(label=label, visible=False, interactive=False, format="png", elem_id="comparison")

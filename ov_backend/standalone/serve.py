@@ -141,6 +141,10 @@ def _theme() -> Any:
         button_primary_background_fill_dark="*primary_600",
         button_primary_text_color="white",
         button_primary_text_color_dark="white",
+        button_cancel_background_fill="#b91c1c",
+        button_cancel_background_fill_dark="#b91c1c",
+        button_cancel_text_color="white",
+        button_cancel_text_color_dark="white",
     )
 
 

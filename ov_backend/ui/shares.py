@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-#: Stages of a network's statistics that prepare it and that no stage of the status covers.
-_UNCOVERED = ("check", "load")
+#: The stage of a network's statistics that prepares it and that no stage of the status covers.
+_UNCOVERED = "load"
 
 
 class CountedEngine(Protocol):
@@ -36,12 +36,11 @@ class Ledger:
             if id(statistics) not in self._followed:
                 self._followed[id(statistics)] = name, statistics, {} if is_new else dict(statistics.seconds)
 
-    def spent(self, *stages: str) -> dict[str, float]:
-        """Seconds of these stages by the name of the network."""
+    def spent(self, stage: str) -> dict[str, float]:
+        """Seconds of one stage by the name of the network."""
         result: dict[str, float] = {}
         for name, statistics, before in self._followed.values():
-            now = dict(statistics.seconds)  # other threads add to it
-            seconds = sum(now.get(stage, 0.0) - before.get(stage, 0.0) for stage in stages)
+            seconds = statistics.seconds.get(stage, 0.0) - before.get(stage, 0.0)
             result[name] = result.get(name, 0.0) + max(0.0, seconds)
         return result
 
@@ -64,7 +63,7 @@ class Ledger:
         computed = self.spent("infer")
         scale = 1.0 / max(total, sum(computed.values()))  # two threads may compute at once
         result = {name: round(seconds * scale, 4) for name, seconds in computed.items()}
-        prepared += sum(self.spent(*_UNCOVERED).values())
+        prepared += sum(self.spent(_UNCOVERED).values())
         rest = max(0.0, 1.0 - sum(result.values()))
         result["preparing"] = round(min(prepared * scale, rest), 4)  # a stage in the background takes no time from a step
         result["other"] = round(max(0.0, 1.0 - sum(result.values())), 4)

@@ -53,12 +53,12 @@ def test_shares_sum_to_one(computed: float, prepared: float, total: float) -> No
     assert all(0 <= share <= 1 for share in shares.values())
 
 
-def test_loading_a_stored_graph_and_checking_a_call_are_preparing() -> None:
+def test_loading_a_stored_graph_is_preparing() -> None:
     engine = engine_with()
     ledger = Ledger(engine)
-    put(engine, "unet", infer=2.0, load=1.0, check=1.0, capture=50.0)  # capturing is a stage, and given as prepared
+    put(engine, "unet", infer=2.0, load=1.0, capture=50.0)  # capturing is a stage, and given as prepared
     ledger.follow(engine)
-    assert ledger.shares(4.0, 10.0)["preparing"] == pytest.approx(0.6)
+    assert ledger.shares(4.0, 10.0)["preparing"] == pytest.approx(0.5)
 
 
 def test_no_time_has_no_shares() -> None:
