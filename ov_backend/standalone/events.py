@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,8 @@ from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters, refused_choices
 from ov_backend.ui.panel import as_listed, device_choices
 from ov_backend.ui.snapshot import INTERRUPTED
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a generation that is running.
 _LOOK_S = 0.2
@@ -80,9 +83,11 @@ def generate(
         message = _note(INTERRUPTED)
     except OVBackendError as error:
         message = _note(str(error))
-    finally:
-        done = gr.update(value="Generate", interactive=True)
-        yield done, gr.update(variant="secondary"), "", gallery, message
+    except Exception as error:  # the page has to come back, whatever has failed
+        log.exception("The generation failed.")
+        message = _note(f"{type(error).__name__}: {error}")
+    done = gr.update(value="Generate", interactive=True)
+    yield done, gr.update(variant="secondary"), "", gallery, message
 
 
 def live_of(generator: PictureGenerator) -> str:

@@ -82,13 +82,18 @@ class Status:
         The result of a job that is over is removed: it says nothing about this generation.
         """
         now = self._clock()
+        self.forget_job()
         with self._lock:
-            if not self._job_is_running():
-                self.job = None
             self._messages = [message for message in self._messages if message not in self._messages_of_ended_run]
             number = self._run.number + 1 if self._run is not None else 1
             self._run = Run(what, number, now, Ledger(self._engine), self._seconds_prepared(now), steps=steps)
         self._notify()
+
+    def forget_job(self) -> None:
+        """Remove the result of a job that is over, because it is no longer true: another model is loaded, for example."""
+        with self._lock:
+            if not self._job_is_running():
+                self.job = None
 
     def step(self, done: int, total: int) -> None:
         """The sampler has finished step ``done`` (1 is the first) of ``total``; a lower number begins another pass."""

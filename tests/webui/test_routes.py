@@ -102,3 +102,11 @@ def test_an_interrupted_generation_says_so_and_is_not_compared(host: SimpleNames
     assert session.status.snapshot()["run"]["error"] == "Interrupted."
     assert session.last_request is not None
     assert session.last_request.values["prompt"] == "whole"
+
+
+def test_what_was_ready_for_one_checkpoint_is_not_said_of_another(host: SimpleNamespace) -> None:
+    from ov_backend.webui.session import session
+
+    session.status.job = Job("precompile", state="done")
+    host.sd_models.reload_model_weights("b")
+    assert session.status.snapshot()["job"] is None
