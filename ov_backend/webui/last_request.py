@@ -38,6 +38,8 @@ class LastRequest:
         for name, decided in _DECIDED.items():
             if getattr(p, decided, None):
                 values[name] = getattr(p, decided)[0]
+        if values.get("init_images"):
+            values["init_images"] = values["init_images"][:1]
         if getattr(p, "image_mask", None) is not None:  # the WebUI moves the mask there
             values["mask"] = p.image_mask
         return cls(type(p), values)
@@ -46,8 +48,3 @@ class LastRequest:
     def size(self) -> tuple[int, int]:
         """Width and height in pixels, of the first pass."""
         return self.values["width"], self.values["height"]
-
-    @property
-    def steps(self) -> int:
-        """Steps asked for."""
-        return int(self.values["steps"])

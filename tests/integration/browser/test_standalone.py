@@ -124,12 +124,13 @@ def test_the_page_answers_generate_at_once_and_previews_the_picture(at: Callable
 def test_something_happens_before_the_server_answers(at: Callable[..., Page]) -> None:
     page = at()
     held: list[Any] = []
-    page.page.route("**/queue/join*", held.append)
+    page.page.route("**/queue/join*", lambda route: held.append(route))
     page.page.click("#generate")
     page.page.wait_for_selector(".openvino-live progress")
     assert page.page.text_content(".openvino-live p") == "Beginning"
     for route in held:
-        route.abort()
+        route.continue_()
+    page.page.wait_for_selector("#generate:disabled")
 
 
 def test_the_size_is_swapped_and_proposed_and_the_seed_is_reused(at: Callable[..., Page]) -> None:
