@@ -3,7 +3,7 @@
 const js = require("@eslint/js");
 
 const page = Object.fromEntries(
-    ["AbortController", "Element", "clearTimeout", "document", "fetch", "globalThis", "setInterval", "setTimeout"].map((name) => [
+    ["AbortController", "CustomEvent", "Element", "Event", "URL", "clearTimeout", "document", "fetch", "globalThis", "setInterval", "setTimeout"].map((name) => [
         name,
         "readonly",
     ]),

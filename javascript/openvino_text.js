@@ -2,6 +2,8 @@
 
 // The panel's texts from a status snapshot, without access to the page or the network.
 (function () {
+    // How the server says that the user has ended something.
+    const INTERRUPTED = "Interrupted.";
     const BYTE_UNITS = ["B", "KB", "MB", "GB", "TB"];
 
     function bytes(count) {
@@ -20,18 +22,42 @@
         return value < 60 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
     }
 
-    function percent(share) {
-        return `${Math.round(100 * share)} %`;
+    // Shares of 1 as whole percents that sum to 100: the largest remainders are rounded up.
+    function percents(shares) {
+        const exact = shares.map((share) => 100 * share);
+        const whole = exact.map(Math.floor);
+        const missing = Math.round(exact.reduce((a, b) => a + b, 0)) - whole.reduce((a, b) => a + b, 0);
+        const byRemainder = exact.map((value, i) => i).sort((i, j) => exact[j] - whole[j] - (exact[i] - whole[i]));
+        for (const i of byRemainder.slice(0, missing)) whole[i] += 1;
+        return whole;
     }
 
-    // What is running now, or how the last generation ended.
+    const isRunning = (job) => Boolean(job) && job.state === "running";
+
+    // What is running now, or how the last generation or job ended; a job that is over is newer than the last generation.
     function headline(snapshot) {
         const { stage, run, job } = snapshot;
         if (stage) return stage.label;
         if (run && run.active) return run.step > 0 ? `${run.what}, step ${run.step} of ${run.steps}` : run.what;
-        if (job && job.state === "running") return job.text || "Working";
+        if (isRunning(job)) return job.text || "Working";
+        if (job) return jobHeadline(job);
+        if (run && run.error === INTERRUPTED) return `Interrupted after ${seconds(run.seconds)}`;
         if (run && run.error) return `Ended: ${run.error}`;
         return run ? `Done in ${seconds(run.seconds)}` : "Nothing is running";
+    }
+
+    function jobHeadline(job) {
+        if (job.state !== "done") return job.text === INTERRUPTED ? "Interrupted" : `Ended: ${job.text}`;
+        return job.kind === "compare" ? verdict(job.result) : `Ready for ${job.result.sizes.join(", ")}`;
+    }
+
+    // How the last thing ended: "success", "interrupted", "failure", or "" while something runs or before anything did.
+    function outcome(snapshot) {
+        const { state, run, job } = snapshot;
+        if (state !== "idle" || !(job || run)) return "";
+        const error = job ? (job.state === "done" ? "" : job.text) : run.error;
+        if (error === INTERRUPTED) return "interrupted";
+        return error ? "failure" : "success";
     }
 
     // The headline for screen readers: it changes with the stage, not with every step.
@@ -50,10 +76,10 @@
     }
 
     function timing(snapshot) {
-        const { stage, run } = snapshot;
+        const { stage, run, job } = snapshot;
         const parts = [];
         if (stage) parts.push(`${seconds(stage.seconds)} so far`, `part ${stage.number} of ${stage.stages}`);
-        if (run && run.seconds_per_step !== null) {
+        if (!job && run && run.seconds_per_step !== null) {
             if (run.active) parts.push(`${seconds(run.seconds_per_step)} for the last step`);
             parts.push(`${seconds(run.average_seconds_per_step)} per step on average`);
         }
@@ -62,31 +88,39 @@
 
     const OTHER_LABELS = { preparing: "Preparing", other: "Everything else" };
 
-    // [{name, share, text}], largest network first, then preparing and the rest; shares too small to see are left out.
+    // [{name, share, text}], largest network first, then preparing and the rest; shares of 0 % are left out. A job has none,
+    // and those of the generation before it would be taken for its own.
     function shares(snapshot) {
-        const shareByName = (snapshot.run && snapshot.run.shares) || {};
+        const shareByName = (!snapshot.job && snapshot.run && snapshot.run.shares) || {};
         const label = (name) => OTHER_LABELS[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name;
         const rank = (name) => Object.keys(OTHER_LABELS).indexOf(name);
-        return Object.entries(shareByName)
-            .filter(([, share]) => share >= 0.005)
-            .sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x)
-            .map(([name, share]) => ({ name, share, text: `${label(name)} ${percent(share)}` }));
+        const sorted = Object.entries(shareByName).sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x);
+        const whole = percents(sorted.map(([, share]) => share));
+        return sorted
+            .map(([name, share], i) => ({ name, share, percent: whole[i], text: `${label(name)} ${whole[i]} %` }))
+            .filter(({ percent }) => percent > 0)
+            .map(({ name, share, text }) => ({ name, share, text }));
     }
+
+    function verdict(result) {
+        const [pytorch, openvino] = ["pytorch", "openvino"].map((name) => result[`${name}_picture_seconds`] ?? result[`${name}_seconds`]);
+        return openvino < pytorch
+            ? `OpenVINO is ${(pytorch / openvino).toFixed(2)} times as fast`
+            : `PyTorch is ${(openvino / pytorch).toFixed(2)} times as fast: leave OpenVINO off here`;
+    }
+
+    const ofBoth = (pytorch, openvino) => `PyTorch ${seconds(pytorch)}, OpenVINO ${seconds(openvino)}`;
 
     function comparison(result) {
-        const { pytorch_seconds: pytorch, openvino_seconds: openvino } = result;
-        const verdict =
-            openvino < pytorch
-                ? `OpenVINO is ${(pytorch / openvino).toFixed(2)} times as fast`
-                : `PyTorch is ${(openvino / pytorch).toFixed(2)} times as fast: leave OpenVINO off here`;
-        return `One step of ${result.size}: PyTorch ${seconds(pytorch)}, OpenVINO ${seconds(openvino)}. ${verdict}.`;
+        const step = `One step of ${result.size}: ${ofBoth(result.pytorch_seconds, result.openvino_seconds)}.`;
+        if (!result.pictures) return step;
+        const likeness = result.psnr_db === null ? "Both pictures are equal." : `PSNR ${result.psnr_db.toFixed(1)} dB.`;
+        return `${step} The picture: ${ofBoth(result.pytorch_picture_seconds, result.openvino_picture_seconds)}. ${likeness}`;
     }
 
+    // The details of a job that is done; its headline says that it is.
     function jobResult(job) {
-        if (!job || job.state === "running") return "";
-        if (job.state !== "done") return job.text;
-        if (job.kind === "compare") return comparison(job.result);
-        return job.kind === "precompile" ? `Ready for ${job.result.sizes.join(", ")}.` : "";
+        return job && job.state === "done" && job.kind === "compare" ? comparison(job.result) : "";
     }
 
     function coverage(snapshot) {
@@ -144,6 +178,6 @@
     }
 
     globalThis.OpenVINOText = {
-        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, parseSizes, progress, seconds, shares, spoken, timing,
+        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, outcome, parseSizes, progress, seconds, shares, spoken, timing,
     };
 })();

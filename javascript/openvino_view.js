@@ -7,10 +7,12 @@
     // How often a panel is checked for having become visible.
     const CHECK_MS = 300;
 
-    const part = (root, name) => root.querySelector(`[data-openvino="${name}"]`);
+    // The panel around a live status: its parts stand in several places of it, some in an accordion that may be closed.
+    const panelOf = (root) => root.closest(".openvino-panel") || root;
+    const part = (root, name) => panelOf(root).querySelector(`[data-openvino="${name}"]`);
 
     function setText(element, text) {
-        if (element.textContent !== text) element.textContent = text;
+        if (element && element.textContent !== text) element.textContent = text;
     }
 
     function element(tag, text, className) {
@@ -58,6 +60,7 @@
 
     function renderTable(root, snapshot) {
         const rows = snapshot.compiled;
+        if (!part(root, "networks")) return;
         part(root, "networks").hidden = rows.length === 0;
         setText(part(root, "networks-summary"), OpenVINOText.compiledSummary(snapshot));
         fill(part(root, "rows"), JSON.stringify(rows), () =>
@@ -75,71 +78,120 @@
 
     function renderList(root, name, lines) {
         const list = part(root, name);
+        if (!list) return;
         list.hidden = lines.length === 0;
         fill(list, JSON.stringify(lines), () => lines.map((line) => element("li", line)));
     }
 
     function renderButtons(root, snapshot) {
         const busy = snapshot.state !== "idle";
-        for (const button of root.querySelectorAll("button[data-openvino-action]")) {
-            button.disabled = button.dataset.openvinoAction === "interrupt" ? !busy : busy;
+        for (const button of panelOf(root).querySelectorAll("button[data-openvino-action]")) {
+            const interrupts = button.dataset.openvinoAction === "interrupt";
+            button.disabled = interrupts ? !busy : busy;
+            if (interrupts) button.hidden = !busy;
         }
+    }
+
+    // Propose what the WebUI's own fields ask for, until somebody writes another size or batch size.
+    function renderProposal(root) {
+        const tab = root.id.replace(/^openvino_|_view$/g, "");
+        const field = (name) => document.querySelector(`#${tab}_${name} input[type=number]`)?.value;
+        const propose = (name, value) => {
+            const input = part(root, name);
+            if (value && input && input.value === (input.dataset.openvinoProposed ?? input.defaultValue)) {
+                input.value = input.dataset.openvinoProposed = value;
+            }
+        };
+        const [width, height] = [field("width"), field("height")];
+        propose("sizes", width && height && `${width}x${height}`);
+        propose("batch", field("batch_size"));
+    }
+
+    // Both pictures of a comparison that has just ended. They are fetched, because an <img> sends no token.
+    function renderComparison(root, { job }) {
+        const box = part(root, "comparison");
+        const done = Boolean(job) && job.kind === "compare" && job.state === "done" && Boolean(job.result.pictures);
+        const key = done ? String(job.number) : "";
+        if (box) box.hidden = !done;
+        if (root.dataset.openvinoCompared === key) return;
+        root.dataset.openvinoCompared = key;
+        document.dispatchEvent(new CustomEvent("openvino-compared", { detail: done }));
+        if (!box) return;
+        for (const old of box.querySelectorAll("img")) URL.revokeObjectURL(old.src);
+        if (done) showPictures(box, job.result).catch((error) => showNotice("alert", error.message));
+        else box.replaceChildren();
+    }
+
+    async function showPictures(box, result) {
+        const figures = [];
+        for (const [name, label] of [["pytorch", "PyTorch"], ["openvino", "OpenVINO"]]) {
+            const response = await send(`compare/${name}`);
+            const figure = element("figure");
+            const picture = element("img");
+            picture.src = URL.createObjectURL(await response.blob());
+            picture.alt = `The picture by ${label}`;
+            figure.append(picture, element("figcaption", `${label}, ${OpenVINOText.seconds(result[`${name}_picture_seconds`])}`));
+            figures.push(figure);
+        }
+        box.replaceChildren(...figures);
     }
 
     function render(root, snapshot) {
         root.dataset.openvinoState = snapshot.state;
-        setTooltips(root);
+        root.dataset.openvinoOutcome = OpenVINOText.outcome(snapshot);
         setText(part(root, "headline"), OpenVINOText.headline(snapshot));
         setText(part(root, "spoken"), OpenVINOText.spoken(snapshot));
         setText(part(root, "timing"), OpenVINOText.timing(snapshot));
         setText(part(root, "result"), OpenVINOText.jobResult(snapshot.job));
+        setText(part(root, "cache"), cacheSummary);
         renderProgress(root, snapshot);
         renderShares(root, snapshot);
         renderTable(root, snapshot);
         renderList(root, "coverage", OpenVINOText.coverage(snapshot));
         renderList(root, "fallbacks", [...OpenVINOText.fallbacks(snapshot), ...snapshot.messages]);
         renderButtons(root, snapshot);
+        renderProposal(root);
+        renderComparison(root, snapshot);
     }
 
     const roots = () => [...document.querySelectorAll(ROOT)];
     const shown = (root) => root.getClientRects().length > 0;
 
-    function showAlert(message) {
-        for (const root of roots()) setText(part(root, "alert"), message);
+    // A message as an "alert", which is a problem, or as a "notice"; it replaces both.
+    function showNotice(kind, message) {
+        for (const root of roots()) {
+            for (const name of ["alert", "notice"]) setText(part(root, name), name === kind ? message : "");
+        }
     }
 
-    async function request(path, options = {}) {
+    async function send(path, options = {}) {
         const root = document.querySelector(ROOT);
         const headers = { "X-OpenVINO-Token": root ? root.dataset.openvinoToken : "", ...options.headers };
         const response = await fetch(`./openvino/${path}`, { cache: "no-store", ...options, headers });
+        if (response.ok) return response;
         const answer = await response.json().catch(() => ({}));
-        if (!response.ok) throw new Error(answer.error || `The server answered ${response.status}.`);
-        return answer;
+        throw new Error(answer.error || `The server answered ${response.status}.`);
     }
+
+    const request = async (path, options) => (await send(path, options)).json();
 
     const post = (path, body) =>
         request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
+    // Kept, because the accordion that shows it may be opened later.
+    let cacheSummary = "";
+
     async function showCache() {
-        const info = await request("cache");
-        for (const root of roots()) setText(part(root, "cache"), OpenVINOText.cacheSummary(info));
+        cacheSummary = OpenVINOText.cacheSummary(await request("cache"));
+        for (const root of roots()) setText(part(root, "cache"), cacheSummary);
     }
 
     const control = (root, field) => document.getElementById(root.id.replace(/view$/, field));
-    const tips = (root) => Object.entries(JSON.parse(root.dataset.openvinoTips));
-
-    // Gradio's controls have no tooltips, and lose ours when Gradio draws a control again.
-    function setTooltips(root) {
-        for (const [field, tip] of tips(root)) {
-            const widget = control(root, field);
-            if (widget && widget.title !== tip) widget.title = tip;
-        }
-    }
 
     // The values that the controls of a panel show now, by field.
     function choices(root) {
         const input = (field) => control(root, field)?.querySelector("input, textarea");
-        const inputs = tips(root).map(([field]) => [field, input(field)]);
+        const inputs = JSON.parse(root.dataset.openvinoFields).map((field) => [field, input(field)]);
         const value = (input) =>
             input.type === "checkbox" ? input.checked : input.type === "number" ? Number(input.value) : input.value;
         return Object.fromEntries(inputs.filter(([, input]) => input).map(([field, input]) => [field, value(input)]));
@@ -157,7 +209,7 @@
             const info = await request("cache");
             if (!globalThis.confirm(`Remove the prepared graphs? ${OpenVINOText.cacheSummary(info)}. They are prepared again when needed.`)) return;
             const { removed } = await request("cache", { method: "DELETE" });
-            showAlert(removed === 1 ? "1 graph removed." : `${removed} graphs removed.`);
+            showNotice("notice", removed === 1 ? "1 graph removed." : `${removed} graphs removed.`);
         },
     };
 
@@ -167,14 +219,14 @@
             request: (signal) => request("status", { signal }),
             isVisible: () => !document.hidden && roots().some(shown),
             show(snapshot) {
-                if (snapshot.state === "idle" && state !== "idle") showCache().catch((error) => showAlert(error.message));
-                if (state === "lost") showAlert("");
+                if (snapshot.state === "idle" && state !== "idle") showCache().catch((error) => showNotice("alert", error.message));
+                if (state === "lost") showNotice("alert", "");
                 state = snapshot.state;
                 for (const root of roots().filter(shown)) render(root, snapshot);
             },
             fail(error) {
                 state = "lost";
-                showAlert(`The status cannot be read: ${error.message}`);
+                showNotice("alert", `The status cannot be read: ${error.message}`);
             },
         });
 
@@ -182,11 +234,11 @@
         document.addEventListener("click", async (event) => {
             const button = event.target instanceof Element ? event.target.closest("button[data-openvino-action]") : null;
             if (!button || button.disabled) return;
-            showAlert("");
+            showNotice("alert", "");
             try {
-                await ACTIONS[button.dataset.openvinoAction](button.closest(ROOT));
+                await ACTIONS[button.dataset.openvinoAction](panelOf(button).querySelector(ROOT) || button.closest(ROOT));
             } catch (error) {
-                showAlert(error.message);
+                showNotice("alert", error.message);
             }
             state = "";
             poller.pollNow();

@@ -26,6 +26,23 @@ def own_size(pipe: Any) -> tuple[int, int]:
     return side, side
 
 
+def suggested_sizes(side: int) -> list[tuple[int, int]]:
+    """Sizes that suit a checkpoint trained for squares of ``side`` pixels: that square, a portrait and a landscape."""
+    short, long = (side, side * 3 // 2) if side < 768 else (side * 13 // 16, side * 19 // 16)
+    sizes = ((side, side), (short, long), (long, short))
+    return [(_fitting(width), _fitting(height)) for width, height in sizes]
+
+
+def size_like(width: int, height: int, side: int) -> tuple[int, int]:
+    """The size with the aspect ratio of ``width`` x ``height``, and about as many pixels as a square of ``side`` has."""
+    ratio = min(max(width / height, 1 / _LONGEST), _LONGEST)
+    return _fitting(side * ratio**0.5), _fitting(side / ratio**0.5)
+
+
+def _fitting(side: float) -> int:
+    return min(max(round(side / MULTIPLE) * MULTIPLE, SMALLEST), LARGEST)
+
+
 def size_hint(pipe: Any, width: int, height: int) -> str:
     """A warning if a size is far from the trained one, else ""."""
     trained = own_size(pipe)

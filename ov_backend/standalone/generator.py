@@ -13,31 +13,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, PngImagePlugin
+from PIL import Image, ImageOps, PngImagePlugin
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.pipelines.sizes import MAX_BATCH, MAX_GUIDANCE, check_batch, check_size, own_size, size_hint
+from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.standalone.limits import check
+from ov_backend.standalone.measure import measure_picture, measure_step
+from ov_backend.standalone.preview import LatentPreview, Steps
+from ov_backend.standalone.samplers import make_sampler, with_float_timestep
 from ov_backend.ui.choices import Choices, switch_of
+from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
 
-_MAX_STEPS = 1000
-_MAX_PROMPT = 10000
-
-
 @dataclass(frozen=True)
 class Generated:
-    """One finished generation: its files, and the parameters that they carry as text."""
+    """One generation: its files, the parameters that they carry as text, and whether it was interrupted before its end."""
 
     files: tuple[Path, ...]
     infotext: str
+    interrupted: bool = False
 
 
 class PictureGenerator:
@@ -56,6 +59,9 @@ class PictureGenerator:
         self.controller = Controller(self.status, self._store, self._precompile, self._compare, self.interrupt)
         #: The files of the last generation.
         self.recent: tuple[Path, ...] = ()
+        #: The parameters of the generation that is running, as they were given, and its newest preview.
+        self.current: Parameters | None = None
+        self.preview: Image.Image | None = None
         self._cache_dir = cache_dir
         self._networks: dict[str, Network] = {}
         self._engine: Engine | None = None
@@ -63,6 +69,10 @@ class PictureGenerator:
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
         self._last_batch = 1
+        #: Parameters and the picture to start from of the last generation, which a comparison repeats.
+        self._last: tuple[Parameters, Image.Image | None] | None = None
+        self._previews: LatentPreview | None = None
+        self._own_sampler = pipe.scheduler
         pipe.set_progress_bar_config(disable=True)
 
     @property
@@ -70,12 +80,17 @@ class PictureGenerator:
         """Side in pixels of the square picture that the model was trained for."""
         return own_size(self.pipe)[0]
 
+    @property
+    def last_seed(self) -> int:
+        """The seed of the last generation; -1 before the first."""
+        return self._last[0].seed if self._last is not None else -1
+
     def interrupt(self) -> None:
         """End the generation that is running, at its next step or while a network is prepared."""
         self._interrupted.set()
 
     def generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None = None) -> Generated:
-        """Generate pictures.
+        """Generate pictures. An interruption after the first step keeps what there is of them.
 
         Args:
             parameters: the prompt and the other parameters; a seed of -1 draws one.
@@ -83,7 +98,8 @@ class PictureGenerator:
             picture: the picture to start from (img2img), or None.
 
         Raises:
-            OVBackendError: a parameter cannot be used, or the user has interrupted it; the message says which.
+            Interrupted: the user has interrupted it before its first step was done.
+            OVBackendError: a parameter cannot be used; the message says which.
         """
         check(parameters)
         if (picture is None) != (parameters.strength is None):
@@ -91,23 +107,51 @@ class PictureGenerator:
         with self._lock:
             self._interrupted.clear()
             self._last_batch = parameters.batch
+            self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))
             error = ""
             self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
             self._warn_about_size(parameters)
             try:
-                with self._accelerated(choices):
-                    pictures = self._pictures(parameters, picture)
+                pictures = self._generate(parameters, choices, picture)
                 self.recent = tuple(self._save(p, parameters, choices, i) for i, p in enumerate(pictures))
+                self._last = parameters, picture
             except Interrupted:
-                error = "Interrupted."
+                error = INTERRUPTED
                 raise
             except Exception as problem:
                 error = str(problem)
                 raise
             finally:
-                self.status.end(error)
-            return Generated(self.recent, parameters.as_text(self.model, choices))
+                interrupted = self._interrupted.is_set()
+                self.current = self.preview = None
+                self.status.end(error or (INTERRUPTED if interrupted else ""))
+            return Generated(self.recent, parameters.as_text(self.model, choices), interrupted)
+
+    def _generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None) -> list[Image.Image]:
+        """The pictures; after an interruption those of the last step, decoded by PyTorch if the decoder is not compiled."""
+        if self._previews is None:
+            self._previews = LatentPreview(self.pipe.vae)
+        steps = Steps(self.status, parameters.steps, self._interrupted.is_set, self._show)
+        try:
+            with self._accelerated(choices):
+                return list(self._pictures(parameters, picture, callback_on_step_end=steps))
+        except Interrupted:
+            if steps.latents is None:
+                raise
+        return self._decoded(steps.latents)
+
+    def _show(self, latents: Any) -> None:
+        assert self._previews is not None
+        self.preview = self._previews(latents)
+
+    def _decoded(self, latents: Any) -> list[Image.Image]:
+        import torch
+
+        vae = self.pipe.vae
+        with torch.inference_mode():
+            pictures = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample
+        return list(self.pipe.image_processor.postprocess(pictures, output_type="pil"))
 
     def _warn_about_size(self, parameters: Parameters) -> None:
         hint = size_hint(self.pipe, parameters.width, parameters.height)
@@ -117,6 +161,7 @@ class PictureGenerator:
     def _pictures(self, parameters: Parameters, picture: Image.Image | None, **overrides: Any) -> Any:
         import torch
 
+        self.pipe.scheduler = make_sampler(parameters.sampler, self._own_sampler)
         arguments: dict[str, Any] = {
             "prompt": parameters.prompt,
             "negative_prompt": parameters.negative_prompt or None,
@@ -124,22 +169,13 @@ class PictureGenerator:
             "guidance_scale": parameters.guidance,
             "num_images_per_prompt": parameters.batch,
             "generator": torch.Generator().manual_seed(parameters.seed),
-            "callback_on_step_end": self._step_callback(parameters),
             **overrides,
         }
         if picture is None:
             return self.pipe(width=parameters.width, height=parameters.height, **arguments).images
-        start = picture.convert("RGB").resize((parameters.width, parameters.height), Image.Resampling.LANCZOS)
+        size = parameters.width, parameters.height
+        start = ImageOps.fit(picture.convert("RGB"), size, Image.Resampling.LANCZOS)  # cuts the longer side, distorts nothing
         return self._image_to_image()(image=start, strength=parameters.strength, **arguments).images
-
-    def _step_callback(self, parameters: Parameters) -> Callable[..., dict[str, Any]]:
-        def after_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-            self.status.step(step + 1, getattr(pipe, "num_timesteps", None) or parameters.steps)
-            if self._interrupted.is_set():
-                raise Interrupted("Interrupted.")
-            return kwargs
-
-        return after_step
 
     def _image_to_image(self) -> Any:
         import diffusers
@@ -169,7 +205,7 @@ class PictureGenerator:
         def replace(original: Callable[..., Any]) -> Callable[..., Any]:
             if role not in self._networks:
                 self._networks[role] = engine.network(role, module, original)
-            return self._networks[role]
+            return with_float_timestep(self._networks[role]) if role == "unet" else self._networks[role]
 
         return replace
 
@@ -199,30 +235,25 @@ class PictureGenerator:
             with self._accelerated(choices or self._choices):
                 control.prepare(sizes, batch, generate)
 
-    def _compare(self, choices: Choices | None, control: JobControl) -> dict[str, Any]:
-        """Time one step by PyTorch and by OpenVINO, for the last batch and the size that the model was trained for."""
-        side, batch = self.default_size, self._last_batch
+    def _compare(self, choices: Choices | None, control: JobControl) -> Comparison:
+        """Make the last picture by PyTorch and by OpenVINO; before the first one, time a step at the checkpoint's own size."""
+        choices = dataclasses.replace(choices or self._choices, unet=True)
+        side = self.default_size
 
-        def openvino_seconds() -> float:
-            with self._accelerated(dataclasses.replace(choices or self._choices, unet=True)):
-                return self._step_seconds(side, batch, control)
+        def measure() -> Measured:
+            if self._last is None:
+                return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
+            return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)
+
+        def by_openvino() -> Measured:
+            with self._accelerated(choices):
+                return measure()
 
         with self._lock:
             self._interrupted.clear()
-            return control.compare(side, batch, lambda: self._step_seconds(side, batch, control), openvino_seconds)
-
-    def _step_seconds(self, side: int, batch: int, control: JobControl) -> float:
-        """Seconds of the second of two steps; the first one includes the preparation of the networks."""
-        ends: list[float] = []
-
-        def after_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-            control.step(control.job.done, control.job.text)  # raises where the user has cancelled the job
-            ends.append(time.perf_counter())
-            return kwargs
-
-        parameters = Parameters(width=side, height=side, steps=2, batch=batch)
-        self._pictures(parameters, None, callback_on_step_end=after_step, output_type="latent")
-        return ends[1] - ends[0]
+            if self._last is None:
+                return control.compare((side, side), self._last_batch, measure, by_openvino)
+            return control.compare((self._last[0].width, self._last[0].height), 1, measure, by_openvino)
 
     def _save(self, picture: Image.Image, parameters: Parameters, choices: Choices, index: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -231,27 +262,3 @@ class PictureGenerator:
         path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{parameters.seed}-{time.time_ns() % 10**9:09d}-{index}.png"
         picture.save(path, pnginfo=info)
         return path
-
-
-def check(parameters: Parameters) -> None:
-    """Check that pictures can be generated with these parameters.
-
-    Raises:
-        SettingsError: they cannot; the message says what is expected.
-    """
-    for name, value, low, high in (
-        ("Steps", parameters.steps, 1, _MAX_STEPS),
-        ("The batch", parameters.batch, 1, MAX_BATCH),
-        ("The seed", parameters.seed, -1, (1 << 63) - 1),
-    ):
-        if not low <= value <= high:
-            raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
-    for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
-        if len(text) > _MAX_PROMPT:
-            raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so shorten it.")
-    if not abs(parameters.guidance) <= MAX_GUIDANCE:
-        raise SettingsError(f"The guidance is {parameters.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
-    check_size(parameters.width, parameters.height)
-    check_batch(parameters.width, parameters.height, parameters.batch)
-    if parameters.strength is not None and not 0 < parameters.strength <= 1:
-        raise SettingsError(f"The strength is {parameters.strength}; it must be above 0 and at most 1.")

@@ -15,7 +15,8 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
 from ov_backend.ui.choices import Choices, short_repr
-from ov_backend.ui.snapshot import Job
+from ov_backend.ui.comparison import Comparison, Measured
+from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
@@ -44,46 +45,66 @@ class JobControl:
             Interrupted: the user has cancelled the job.
         """
         if self.cancelled.is_set():
-            raise Interrupted("Ended by the user.")
+            raise Interrupted(INTERRUPTED)
         self.job.done, self.job.text = done, text
 
-    def prepare(self, sizes: Sequence[Size], batch: int, generate: Callable[[int, int, int], Any]) -> None:
+    def part(self, step: int, steps: int) -> None:
+        """Report that step ``step`` of ``steps`` of the part that runs now is done.
+
+        Raises:
+            Interrupted: the user has cancelled the job.
+        """
+        title = self.job.text.partition(",")[0]
+        self.step(self.job.done, f"{title}, step {step} of {steps}")
+
+    def prepare(
+        self,
+        sizes: Sequence[Size],
+        batch: int,
+        generate: Callable[[int, int, int], Any],
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Prepare networks for every size by a warm-up of ``generate(width, height, batch)``, a generation of one step.
+
+        ``interrupted`` says whether the user has ended it by the host's own means.
 
         Raises:
             Interrupted: the user has cancelled the job.
         """
         from ov_backend.pipelines.precompile import every, precompile  # here, because it loads OpenVINO
 
-        precompile(
-            every(sizes, [batch]),
+        asked = every(sizes, [batch])
+        ready = precompile(
+            asked,
             lambda size: generate(*size),
             begin=lambda size: self.step(self.job.done, f"Preparing {size[0]}x{size[1]}"),
             done=lambda size: self.step(self.job.done + 1, ""),
-            cancel=self.cancelled.is_set,
+            cancel=lambda: self.cancelled.is_set() or interrupted(),
         )
+        if len(ready) < len(asked):
+            raise Interrupted(INTERRUPTED)
         self.step(len(sizes), "")
 
     def compare(
-        self, side: int, batch: int, pytorch_seconds: Callable[[], float], openvino_seconds: Callable[[], float]
-    ) -> dict[str, Any]:
-        """Time one step of a ``side`` x ``side`` picture by both functions; returns the job's result.
+        self, size: Size, batch: int, pytorch: Callable[[], Measured], openvino: Callable[[], Measured]
+    ) -> Comparison:
+        """Time both sides at a size; returns the job's result.
 
         Raises:
             Interrupted: the user has cancelled the job.
         """
         self.step(0, "Timing PyTorch")
-        pytorch = pytorch_seconds()
+        by_pytorch = pytorch()
         self.step(1, "Timing OpenVINO")
-        openvino = openvino_seconds()
+        by_openvino = openvino()
         self.step(2, "")
-        return {"size": f"{side}x{side}", "batch": batch, "pytorch_seconds": pytorch, "openvino_seconds": openvino}
+        return Comparison(size, batch, by_pytorch, by_openvino)
 
 
 #: Prepares networks for sizes and a batch with these choices; None are those used last.
 Precompile = Callable[[Sequence[Size], int, "Choices | None", JobControl], None]
-#: Times one step of both with these choices.
-Compare = Callable[["Choices | None", JobControl], "dict[str, Any]"]
+#: Compares both sides with these choices.
+Compare = Callable[["Choices | None", JobControl], Comparison]
 
 
 def _no_store() -> GraphStore | None:
@@ -98,8 +119,9 @@ class Controller:
         status: the live status.
         store: returns the graph store in use, or None.
         precompile: prepares networks for sizes and a batch; None where the host cannot.
-        compare: times one step by PyTorch and one by OpenVINO on the loaded model; returns size, batch and seconds of both.
+        compare: makes the last picture by PyTorch and by OpenVINO on the loaded model, or times one step of both.
         interrupt: ends the generation that is running.
+        pictures: of the last comparison, as PNG, by "pytorch" and "openvino".
     """
 
     status: Status
@@ -107,6 +129,8 @@ class Controller:
     precompile: Precompile | None = None
     compare: Compare | None = None
     interrupt: Callable[[], None] | None = None
+    pictures: dict[str, bytes] = field(default_factory=dict)
+    _jobs: int = 0
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -154,7 +178,7 @@ class Controller:
         return self._start("precompile", len(sizes), run)
 
     def start_compare(self, choices: Choices | None = None) -> Job:
-        """Time one step by PyTorch and one by OpenVINO in the background.
+        """Compare PyTorch and OpenVINO in the background.
 
         Raises:
             Unavailable: the host cannot, or something else is running.
@@ -162,7 +186,14 @@ class Controller:
         compare = self.compare
         if compare is None:
             raise Unavailable("There is nothing to compare: no model is loaded.")
-        return self._start("compare", 2, lambda control: compare(choices, control))
+
+        def run(control: JobControl) -> dict[str, Any]:
+            self.pictures = {}
+            comparison = compare(choices, control)
+            self.pictures = comparison.pictures()
+            return comparison.as_dict()
+
+        return self._start("compare", 2, run)
 
     def stop(self) -> None:
         """End the job and the generation that are running, each as soon as it can."""
@@ -175,7 +206,8 @@ class Controller:
             if self.status.busy:
                 raise Unavailable("Something is running already; try again when it is done, or interrupt it.")
             self._cancelled = threading.Event()
-            job = self.status.job = Job(kind, total=total)
+            self._jobs += 1
+            job = self.status.job = Job(kind, self._jobs, total=total)
             control = JobControl(job, self._cancelled)
         threading.Thread(target=_run_job, args=(job, control, run), name=f"openvino-{kind}", daemon=True).start()
         return job
@@ -185,8 +217,8 @@ def _run_job(job: Job, control: JobControl, run: Callable[[JobControl], dict[str
     try:
         job.result = run(control)
         job.done, job.text, job.state = job.total, "", "done"
-    except Interrupted as interrupted:
-        job.text, job.state = str(interrupted), "cancelled"
+    except Interrupted:
+        job.text, job.state = INTERRUPTED, "cancelled"
     except OVBackendError as error:
         job.text, job.state = str(error), "failed"
     except Exception as error:  # the thread's last handler: without it the panel would show a job that runs for ever

@@ -17,7 +17,10 @@ _NEGATIVE = "Negative prompt:"
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters of one generation; sizes in pixels, ``strength`` only where it starts from a picture."""
+    """The parameters of one generation.
+
+    Sizes are in pixels, ``strength`` is set only where it starts from a picture, and ``sampler`` "" is the checkpoint's own.
+    """
 
     prompt: str = ""
     negative_prompt: str = ""
@@ -28,6 +31,7 @@ class Parameters:
     height: int = 512
     batch: int = 1
     strength: float | None = None
+    sampler: str = ""
 
     def with_seed(self, seed: int) -> Parameters:
         """The same parameters, with ``seed`` where none was chosen."""
@@ -37,6 +41,7 @@ class Parameters:
         """The text that goes into the PNG."""
         fields: dict[str, Any] = {
             "Steps": self.steps,
+            "Sampler": self.sampler or None,
             "CFG scale": self.guidance,
             "Seed": self.seed,
             "Size": f"{self.width}x{self.height}",
@@ -74,6 +79,7 @@ class Parameters:
             _number(int, height, default.height),
             _number(int, fields.get("Batch size"), default.batch),
             _number(float, fields.get("Denoising strength"), default.strength),
+            fields.get("Sampler", default.sampler),
         )
         return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
 

@@ -7,6 +7,7 @@ OpenVINO the panel is built all the same and tells the user what to install.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from ov_backend.settings import PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, SWITCHES, Choices
-from ov_backend.ui.status_html import status_html
+from ov_backend.ui.status_html import details_html, prepare_html, status_html
 from ov_backend.version import openvino_problem
 
 NOT_INSTALLED = (
@@ -22,10 +23,13 @@ NOT_INSTALLED = (
     " --skip-install, or run: pip install openvino"
 )
 
+#: Sizes proposed to be prepared where nobody knows the checkpoint.
+USUAL_SIZES = ("512x512", "512x768", "768x512")
+
 #: Label and explanation of each field.
 TEXTS: Mapping[str, tuple[str, str]] = {
     "device": ("OpenVINO device", "Where the networks run; AUTO and HETERO combine devices"),
-    "precision": ("Precision", "auto is the device's own choice and the fastest; f32 gives PyTorch's picture"),
+    "precision": ("Precision", "f32 gives PyTorch's picture"),
     "unet": ("Run the UNet in OpenVINO", "Most of a generation's time is spent here"),
     "vae": ("Run the VAE in OpenVINO", "Decodes the picture from the result of the last step"),
     "text_encoder": ("Run the text encoder in OpenVINO", "Reads the prompt"),
@@ -70,12 +74,16 @@ def device_choices() -> tuple[list[str], str]:
     return listed, "OpenVINO finds no GPU or NPU here; the CPU does the work. The first picture of each size takes longer."
 
 
-def build_panel(tab: str, defaults: Choices | None = None) -> list[Any]:
-    """Build the controls inside the current ``gr.Blocks``.
+def build_panel(
+    tab: str, defaults: Choices | None = None, sizes: Sequence[str] = USUAL_SIZES, with_pictures: bool = True
+) -> list[Any]:
+    """Build the controls inside the current ``gr.Blocks``: what is used often first, the rest in a closed accordion.
 
     Args:
         tab: "txt2img" or "img2img"; every control's elem_id is ``openvino_{tab}_{field}``.
         defaults: the initial values.
+        sizes: proposed to be prepared, as "512x768".
+        with_pictures: whether the live status shows both pictures of a comparison.
 
     Returns:
         the components that hold the values of :class:`Choices`, in their order.
@@ -84,30 +92,36 @@ def build_panel(tab: str, defaults: Choices | None = None) -> list[Any]:
 
     defaults = defaults or Choices()
     devices, message = device_choices()
-
-    def texts(field: str) -> dict[str, Any]:
-        label, info = TEXTS[field]
-        return {"label": label, "info": info, "elem_id": f"openvino_{tab}_{field}", "value": getattr(defaults, field)}
+    texts = functools.partial(_texts, tab, defaults)
 
     with gr.Column(elem_id=f"openvino_{tab}_panel", elem_classes=["openvino-panel"]):
         if message:
             gr.HTML(f'<p class="openvino-note">{html.escape(message)}</p>', elem_id=f"openvino_{tab}_note")
-        with gr.Row():
+        with gr.Row(elem_classes=["openvino-row"]):
             texts_of_device = {**texts("device"), "value": as_listed(defaults.device, devices)}
-            device = gr.Dropdown(choices=devices, allow_custom_value=True, **texts_of_device)
-            refresh = gr.Button("Look for devices", elem_id=f"openvino_{tab}_refresh", elem_classes=["openvino-refresh"])
-            precision = gr.Dropdown(choices=list(PRECISIONS), **texts("precision"))
-        with gr.Row():
-            switches = [gr.Checkbox(min_width=220, **texts(field)) for field in SWITCHES]
-        with gr.Row():
-            model_caching = gr.Checkbox(min_width=220, **texts("model_caching"))
-            memory = gr.Number(precision=0, min_width=220, **texts("memory_mb"))
-        config = gr.Textbox(lines=1, max_lines=4, placeholder="{}", **texts("config_json"))
-        problem = gr.HTML(elem_id=f"openvino_{tab}_problem", elem_classes=["openvino-problem"])
-        gr.HTML(status_html(tab, {field: info for field, (_, info) in TEXTS.items()}), elem_id=f"openvino_{tab}_status")
+            device = gr.Dropdown(choices=devices, allow_custom_value=True, scale=3, min_width=200, **texts_of_device)
+            precision = gr.Dropdown(choices=list(PRECISIONS), scale=2, min_width=160, **texts("precision"))
+            classes = ["openvino-refresh"]
+            refresh = gr.Button("Look for devices", size="sm", elem_id=f"openvino_{tab}_refresh", elem_classes=classes)
+        gr.HTML(prepare_html(tab, sizes), elem_id=f"openvino_{tab}_prepare")
+        gr.HTML(status_html(tab, [*TEXTS], with_pictures), elem_id=f"openvino_{tab}_status")
+        with gr.Accordion("More", open=False, elem_id=f"openvino_{tab}_more", elem_classes=["openvino-more"]):
+            with gr.Row(elem_classes=["openvino-row"]):
+                switches = [gr.Checkbox(min_width=200, **texts(field)) for field in SWITCHES]
+            with gr.Row(elem_classes=["openvino-row"]):
+                model_caching = gr.Checkbox(min_width=200, **texts("model_caching"))
+                memory = gr.Number(precision=0, min_width=200, **texts("memory_mb"))
+            config = gr.Textbox(lines=1, max_lines=4, placeholder="{}", **texts("config_json"))
+            problem = gr.HTML(elem_id=f"openvino_{tab}_problem", elem_classes=["openvino-problem"])
+            gr.HTML(details_html(tab), elem_id=f"openvino_{tab}_details")
     refresh.click(lambda: gr.update(choices=device_choices()[0]), outputs=[device])
     config.blur(_config_error, inputs=[config], outputs=[problem])
     return [device, precision, *switches, model_caching, memory, config]
+
+
+def _texts(tab: str, defaults: Choices, field: str) -> dict[str, Any]:
+    label, info = TEXTS[field]
+    return {"label": label, "info": info, "elem_id": f"openvino_{tab}_{field}", "value": getattr(defaults, field)}
 
 
 def _config_error(config: Any) -> str:

@@ -141,6 +141,12 @@ def add_routes(
         choices = parse_choices(await _body(request))
         return _json({"version": VERSION, "job": controller.start_compare(choices).as_dict()}, 202)
 
+    async def picture(request: Request) -> Response:
+        name = request.url.path.rpartition("/")[2]
+        if name not in controller.pictures:
+            raise _Refused(404, "There are no pictures of a comparison; press \"Compare with PyTorch\" after a generation.")
+        return Response(controller.pictures[name], media_type="image/png", headers={"Cache-Control": "no-store"})
+
     async def stop(request: Request) -> Response:
         controller.stop()
         return _json({"version": VERSION}, 202)
@@ -152,6 +158,8 @@ def add_routes(
         ("DELETE", "/cache", clear),
         ("POST", "/precompile", precompile),
         ("POST", "/compare", compare),
+        ("GET", "/compare/pytorch", picture),
+        ("GET", "/compare/openvino", picture),
         ("POST", "/interrupt", stop),
     ]
     for method, path, endpoint in endpoints:

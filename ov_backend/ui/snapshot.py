@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ov_backend.ui.shares import Ledger
+
 #: Version of the snapshot's layout.
 VERSION = 1
+
+#: The error of a generation, and the text of a job, that the user has ended; javascript/openvino_text.js knows it too.
+INTERRUPTED = "Interrupted."
 
 #: Stages that the panel shows, in their order, with their labels.
 STAGES = {"capture": "Tracing", "convert": "Converting", "compile": "Compiling"}
@@ -38,6 +44,10 @@ class ObservedEngine(Protocol):
     @property
     def compiled(self) -> Any:
         """The compiled networks in memory, by key."""
+
+    @property
+    def networks(self) -> Mapping[str, Any]:
+        """The networks by name, each with its ``statistics``."""
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Counts and seconds per network."""
@@ -80,18 +90,22 @@ class Run:
         what: its name for the user.
         number: 1 is the first generation of the process.
         started: when it began, on the status's clock.
-        seconds_before: the engine's seconds by network and stage when it began.
+        ledger: the seconds that networks have spent since then.
+        prepared_before: all seconds of preparation until then.
         step: the last step that is done, of ``steps``.
         timed_steps: how many steps were timed from their beginning, in ``timed_seconds`` together.
         last_step_at: when ``step`` was done.
         prepared_at_last_step: all seconds of preparation until then.
+        computed_at_last_step: the seconds that networks have computed until then.
         ended: when it ended, or None; ``error`` says why where it failed.
+        shares: how its seconds divide, once it has ended.
     """
 
     what: str
     number: int
     started: float
-    seconds_before: dict[str, dict[str, float]]
+    ledger: Ledger
+    prepared_before: float = 0.0
     step: int = 0
     steps: int = 0
     timed_steps: int = 0
@@ -99,11 +113,30 @@ class Run:
     last_step_seconds: float | None = None
     last_step_at: float | None = None
     prepared_at_last_step: float = 0.0
+    computed_at_last_step: float = 0.0
     ended: float | None = None
     error: str = ""
+    shares: dict[str, float] = field(default_factory=dict)
 
-    def as_dict(self, now: float) -> dict[str, Any]:
-        """For JSON, with the seconds until ``now`` or the end."""
+    def add_step(self, step: int, steps: int, now: float, prepared: float) -> None:
+        """Step ``step`` is done; ``prepared`` are all seconds of preparation until now."""
+        computed = self.ledger.computed()
+        if self.last_step_at is not None and step == self.step + 1:
+            seconds = now - self.last_step_at
+            waited = seconds - min(seconds, computed - self.computed_at_last_step)  # the rest was spent in networks
+            self.last_step_seconds = seconds - min(waited, prepared - self.prepared_at_last_step)
+            self.timed_steps, self.timed_seconds = self.timed_steps + 1, self.timed_seconds + self.last_step_seconds
+        self.step, self.steps, self.last_step_at = step, steps, now
+        self.prepared_at_last_step, self.computed_at_last_step = prepared, computed
+
+    def shares_until(self, now: float, prepared: float) -> dict[str, float]:
+        """How its seconds divide until ``now`` or the end; ``prepared`` are all seconds of preparation until now."""
+        if self.ended is not None:
+            return self.shares
+        return self.ledger.shares(prepared - self.prepared_before, now - self.started)
+
+    def as_dict(self, now: float, prepared: float = 0.0) -> dict[str, Any]:
+        """For JSON, with the seconds until ``now`` or the end; ``prepared`` are all seconds of preparation until now."""
         average = self.timed_seconds / self.timed_steps if self.timed_steps else None
         return {
             "what": self.what,
@@ -115,14 +148,16 @@ class Run:
             "seconds_per_step": _rounded(self.last_step_seconds),
             "average_seconds_per_step": _rounded(average),
             "error": self.error,
+            "shares": self.shares_until(now, prepared),
         }
 
 
 @dataclass
 class Job:
-    """Work started from the panel: precompiling, or comparing with PyTorch."""
+    """Work started from the panel: precompiling, or comparing with PyTorch; ``number`` 1 is the process's first."""
 
     kind: str
+    number: int = 1
     done: int = 0
     total: int = 0
     state: str = "running"
@@ -200,36 +235,6 @@ def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def seconds_by_network(engine: ObservedEngine | None) -> dict[str, dict[str, float]]:
-    """An engine's seconds by network and stage; none without an engine."""
-    return {name: dict(stats["seconds"]) for name, stats in engine.stats().items()} if engine is not None else {}
-
-
-def shares(before: dict[str, dict[str, float]], stats: dict[str, dict[str, Any]], total: float) -> dict[str, float]:
-    """How ``total`` seconds of a generation divide, as shares from 0 to 1.
-
-    Args:
-        before: the engine's seconds by network and stage at the beginning.
-        stats: the engine's statistics now.
-        total: the generation's seconds.
-
-    Returns:
-        the share of each network's calls, of "preparing" them, and of all "other"; none where no time has passed.
-    """
-    if total <= 0:
-        return {}
-    result: dict[str, float] = {}
-    preparing = 0.0
-    for name, network_stats in stats.items():
-        start = before.get(name, {})
-        spent = {stage: max(0.0, seconds - start.get(stage, 0.0)) for stage, seconds in network_stats["seconds"].items()}
-        result[name] = spent.get("infer", 0.0) / total
-        preparing += sum(spent.get(stage, 0.0) for stage in PREPARATION)
-    result["preparing"] = preparing / total
-    result["other"] = max(0.0, 1.0 - sum(result.values()))
-    return {name: round(min(1.0, share), 4) for name, share in result.items()}
 
 
 def _rounded(value: float | None) -> float | None:

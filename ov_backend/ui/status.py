@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ov_backend.ui.shares import Ledger
 from ov_backend.ui.snapshot import (
     VERSION,
     Job,
@@ -21,8 +22,6 @@ from ov_backend.ui.snapshot import (
     compiled_networks,
     engine_dict,
     network_dict,
-    seconds_by_network,
-    shares,
     size_and_batch,
 )
 
@@ -45,8 +44,8 @@ class Status:
         self._clock, self._on_stage = clock, on_stage
         self._lock = threading.Lock()
         self._stages: dict[tuple[str, str], Stage] = {}
-        #: Seconds that all stages so far have taken.
-        self._prepared = 0.0
+        #: Seconds in which a stage was open, until none was left; and when the first of those that are open now began.
+        self._prepared, self._preparing_since = 0.0, 0.0
         self._run: Run | None = None
         self._engine: ObservedEngine | None = None
         self._messages: list[str] = []
@@ -57,32 +56,44 @@ class Status:
 
     def attach(self, engine: ObservedEngine | None) -> None:
         """Read counts and compiled networks from this engine from now on."""
-        before = seconds_by_network(engine)  # outside of the lock: it is not our code
         with self._lock:
             self._engine = engine
             if self._run is not None and self._run.ended is None:
-                self._run.seconds_before = before
+                self._run.ledger.follow(engine, is_new=False)
 
     def progress(self, network: str, stage: str, signature: Any) -> None:
         """An engine's ``progress``: a stage of preparing one network begins, or all of them are over ("ready")."""
         key = (network, str(signature))
         now = self._clock()
         with self._lock:
-            previous = self._stages.pop(key, None)
-            if previous is not None:
-                self._prepared += now - previous.started
+            was_preparing = bool(self._stages)
+            self._stages.pop(key, None)
             if stage != _READY:
                 self._stages[key] = Stage(network, stage, *size_and_batch(network, signature), now)
+            if was_preparing and not self._stages:
+                self._prepared += now - self._preparing_since
+            elif self._stages and not was_preparing:
+                self._preparing_since = now
         self._notify()
 
     def begin(self, what: str, steps: int = 0) -> None:
-        """A generation begins; ``steps`` is how many there will be, 0 where nobody can tell."""
-        before = seconds_by_network(self._engine)
+        """A generation begins; ``steps`` is how many there will be, 0 where nobody can tell.
+
+        The result of a job that is over is removed: it says nothing about this generation.
+        """
+        now = self._clock()
+        self.forget_job()
         with self._lock:
             self._messages = [message for message in self._messages if message not in self._messages_of_ended_run]
             number = self._run.number + 1 if self._run is not None else 1
-            self._run = Run(what, number, self._clock(), before, steps=steps)
+            self._run = Run(what, number, now, Ledger(self._engine), self._seconds_prepared(now), steps=steps)
         self._notify()
+
+    def forget_job(self) -> None:
+        """Remove the result of a job that is over, because it is no longer true: another model is loaded, for example."""
+        with self._lock:
+            if not self._job_is_running():
+                self.job = None
 
     def step(self, done: int, total: int) -> None:
         """The sampler has finished step ``done`` (1 is the first) of ``total``; a lower number begins another pass."""
@@ -93,17 +104,18 @@ class Status:
                 return
             if (done, total) == (run.step, run.steps) and run.last_step_at is not None:
                 return  # samplers of second order call twice a step
-            if run.last_step_at is not None and done == run.step + 1:
-                prepared = self._prepared - run.prepared_at_last_step
-                run.last_step_seconds = max(0.0, now - run.last_step_at - prepared)
-                run.timed_steps, run.timed_seconds = run.timed_steps + 1, run.timed_seconds + run.last_step_seconds
-            run.step, run.steps, run.last_step_at, run.prepared_at_last_step = done, total, now, self._prepared
+            run.ledger.follow(self._engine)
+            run.add_step(done, total, now, self._seconds_prepared(now))
 
     def end(self, error: str = "") -> None:
         """The generation is over; ``error`` says why where it failed."""
+        now = self._clock()
         with self._lock:  # after an interruption a network may still be prepared; its stage stays visible
-            if self._run is not None and self._run.ended is None:
-                self._run.ended, self._run.error = self._clock(), error
+            run = self._run
+            if run is not None and run.ended is None:
+                run.ledger.follow(self._engine)
+                run.shares = run.shares_until(now, self._seconds_prepared(now))
+                run.ended, run.error, run.ledger = now, error, Ledger(None)
                 self._messages_of_ended_run = list(self._messages)
         self._notify()
 
@@ -136,12 +148,11 @@ class Status:
             stage, run, engine = self._newest_stage(), self._run, self._engine
             job = self.job.as_dict() if self.job else None
             messages = list(self._messages)
-            run_dict = run.as_dict(now) if run else None
-            seconds_before = run.seconds_before if run else {}
+            if run is not None and run.ended is None:
+                run.ledger.follow(engine)
+            run_dict = run.as_dict(now, self._seconds_prepared(now)) if run else None
             generating = self.generating
         stats = engine.stats() if engine is not None else {}
-        if run_dict is not None:
-            run_dict["shares"] = shares(seconds_before, stats, run_dict["seconds"])
         state = "preparing" if stage else "running" if generating else "working" if self._job_is_running() else "idle"
         return {
             "version": VERSION,
@@ -156,7 +167,12 @@ class Status:
         }
 
     def _job_is_running(self) -> bool:
-        return self.job is not None and self.job.state == "running"
+        job = self.job  # another thread may replace it
+        return job is not None and job.state == "running"
+
+    def _seconds_prepared(self, now: float) -> float:
+        """Seconds until ``now`` in which a stage was open; stages that overlap are counted once."""
+        return self._prepared + (now - self._preparing_since if self._stages else 0.0)
 
     def _newest_stage(self) -> Stage | None:
         return max(self._stages.values(), key=lambda stage: stage.started, default=None)

@@ -1,10 +1,13 @@
-"""The live status as HTML: elements that javascript/openvino_view.js fills, and buttons that it handles."""
+"""Those parts of the panel that are HTML: javascript/openvino_view.js fills the elements and handles the buttons.
+
+Each part stands where the panel puts it: preparing near the top, the live status below it, details in the accordion "More".
+"""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from ov_backend.ui.auth import page_token
 
@@ -13,45 +16,70 @@ COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compile
 
 #: Text and explanation of each action's button.
 ACTIONS = {
-    "compare": ("Compare with PyTorch", "Times one step by PyTorch and one by OpenVINO on the loaded model"),
+    "precompile": ("Prepare", "Compiles the networks for these sizes before they are needed"),
+    "compare": ("Compare with PyTorch", "Makes the last picture once more by PyTorch and by OpenVINO, and times both"),
     "clear": ("Clear the cache", "Asks, then removes the prepared graphs on disk"),
-    "interrupt": ("Stop", "Ends what is running"),
+    "interrupt": ("Interrupt", "Ends what is running"),
 }
 
 
-def status_html(tab: str, tips: Mapping[str, str]) -> str:
-    """The HTML of one tab's live status.
+def prepare_html(tab: str, sizes: Sequence[str]) -> str:
+    """The sizes to prepare, and the buttons beside them; ``sizes`` are those proposed, such as "512x768"."""
+    name = _name(tab)
+    value = html.escape(", ".join(sizes))
+    return f"""
+<div class="openvino-actions" id="{name}_actions" role="group" aria-label="Prepare and compare">
+  <label class="openvino-sizes">Sizes to prepare
+    <span class="openvino-hint">Width x height, separated by commas</span>
+    <input type="text" id="{name}_sizes" data-openvino="sizes" value="{value}"></label>
+  <label>Batch size
+    <span class="openvino-hint">Pictures at once</span>
+    <input type="number" id="{name}_batch" data-openvino="batch" value="1" min="1" max="16" step="1"></label>
+  {_button(name, "precompile")}
+  {_button(name, "compare")}
+</div>"""
+
+
+def status_html(tab: str, fields: Sequence[str], with_pictures: bool = True) -> str:
+    """The live status of one tab.
 
     Args:
         tab: "txt2img" or "img2img"; every id is ``openvino_{tab}_...``.
-        tips: tooltips of the panel's controls, by field; Gradio's controls have none.
+        fields: the panel's fields, whose controls are sent with a job.
+        with_pictures: show both pictures of a comparison here; the standalone page has a slider for them.
     """
-    name = f"openvino_{html.escape(tab)}"
-    headings = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in COLUMNS)
-    buttons = "".join(_button(name, action, *texts) for action, texts in ACTIONS.items())
+    name = _name(tab)
+    pictures = '<div class="openvino-comparison" data-openvino="comparison" hidden></div>' if with_pictures else ""
     return f"""
 <section class="openvino-view" id="{name}_view" aria-label="OpenVINO: live status"
-    data-openvino-token="{html.escape(page_token())}" data-openvino-tips="{html.escape(json.dumps(tips))}">
-  <p class="openvino-headline" id="{name}_headline" data-openvino="headline" aria-hidden="true">Nothing is running</p>
+    data-openvino-token="{html.escape(page_token())}" data-openvino-fields="{html.escape(json.dumps(list(fields)))}">
+  <div class="openvino-now">
+    <p class="openvino-headline" id="{name}_headline" data-openvino="headline" aria-hidden="true">Nothing is running</p>
+    {_button(name, "interrupt", hidden=True)}
+  </div>
   <p class="openvino-spoken" role="status" data-openvino="spoken"></p>
   <progress class="openvino-progress" id="{name}_progress" data-openvino="progress" max="1" aria-label="Progress" hidden>
   </progress>
   <p class="openvino-timing" id="{name}_timing" data-openvino="timing"></p>
+  <p class="openvino-result" id="{name}_result" role="status" data-openvino="result"></p>
+  {pictures}
   <div class="openvino-shares" id="{name}_shares" data-openvino="shares" hidden></div>
   <ul class="openvino-fallbacks" id="{name}_fallbacks" data-openvino="fallbacks" hidden></ul>
   <p class="openvino-alert" id="{name}_alert" role="alert" data-openvino="alert"></p>
-  <p class="openvino-result" id="{name}_result" role="status" data-openvino="result"></p>
+  <p class="openvino-notice" id="{name}_notice" role="status" data-openvino="notice"></p>
+</section>"""
+
+
+def details_html(tab: str) -> str:
+    """The graphs on disk, what stays in PyTorch, and the table of compiled networks."""
+    name = _name(tab)
+    headings = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in COLUMNS)
+    return f"""
+<div class="openvino-details">
   <div class="openvino-actions">
-    <label>Sizes to prepare
-      <input type="text" id="{name}_sizes" data-openvino="sizes" value="512x512, 512x768, 768x512"
-        title="Width x height, separated by commas"></label>
-    <label>Pictures at once
-      <input type="number" id="{name}_batch" data-openvino="batch" value="1" min="1" max="16" step="1"
-        title="How many pictures are generated at once"></label>
-    {_button(name, "precompile", "Precompile", "Prepares the networks for these sizes before they are needed")}
-    {buttons}
+    <p class="openvino-cache" id="{name}_cache" data-openvino="cache"></p>
+    {_button(name, "clear")}
   </div>
-  <p class="openvino-cache" id="{name}_cache" data-openvino="cache"></p>
   <ul class="openvino-coverage" id="{name}_coverage" data-openvino="coverage" hidden></ul>
   <details class="openvino-networks" id="{name}_networks" data-openvino="networks" hidden>
     <summary data-openvino="networks-summary">Compiled networks</summary>
@@ -59,11 +87,16 @@ def status_html(tab: str, tips: Mapping[str, str]) -> str:
       <table><thead><tr>{headings}</tr></thead><tbody data-openvino="rows"></tbody></table>
     </div>
   </details>
-</section>"""
+</div>"""
 
 
-def _button(name: str, action: str, text: str, tip: str) -> str:
+def _name(tab: str) -> str:
+    return f"openvino_{html.escape(tab)}"
+
+
+def _button(name: str, action: str, hidden: bool = False) -> str:
+    text, tip = ACTIONS[action]
     return (
-        f'<button type="button" id="{name}_{action}" data-openvino-action="{action}" title="{html.escape(tip)}">'
-        f"{html.escape(text)}</button>"
+        f'<button type="button" id="{name}_{action}" data-openvino-action="{action}" title="{html.escape(tip)}"'
+        f"{' hidden' if hidden else ''}>{html.escape(text)}</button>"
     )

@@ -21,6 +21,7 @@ def register() -> None:
     script_callbacks.on_ui_settings(settings_page.add_settings)
     script_callbacks.on_before_ui(settings_page.add_axes)
     script_callbacks.on_cfg_denoised(_after_step)
+    script_callbacks.on_model_loaded(lambda _: session.status.forget_job())  # nothing is ready for its weights
     script_callbacks.on_script_unloaded(unload)
     routes.register()
 

@@ -13,8 +13,9 @@ from modules import sd_models, sd_samplers_common, shared
 from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
-from ov_backend.ui.snapshot import network_label
+from ov_backend.ui.snapshot import INTERRUPTED, network_label
 from ov_backend.webui import compatibility
+from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.patch_points import PATCH_POINTS, HostNetwork, networks_of
 from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
 
@@ -30,13 +31,14 @@ class Generation:
         p: the WebUI's processing object.
         choices: what runs where.
         warnings: messages about the choices, shown with the pictures.
+        is_reported: whether the status shows it and a comparison may repeat it; a job's own generations are not.
     """
 
     #: The running generation, or None; a script may generate several times within it.
     current: Generation | None = None
 
-    def __init__(self, p: Any, choices: Choices, warnings: list[str] | None = None) -> None:
-        self.p, self.choices = p, choices
+    def __init__(self, p: Any, choices: Choices, warnings: list[str] | None = None, is_reported: bool = True) -> None:
+        self.p, self.choices, self._is_reported = p, choices, is_reported
         #: How many steps of this pass of sampling are denoised.
         self.denoised_steps = 0
         self._warnings = warnings or []
@@ -59,7 +61,8 @@ class Generation:
             return self
         session.release_unloaded()
         session.begin_run("vae", "text_encoder")
-        session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
+        if self._is_reported:
+            session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
         self._active = True
         Generation.current = self
         try:
@@ -70,7 +73,10 @@ class Generation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close(f"{type(error).__name__}: {error}" if error is not None else "")
+        if error is None and not shared.state.interrupted and self._active and self._is_reported:
+            session.last_request = LastRequest.of(self.p)
+        interrupted = INTERRUPTED if shared.state.interrupted else ""
+        self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
 
     def _patch(self) -> None:
         for point in PATCH_POINTS:
@@ -100,7 +106,8 @@ class Generation:
         if self._active:
             self._active = False
             Generation.current = None
-            session.status.end(error)
+            if self._is_reported:
+                session.status.end(error)
 
     def check_instances(self) -> None:
         """Before sampling, when all extensions have patched what they need: check for functions on the instances."""

@@ -14,6 +14,7 @@ from ov_backend.settings import Settings
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
 from ov_backend.webui import compatibility
+from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.lora import LoraWeights
 from ov_backend.webui.patch_points import HostNetwork, networks_of
 
@@ -39,6 +40,8 @@ class Session:
         self.engine: Engine | None = None
         self.status = Status(on_stage=_show_stage)
         self.lora_weights = LoraWeights()
+        #: What a comparison repeats.
+        self.last_request: LastRequest | None = None
         #: Owner and network by the owner's id; holding the owner keeps its id from being reused.
         self._networks: dict[int, tuple[torch.nn.Module, Network]] = {}
         self._conditionings: dict[str, Conditionings] = {}
@@ -107,6 +110,7 @@ class Session:
             self.engine.clear()
         self.engine = None
         self.status.attach(None)
+        self.last_request = None
         self._networks.clear()
         self._conditionings.clear()
 

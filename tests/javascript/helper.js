@@ -12,6 +12,8 @@ function page(body = "", before = () => {}) {
     const dom = new JSDOM(`<!doctype html><body>${body}</body>`, { runScripts: "outside-only", pretendToBeVisual: true, url: "http://localhost:7860/" });
     dom.window.setInterval = () => 0; // a real one would keep the tests from ending
     before(dom.window);
+    dom.window.URL.createObjectURL = (blob) => `blob:${blob}`;
+    dom.window.URL.revokeObjectURL = () => {};
     for (const file of FILES) dom.window.eval(fs.readFileSync(path.join(ROOT, "javascript", file), "utf8"));
     return dom.window;
 }
@@ -19,9 +21,9 @@ function page(body = "", before = () => {}) {
 // One panel, as ov_backend/ui/status_html.py writes it.
 function panel() {
     const namesByTag = {
-        p: ["headline", "spoken", "timing", "result", "alert", "cache"],
+        p: ["headline", "spoken", "timing", "result", "alert", "notice", "cache"],
         ul: ["fallbacks", "coverage"],
-        div: ["shares"],
+        div: ["shares", "comparison"],
         table: ["rows"],
         details: ["networks"],
         span: ["networks-summary"],
@@ -30,14 +32,14 @@ function panel() {
     const parts = Object.entries(namesByTag).flatMap(([tag, names]) => names.map((name) => `<${tag} data-openvino="${name}"></${tag}>`));
     const inputs = '<input data-openvino="sizes" value="512x512"><input data-openvino="batch" value="1">';
     const buttons = ["precompile", "compare", "interrupt", "clear"].map((name) => `<button data-openvino-action="${name}"></button>`);
-    const tips = JSON.stringify({ device: "where", vae: "what", memory_mb: "how much", config_json: "more", unet: "not on this page" });
+    const fields = JSON.stringify(["device", "vae", "memory_mb", "config_json", "unet"]); // no control of the last one is here
     const controls = [
         '<div id="openvino_txt2img_device"><div><input value="CPU — a CPU"></div></div>',
         '<div id="openvino_txt2img_vae"><label><input type="checkbox"></label></div>',
         '<div id="openvino_txt2img_memory_mb"><input type="number" value="512"></div>',
         '<div id="openvino_txt2img_config_json"><textarea>{}</textarea></div>',
     ].join("");
-    return `${controls}<section id="openvino_txt2img_view" class="openvino-view" data-openvino-token="secret" data-openvino-tips='${tips}'>${parts.join("")}${inputs}${buttons.join("")}</section>`;
+    return `${controls}<section id="openvino_txt2img_view" class="openvino-view" data-openvino-token="secret" data-openvino-fields='${fields}'>${parts.join("")}${inputs}${buttons.join("")}</section>`;
 }
 
 function snapshot(changes = {}) {

@@ -17,7 +17,7 @@ function open(answers, confirmed = true) {
             requests.push({ path, ...options });
             const name = `${options.method || "GET"} ${path.replace("./openvino/", "")}`;
             const [status, body] = answers[name] || [200, name === "GET status" ? snapshot() : {}];
-            return { ok: status < 400, status, json: async () => body };
+            return { ok: status < 400, status, json: async () => body, blob: async () => path };
         };
     });
     const settled = async () => {
@@ -44,14 +44,13 @@ test("a name that looks like HTML stays text, wherever it is shown", () => {
     };
     const network = { label: NASTY, calls: 1, in_pytorch: { [NASTY]: 1 }, fallbacks: { [NASTY]: 1 }, corrections: { [NASTY]: 1 } };
     const job = { kind: "precompile", state: "failed", text: NASTY, done: 0, total: 1, result: {} };
-    window.OpenVINOPanel.render(
-        root,
-        snapshot({ state: "running", run, job, compiled: [row], networks: { [NASTY]: network }, messages: [NASTY] }),
-    );
-    assert.equal(root.querySelectorAll("img").length, 0);
-    for (const name of ["headline", "spoken", "result", "shares", "rows", "coverage", "fallbacks"]) {
-        assert.ok(root.querySelector(`[data-openvino="${name}"]`).textContent.includes(NASTY), name);
-    }
+    const showsText = (changes, ...names) => {
+        window.OpenVINOPanel.render(root, snapshot({ networks: { [NASTY]: network }, messages: [NASTY], compiled: [row], ...changes }));
+        assert.equal(root.querySelectorAll("img").length, 0);
+        for (const name of names) assert.ok(root.querySelector(`[data-openvino="${name}"]`).textContent.includes(NASTY), name);
+    };
+    showsText({ state: "running", run }, "headline", "spoken", "shares", "rows", "coverage", "fallbacks");
+    showsText({ job }, "headline", "spoken");
     assert.equal(window.broken, undefined);
 });
 
@@ -123,7 +122,8 @@ test("the cache is cleared only after a confirmation", async () => {
     await yes.settled();
     await yes.press("clear");
     assert.equal(yes.requests.filter((request) => request.method === "DELETE").length, 1);
-    assert.equal(yes.part("alert").textContent, "2 graphs removed.");
+    assert.equal(yes.part("notice").textContent, "2 graphs removed.");
+    assert.equal(yes.part("alert").textContent, "", "it is no problem");
 });
 
 test("a hidden tab sends no request", async () => {
@@ -148,9 +148,68 @@ test("an alert says that the server is gone, and goes away when it is back", asy
     assert.equal(window.document.querySelector("section").dataset.openvinoState, "idle");
 });
 
-test("controls get their tooltips", async () => {
-    const { window, settled } = open({});
+test("success, an interruption and a failure look different, and what runs looks like none of them", () => {
+    const { window } = open({});
+    const root = window.document.querySelector("section");
+    const run = { what: "Generating", active: false, seconds: 2, step: 1, steps: 1, seconds_per_step: null, average_seconds_per_step: null, shares: {} };
+    const outcome = (changes) => {
+        window.OpenVINOPanel.render(root, snapshot(changes));
+        return root.dataset.openvinoOutcome;
+    };
+    assert.equal(outcome({}), "");
+    assert.equal(outcome({ run: { ...run, error: "" } }), "success");
+    assert.equal(outcome({ run: { ...run, error: "Interrupted." } }), "interrupted");
+    assert.equal(outcome({ run: { ...run, error: "out of memory" } }), "failure");
+    assert.equal(outcome({ state: "running", run: { ...run, active: true, error: "" } }), "");
+});
+
+test("nothing but a line is shown while nothing has run, and Interrupt only while something runs", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector("section");
+    const interrupt = window.document.querySelector('[data-openvino-action="interrupt"]');
+    window.OpenVINOPanel.render(root, snapshot());
+    assert.equal(part("headline").textContent, "Nothing is running");
+    for (const name of ["progress", "shares", "fallbacks", "coverage", "networks", "comparison"]) assert.equal(part(name).hidden, true, name);
+    for (const name of ["timing", "result", "alert", "notice"]) assert.equal(part(name).textContent, "", name);
+    assert.equal(interrupt.hidden, true);
+    window.OpenVINOPanel.render(root, snapshot({ state: "preparing" }));
+    assert.equal(interrupt.hidden, false);
+});
+
+test("both pictures of a comparison are fetched with the token, once, and go away", async () => {
+    const { window, requests, part, settled } = open({});
     await settled();
-    assert.equal(window.document.querySelector("#openvino_txt2img_device").title, "where");
-    assert.equal(window.document.querySelector("#openvino_txt2img_memory_mb").title, "how much");
+    const root = window.document.querySelector("section");
+    const result = {
+        size: "64x64", pytorch_seconds: 1, openvino_seconds: 0.5, pictures: true, pytorch_picture_seconds: 4, openvino_picture_seconds: 2, psnr_db: 50,
+    };
+    const job = { number: 3, kind: "compare", state: "done", text: "", done: 2, total: 2, result };
+    window.OpenVINOPanel.render(root, snapshot({ job }));
+    window.OpenVINOPanel.render(root, snapshot({ job }));
+    await settled();
+    const fetched = requests.filter(({ path }) => path.includes("compare/"));
+    assert.deepEqual(fetched.map(({ path }) => path), ["./openvino/compare/pytorch", "./openvino/compare/openvino"]);
+    assert.ok(fetched.every(({ headers }) => headers["X-OpenVINO-Token"] === "secret"));
+    const captions = [...part("comparison").querySelectorAll("figcaption")].map((caption) => caption.textContent);
+    assert.deepEqual(captions, ["PyTorch, 4.0 s", "OpenVINO, 2.0 s"]);
+    window.OpenVINOPanel.render(root, snapshot());
+    assert.equal(part("comparison").hidden, true);
+    assert.equal(part("comparison").children.length, 0);
+});
+
+test("the WebUI's own size is proposed to be prepared until another one is written", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector("section");
+    const field = (name, value) => `<div id="txt2img_${name}"><input type="number" value="${value}"><input type="range" value="${value}"></div>`;
+    window.document.body.insertAdjacentHTML("beforeend", field("width", 640) + field("height", 384) + field("batch_size", 2)); // eslint-disable-line no-restricted-properties
+    const proposed = () => {
+        window.OpenVINOPanel.render(root, snapshot());
+        return [part("sizes").value, part("batch").value];
+    };
+    assert.deepEqual(proposed(), ["640x384", "2"]);
+    window.document.querySelector("#txt2img_width input").value = "512";
+    assert.deepEqual(proposed(), ["512x384", "2"]);
+    part("sizes").value = "64x64";
+    window.document.querySelector("#txt2img_width input").value = "768";
+    assert.deepEqual(proposed(), ["64x64", "2"]);
 });

@@ -39,7 +39,8 @@ test("a screen reader is told of stages, not of every step", () => {
 test("the headline says that a generation is over, and why", () => {
     assert.equal(text.headline(snapshot()), "Nothing is running");
     assert.equal(text.headline(snapshot({ run: { ...RUN, active: false } })), "Done in 10.0 s");
-    assert.equal(text.headline(snapshot({ run: { ...RUN, active: false, error: "interrupted" } })), "Ended: interrupted");
+    assert.equal(text.headline(snapshot({ run: { ...RUN, active: false, error: "Interrupted." } })), "Interrupted after 10.0 s");
+    assert.equal(text.headline(snapshot({ run: { ...RUN, active: false, error: "no memory" } })), "Ended: no memory");
 });
 
 test("an unknown number of steps gives no progress", () => {
@@ -47,20 +48,50 @@ test("an unknown number of steps gives no progress", () => {
 });
 
 test("shares list networks by size, then preparing and the rest, and leave out what is too small to see", () => {
-    const shares = { other: 0.1, unet: 0.2, vae_decode: 0.5, preparing: 0.19, text_encoder: 0.001 };
+    const shares = { other: 0.1, unet: 0.2, vae_decode: 0.5, preparing: 0.199, text_encoder: 0.001 };
     const networks = { unet: { label: "UNet" }, vae_decode: { label: "VAE decoder" } };
     const shown = text.shares(snapshot({ run: { ...RUN, shares }, networks }));
-    assert.deepEqual(copy(shown.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 19 %", "Everything else 10 %"]);
+    assert.deepEqual(copy(shown.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 20 %", "Everything else 10 %"]);
 });
 
-test("a comparison names the faster one, also when it is PyTorch", () => {
-    const job = (pytorch, openvino) => ({
-        kind: "compare", state: "done", text: "", result: { size: "512x512", pytorch_seconds: pytorch, openvino_seconds: openvino },
+test("percents of shares sum to 100", () => {
+    const networks = { a: { label: "a" }, b: { label: "b" }, c: { label: "c" } };
+    const texts = (shares) => copy(text.shares(snapshot({ run: { ...RUN, shares }, networks })).map((share) => share.text));
+    assert.deepEqual(texts({ a: 1 / 3, b: 1 / 3, c: 1 / 3 }), ["a 34 %", "b 33 %", "c 33 %"]);
+    assert.deepEqual(texts({ a: 0.335, b: 0.335, preparing: 0.325, other: 0.005 }), ["a 34 %", "b 34 %", "Preparing 32 %"]);
+    for (const shares of [{ a: 0.9949, b: 0.0051 }, { a: 0.0333, b: 0.4467, preparing: 0.02, other: 0.5 }, { a: 0.1234, other: 0.8766 }]) {
+        const sum = texts(shares).map((each) => Number(/(\d+) %/.exec(each)[1])).reduce((x, y) => x + y, 0);
+        assert.equal(sum, 100);
+    }
+});
+
+test("a comparison names the faster one, also when it is PyTorch, and the likeness of the pictures", () => {
+    const job = (pytorch, openvino, more = {}) => ({
+        kind: "compare", state: "done", text: "", result: { size: "512x512", pytorch_seconds: pytorch, openvino_seconds: openvino, ...more },
     });
-    assert.match(text.jobResult(job(7.3, 2.0)), /OpenVINO is 3\.65 times as fast/);
-    assert.match(text.jobResult(job(1, 2)), /PyTorch is 2\.00 times as fast: leave OpenVINO off/);
-    assert.equal(text.jobResult({ kind: "compare", state: "failed", text: "No model is loaded." }), "No model is loaded.");
+    assert.equal(text.headline(snapshot({ job: job(7.3, 2.0) })), "OpenVINO is 3.65 times as fast");
+    assert.match(text.headline(snapshot({ job: job(1, 2) })), /PyTorch is 2\.00 times as fast: leave OpenVINO off/);
+    assert.equal(text.jobResult(job(7.3, 2.0)), "One step of 512x512: PyTorch 7.3 s, OpenVINO 2.0 s.");
+    const pictures = { pictures: true, pytorch_picture_seconds: 150, openvino_picture_seconds: 42, psnr_db: 47.125 };
+    assert.match(text.jobResult(job(7.3, 2.0, pictures)), /The picture: PyTorch 2 min 30 s, OpenVINO 42\.0 s\. PSNR 47\.1 dB\./);
+    assert.match(text.jobResult(job(7.3, 2.0, { ...pictures, psnr_db: null })), /Both pictures are equal/);
+    assert.equal(text.headline(snapshot({ job: job(1, 2, pictures) })), "OpenVINO is 3.57 times as fast", "the picture counts, not the step");
     assert.equal(text.jobResult(null), "");
+});
+
+test("the headline says how a job ended, and a job that is over is newer than the last generation", () => {
+    const run = { ...RUN, active: false };
+    const job = (state, changes = {}) => ({ kind: "precompile", state, text: "", result: { sizes: ["64x64", "96x64"] }, ...changes });
+    assert.equal(text.headline(snapshot({ run, job: job("done") })), "Ready for 64x64, 96x64");
+    const other = snapshot({ run: { ...run, shares: { unet: 1 } }, job: job("done") });
+    assert.deepEqual([text.timing(other), text.shares(other).length], ["", 0], "what the generation took is not the job's");
+    assert.equal(text.headline(snapshot({ run, job: job("cancelled", { text: "Interrupted." }) })), "Interrupted");
+    assert.equal(text.headline(snapshot({ run, job: job("failed", { text: "No model is loaded." }) })), "Ended: No model is loaded.");
+    assert.equal(text.headline(snapshot({ run })), "Done in 10.0 s");
+    assert.deepEqual(
+        ["done", "failed", "cancelled"].map((state) => text.outcome(snapshot({ job: job(state, { text: state === "cancelled" ? "Interrupted." : "x" }) }))),
+        ["success", "failure", "interrupted"],
+    );
 });
 
 test("coverage and fallbacks name network, operator, count and reason", () => {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from ov_backend.checkpoint import TOKENIZER
 from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.patching import patch_forward
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 
@@ -22,7 +26,8 @@ if not TOKENIZER.is_dir():
 
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.standalone.generator import Generated, PictureGenerator
+from ov_backend.standalone.samplers import NAMES, make_sampler
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job
 from tests.standalone.checkpoints import write_small_checkpoint
@@ -89,6 +94,8 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
         ({"batch": 99}, "The batch is 99"),
         ({"strength": 0.5}, "belong together"),
         ({"seed": 1 << 64}, "The seed is"),
+        ({"sampler": "best"}, "The sampler is 'best'"),
+        ({"sampler": "LCM", "steps": 51}, "LCM takes at most 50 steps"),
     ],
 )
 def test_bad_input_is_one_sentence(generator: PictureGenerator, changes: dict[str, int], expected: str) -> None:
@@ -103,23 +110,96 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_an_interrupt_ends_a_generation_and_not_the_next_one(generator: PictureGenerator) -> None:
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            generator.generate(Parameters(steps=500, width=64, height=64), PYTORCH)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
+def test_an_interrupt_ends_a_generation_keeps_its_picture_and_leaves_the_next_one(generator: PictureGenerator) -> None:
+    results: list[Generated] = []
+    thread = threading.Thread(
+        target=lambda: results.append(generator.generate(Parameters(steps=500, width=64, height=64), PYTORCH))
+    )
     thread.start()
     wait_until(lambda: (generator.status.snapshot()["run"] or {}).get("step", 0) > 0 and generator.status.generating)
+    wait_until(lambda: generator.preview is not None)
     generator.interrupt()
     thread.join(20)
-    assert [type(error) for error in raised] == [Interrupted]
-    assert generator.status.snapshot()["run"]["error"] == "Interrupted."
-    assert len(generator.generate(SMALL, PYTORCH).files) == 1
+    (partial,) = results
+    assert partial.interrupted
+    assert pixels(partial.files[0]).shape == (64, 64, 3)
+    run = generator.status.snapshot()["run"]
+    assert run["error"] == "Interrupted."
+    assert run["step"] < 500
+    assert not generator.generate(SMALL, PYTORCH).interrupted
+
+
+def test_an_interrupt_while_the_decoder_is_compiled_keeps_the_picture(
+    generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise Interrupted("while a network was being compiled")
+
+    parameters = Parameters("a cat", steps=2, width=64, height=64, seed=4)
+    (expected,) = generator.generate(parameters, PYTORCH).files
+    decoder = generator.pipe.vae.decoder
+    monkeypatch.setattr(generator, "_accelerated", lambda choices: generator_that_interrupts(decoder, interrupted))
+    (kept,) = generator.generate(parameters, PYTORCH).files
+    assert np.abs(pixels(kept) - pixels(expected)).max() <= 1
+
+
+@contextlib.contextmanager
+def generator_that_interrupts(module: torch.nn.Module, forward: Callable[..., None]) -> Iterator[None]:
+    patch = patch_forward(module, lambda original: forward)
+    try:
+        yield
+    finally:
+        patch.undo()
+
+
+def test_another_sampler_makes_another_picture_with_the_same_graph(generator: PictureGenerator) -> None:
+    generator.generate(SMALL, OPENVINO)
+    compiles = generator.status.snapshot()["networks"]["unet"]["compiles"]
+    names = ("Euler", "Heun", "DDIM", "LCM")  # timesteps in f32 and in int64, one call a step and two
+    files = [generator.generate(dataclasses.replace(SMALL, sampler=name), OPENVINO).files[0] for name in names]
+    assert generator.status.snapshot()["networks"]["unet"]["compiles"] == compiles
+    assert len({pixels(file).tobytes() for file in files}) == len(names)
+    with Image.open(files[0]) as picture:
+        assert Parameters.from_text(picture.info["parameters"])[0].sampler == "Euler"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sampler_can_be_made_of_the_checkpoint_s_configuration(generator: PictureGenerator, name: str) -> None:
+    sampler = make_sampler(name, generator._own_sampler)
+    sampler.set_timesteps(4)
+    assert len(sampler.timesteps) >= 4
+    assert sampler.config.beta_end == generator._own_sampler.config.beta_end
+
+
+def test_a_picture_to_start_from_is_cut_and_not_distorted(generator: PictureGenerator) -> None:
+    circle = Image.new("RGB", (256, 64))
+    circle.paste((255, 255, 255), (96, 0, 160, 64))  # a white square in the middle third
+    seen: list[Image.Image] = []
+    image_to_image = generator._image_to_image()
+
+    def record(image: Image.Image, **arguments: object) -> object:
+        seen.append(image)
+        return image_to_image(image=image, **arguments)
+
+    generator._image_to_image = lambda: record  # type: ignore[method-assign]
+    try:
+        generator.generate(Parameters(steps=2, width=64, height=64, strength=0.5), PYTORCH, circle)
+    finally:
+        del generator._image_to_image
+    assert np.asarray(seen[0]).min() == 255, "the middle of the picture, whole"
+
+
+def test_a_comparison_repeats_the_last_picture(generator: PictureGenerator) -> None:
+    generated = generator.generate(dataclasses.replace(SMALL, batch=2), PYTORCH)
+    job = Job("compare", total=2)
+    assert generator.controller.compare is not None
+    comparison = generator.controller.compare(OPENVINO, JobControl(job, threading.Event()))
+    assert (comparison.size, comparison.batch) == ((64, 64), 1)
+    assert comparison.pytorch.picture is not None
+    assert np.abs(np.asarray(comparison.pytorch.picture, dtype=int) - pixels(generated.files[0])).max() <= 1
+    result = comparison.as_dict()
+    assert result["psnr_db"] is None or result["psnr_db"] > 40
+    assert result["pytorch_picture_seconds"] > result["pytorch_seconds"] > 0
 
 
 def test_precompiled_sizes_need_no_compile(generator: PictureGenerator) -> None:

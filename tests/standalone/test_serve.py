@@ -14,9 +14,13 @@ if int(gradio.__version__.split(".")[0]) < 5:
     pytest.skip("the standalone page needs current Gradio", allow_module_level=True)
 
 from fastapi.testclient import TestClient
+from PIL import Image, PngImagePlugin
 
-from ov_backend.standalone import serve
+from ov_backend.standalone import events, serve
+from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.auth import page_token
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.infotext import Parameters
 from tests.standalone.test_generator import generator
 
 __all__ = ["generator"]
@@ -62,13 +66,13 @@ def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenera
     assert client.get("/openvino/status").json()["version"] == 1
 
 
-NUMBERS = [[None] * 9, ["", "", "x", 7, 1, 64, 64, 1, 0.5], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5]]
+NUMBERS = [[None] * 10, ["", "", "x", 7, 1, 64, 64, 1, 0.5, ""], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, ""]]
 
 
 @pytest.mark.parametrize("values", NUMBERS)
 def test_a_missing_number_is_reported(values: list[object]) -> None:
     with pytest.raises(SettingsError, match="A number is missing"):
-        serve._parameters(values, False)
+        events._parameters(values, False)
 
 
 def test_without_a_login_a_name_that_can_be_rebound_is_refused(generator: serve.PictureGenerator) -> None:
@@ -85,3 +89,69 @@ def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> Non
     assert client.get("/openvino/status", auth=("anna", "secret")).status_code == 200
     assert client.get("/openvino/status").status_code == 401
     assert client.get("/").status_code == 200
+
+
+def values(**changes: object) -> list[object]:
+    fields = {"prompt": "a cat", "negative_prompt": "", "steps": 2, "guidance": 7, "seed": 3, "width": 64, "height": 64}
+    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", **changes}.values()]
+
+
+PYTORCH = ["CPU", "f32", False, False, False, True, 0, ""]
+
+
+def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: serve.PictureGenerator) -> None:
+    first, *_, last = events.generate(generator, None, values(), PYTORCH)
+    button, _, live, gallery, message = first
+    assert (button["interactive"], gallery["visible"], message) == (False, False, "")
+    assert "Beginning" in live
+    button, _, live, gallery, message = last
+    assert (button["value"], button["interactive"], live) == ("Generate", True, "")
+    assert [Path(file).suffix for file in gallery["value"]] == [".png"]
+    assert "a cat<br>Steps: 2, Sampler: Euler" in message
+    assert generator.last_seed == 3
+
+
+@pytest.mark.parametrize("changes,expected", [({"width": 65}, "multiples of 8"), ({"steps": None}, "A number is missing")])
+def test_bad_input_gives_a_sentence_and_the_page_comes_back(
+    generator: serve.PictureGenerator, changes: dict[str, object], expected: str
+) -> None:
+    button, *_, message = list(events.generate(generator, None, values(**changes), PYTORCH))[-1]
+    assert button["interactive"] is True
+    assert expected in message
+
+
+def test_any_failure_gives_the_page_back(generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ZeroDivisionError("<b>")
+
+    monkeypatch.setattr(generator, "_pictures", fail)
+    button, *_, message = list(events.generate(generator, None, values(), PYTORCH))[-1]
+    assert button["interactive"] is True
+    assert "ZeroDivisionError: &lt;b&gt;" in message
+
+
+def test_a_page_that_is_closed_does_not_end_the_generation(generator: serve.PictureGenerator) -> None:
+    page = events.generate(generator, None, values(seed=77, steps=3), PYTORCH)
+    next(page)
+    next(page)
+    page.close()
+    for _ in events.generate(generator, None, values(seed=78), PYTORCH):  # waits for the other one
+        pass
+    assert sorted(path.name.split("-")[2] for path in generator.folder.glob("*-7[78]-*.png")) == ["77", "78"]
+
+
+def test_a_sampler_that_is_not_here_is_left_as_it_is(tmp_path: Path) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "a cat\nSteps: 3, Sampler: Restart, CFG scale: 5, Seed: 1, Size: 64x64, OpenVINO: vae=off")
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    *fields, message = events.restore(str(tmp_path / "x.png"))
+    sampler, accordion = fields[9], fields[-1]
+    assert "value" not in sampler
+    assert "Restart" in message
+    assert accordion["open"] is True
+    assert len(fields) == len(vars(Parameters())) + len(vars(Choices())) + 1
+
+
+def test_known_checkpoints_have_prompts_to_try() -> None:
+    assert suggestions_for("fluent-sd").prompts
+    assert suggestions_for("anything-else").prompts == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 import importlib.util
+from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
@@ -13,7 +14,7 @@ import pytest
 from ov_backend.ui import panel
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, build_panel, device_choices
-from ov_backend.ui.status_html import ACTIONS, status_html
+from ov_backend.ui.status_html import ACTIONS, details_html, prepare_html, status_html
 
 FIELDS = [field.name for field in dataclasses.fields(Choices)]
 
@@ -109,15 +110,16 @@ class _Elements(html.parser.HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.ids: list[str] = []
-        self.inputs = 0
+        self.inputs = self.hints = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
         self.ids += [attributes["id"] or ""] if "id" in attributes else []
         if tag == "input":
             assert "label" in self.open, "an input without a label"
-            assert attributes.get("title")
+            assert self.hints > self.inputs, "an input without a hint"
             self.inputs += 1
+        self.hints += attributes.get("class") == "openvino-hint"
         if tag == "button":
             assert attributes.get("type") == "button"
             assert attributes.get("title")
@@ -128,11 +130,30 @@ class _Elements(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_live_status_is_well_formed_and_labelled() -> None:
+def test_the_panel_s_own_html_is_well_formed_and_labelled() -> None:
     parser = _Elements()
-    parser.feed(status_html("img2img", {"device": '"a" & <b>'}))
+    parser.feed(prepare_html("img2img", ["<512>"]) + status_html("img2img", ["device"]) + details_html("img2img"))
     parser.close()
     assert parser.open == []
     assert parser.inputs == 2
     assert len(parser.ids) == len(set(parser.ids))
-    assert {f"openvino_img2img_{action}" for action in [*ACTIONS, "precompile"]} <= set(parser.ids)
+    assert {f"openvino_img2img_{action}" for action in ACTIONS} <= set(parser.ids)
+
+
+def test_device_precision_and_prepare_come_before_a_closed_accordion() -> None:
+    blocks, _ = build()
+    components = {each["id"]: each for each in blocks.get_config_file()["components"]}
+
+    def below(node: dict[str, Any], inside: str = "") -> Iterator[tuple[str, str]]:
+        props = components[node["id"]]["props"] if node["id"] in components else {}
+        name = str(props.get("elem_id") or "").removeprefix("openvino_txt2img_")
+        yield name, inside
+        if name == "more":
+            assert props["open"] is False
+        for child in node.get("children") or ():
+            yield from below(child, "more" if "more" in (name, inside) else "")
+
+    places = {name: inside for name, inside in below(blocks.get_config_file()["layout"]) if name}
+    assert [name for name, inside in places.items() if inside and name in FIELDS] == FIELDS[2:]
+    order = list(places)
+    assert order.index("device") < order.index("precision") < order.index("prepare") < order.index("status") < order.index("more")

@@ -16,7 +16,7 @@ from tests.ui.test_auth import basic
 from tests.ui.test_routes import OWN_ADDRESS, Host
 
 ROUTES = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "precompile")]
-ROUTES += [("POST", "compare"), ("POST", "interrupt")]
+ROUTES += [("POST", "compare"), ("POST", "interrupt"), ("GET", "compare/pytorch"), ("GET", "compare/openvino")]
 PASSWORDS = {"anna": "secret", "é": "ü"}
 RIGHT = [basic("anna:secret"), basic("é:ü"), {"x-openvino-token": page_token()}]
 WRONG: list[dict[str, str | bytes]] = [
@@ -46,6 +46,7 @@ BODIES: dict[str, Any] = {"precompile": {"sizes": [[64, 64]]}}
 def guarded(tmp_path: Path) -> tuple[TestClient, Host]:
     """The routes behind a login; a page may be loaded without one, under a known name only."""
     host, app = Host(tmp_path / "graphs"), FastAPI()
+    host.controller.pictures = {"pytorch": b"one", "openvino": b"other"}
     names = KnownHosts(lambda: ["my.example"], "put it into the setting", lambda request: not _logged_in(request))
     routes.add_routes(app, host.controller, _logged_in, names)
     return TestClient(app, base_url=OWN_ADDRESS, raise_server_exceptions=False), host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -12,13 +13,16 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import SettingsError
 from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_precompile
+from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 from tests.ui.test_auth import basic
 
@@ -41,7 +45,7 @@ class Host:
             self.go.wait(10)
         control.step(len(sizes), "")
 
-    def compare(self, choices: Choices | None, control: JobControl) -> dict[str, Any]:
+    def compare(self, choices: Choices | None, control: JobControl) -> Comparison:
         raise RuntimeError(NASTY)
 
     def interrupt(self) -> None:
@@ -120,7 +124,25 @@ def test_a_job_can_be_stopped(client: TestClient, host: Host) -> None:
     host.wait()
     assert host.interrupts == 1
     assert host.controller.status.job is not None
-    assert host.controller.status.job.state == "cancelled"
+    assert (host.controller.status.job.state, host.controller.status.job.text) == ("cancelled", INTERRUPTED)
+
+
+def test_both_pictures_of_a_comparison_are_served_and_nothing_else(client: TestClient, host: Host) -> None:
+    assert client.get("/openvino/compare/pytorch").status_code == 404
+    black, white = (Image.new("RGB", (2, 2), colour) for colour in ("black", "white"))
+    host.controller.compare = lambda choices, control: Comparison((2, 2), 1, Measured(1, 1, black), Measured(1, 1, white))
+    client.post("/openvino/compare", json={})
+    host.wait()
+    for name, level in (("pytorch", 0), ("openvino", 255)):
+        answer = client.get(f"/openvino/compare/{name}")
+        assert answer.headers["content-type"] == "image/png"
+        assert Image.open(io.BytesIO(answer.content)).getpixel((0, 0)) == (level,) * 3
+    assert client.get("/openvino/compare/other").status_code == 404
+    first = client.get("/openvino/status").json()["job"]["number"]
+    client.post("/openvino/compare", json={})
+    host.wait()
+    time.sleep(routes.FRESH_S)
+    assert client.get("/openvino/status").json()["job"]["number"] == first + 1
 
 
 def test_a_job_that_fails_has_its_error_as_text(client: TestClient, host: Host) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
+from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Signature
 from ov_backend.tensors import TensorSpec
 from ov_backend.ui import status as status_module
+from ov_backend.ui.snapshot import Job
 from ov_backend.ui.status import Status
 
 
@@ -207,7 +210,53 @@ def test_a_real_engine_reports_stages_counts_and_shares(strict: Callable[..., Se
     shares = snapshot["run"]["shares"]
     assert shares["preparing"] > 0
     assert shares["unet"] > 0
-    assert 0.9 < sum(shares.values()) < 1.1
+    assert sum(shares.values()) == pytest.approx(1.0)
+    network(torch.randn(2, 4, 8, 8))  # a job after the end
+    assert status.snapshot()["run"]["shares"] == shares
+
+
+def test_the_result_of_a_job_goes_away_when_a_generation_begins() -> None:
+    status = Status()
+    status.job = Job("precompile", state="done")
+    assert status.snapshot()["job"]["state"] == "done"
+    status.begin("one")
+    assert status.snapshot()["job"] is None
+    status.job = Job("precompile")  # one that runs generates by itself
+    status.begin("two")
+    assert status.snapshot()["job"]["state"] == "running"
+
+
+def test_overlapping_stages_are_counted_once_and_waiting_for_one_is_preparing(clock: Clock) -> None:
+    status = Status(clock)
+    status.progress("unet", "compile", LATENTS)  # left behind by an interrupted generation
+    clock.now += 3
+    status.begin("512x512", 4)
+    status.progress("vae_decode", "compile", LATENTS)
+    clock.now += 6
+    status.progress("unet", "ready", LATENTS)
+    status.progress("vae_decode", "ready", LATENTS)
+    clock.now += 2
+    assert status.snapshot()["run"]["shares"] == {"preparing": 0.75, "other": 0.25}
+    status.end()
+    clock.now += 9
+    assert status.snapshot()["run"]["shares"] == {"preparing": 0.75, "other": 0.25}
+
+
+def test_a_step_beside_a_stage_in_the_background_keeps_its_seconds(clock: Clock) -> None:
+    engine = SimpleNamespace(networks={"unet": SimpleNamespace(statistics=NetworkStats())})
+    status = Status(clock)
+    status.begin("512x512", 2)
+    status.attach(engine)
+    status.step(1, 2)
+    status.progress("vae_decode", "compile", LATENTS)
+    clock.now += 5
+    engine.networks["unet"].statistics.seconds["infer"] += 4
+    status.step(2, 2)
+    status.progress("vae_decode", "ready", LATENTS)
+    status.end()
+    assert status._run is not None
+    assert status._run.last_step_seconds == 4.0
+    assert status._run.shares == {"unet": 0.8, "preparing": 0.2, "other": 0.0}
 
 
 def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) -> None:

@@ -60,7 +60,12 @@ class Page:
         while (run := self.run)["number"] < self.number or run["active"]:
             assert time.monotonic() < deadline, run
             self.page.wait_for_timeout(100)
-        return self.wait_for("headline", "^(Done|Ended)")
+        return self.wait_for("headline", "^(Done|Ended|Interrupted)")
+
+    def open_more(self) -> None:
+        """Open the panel's accordion; Gradio makes what stands in it only then."""
+        self.page.click(f"{PANEL}_more button")
+        self.page.wait_for_selector(f"{PANEL}_details", state="visible")
 
     def press(self, action: str) -> None:
         self.page.click(f"{PANEL}_{action}:enabled")

@@ -53,7 +53,8 @@ def test_a_user_chooses_a_device_and_gets_a_picture(at: Callable[..., Page], ser
     assert choices == Choices(device="AUTO", precision="f32")
     assert "per step on average" in page.text("timing")
     assert "UNet" in page.text("shares")
-    assert "UNet: 100 % in OpenVINO" in page.text("coverage")
+    page.open_more()
+    page.wait_for("coverage", "UNet: 100 % in OpenVINO")
     page.page.click(f"{PANEL}_networks summary")
     row = page.page.locator(f"{PANEL}_networks tr", has_text="UNet").first.inner_text()
     assert row.split("\t")[:5] == ["UNet", "64x64", "2", "CPU", "f32"]
@@ -81,23 +82,76 @@ def test_an_interrupt_during_a_compile_is_answered_at_once(at: Callable[..., Pag
     record_property("seconds from Interrupt to its answer during a compile", round(took, 3))
     assert took < 2.0
     assert len(pictures(server)) == before
-    page.wait_for("headline", "^(Ended: Interrupted|Tracing|Converting|Compiling)")
+    page.wait_for("headline", "^(Interrupted|Tracing|Converting|Compiling)")
     page.set(steps=2).generate()  # the abandoned compile is used
     page.wait_for_message("Size: 136x72")
     assert len(pictures(server)) == before + 1
 
 
-def test_an_interrupt_between_steps_is_answered_at_once(at: Callable[..., Page]) -> None:
+def test_an_interrupt_between_steps_is_answered_at_once_and_keeps_the_picture(at: Callable[..., Page], server: Server) -> None:
     page = at()
     page.set(steps=1, width=64, height=64).generate()
     page.finish()
-    page.set(steps=900).generate()
+    before = len(pictures(server))
+    page.set(steps=900, seed=99).generate()
     page.wait_for("headline", r"step \d+ of 900")
     start = time.monotonic()
     page.press("interrupt")
     page.wait_for_message("Interrupted")
     assert time.monotonic() - start < 2.0
-    assert page.wait_for("headline", "Ended") == "Ended: Interrupted."
+    page.wait_for("headline", "^Interrupted after")
+    page.page.wait_for_function("document.querySelector('#gallery img')?.src.includes('-99-')")
+    assert len(pictures(server)) == before + 1
+
+
+def test_the_page_answers_generate_at_once_and_previews_the_picture(at: Callable[..., Page]) -> None:
+    page = at()
+    page.set(prompt="", steps=200, width=64, height=64)
+    page.page.focus("#prompt textarea")
+    page.page.keyboard.type("a cat")
+    page.number = page.run["number"] + 1
+    page.page.keyboard.press("Control+Enter")
+    page.page.wait_for_selector("#generate:disabled")
+    page.page.wait_for_selector(".openvino-live progress")
+    page.page.wait_for_selector(".openvino-live img[src^='data:image/png']")
+    page.page.wait_for_function("/^Step \\d+ of 200$/.test(document.querySelector('.openvino-live p')?.textContent)")
+    page.page.click("#interrupt")
+    page.wait_for_message("a cat")
+    page.page.wait_for_selector("#generate:enabled")
+    page.page.wait_for_selector(".openvino-live", state="detached")
+
+
+def test_something_happens_before_the_server_answers(at: Callable[..., Page]) -> None:
+    page = at()
+    held: list[Any] = []
+    page.page.route("**/queue/join*", lambda route: held.append(route))
+    page.page.click("#generate")
+    page.page.wait_for_selector(".openvino-live progress")
+    assert page.page.text_content(".openvino-live p") == "Beginning"
+    for route in held:
+        route.continue_()
+    page.page.wait_for_selector("#generate:disabled")
+
+
+def test_the_size_is_swapped_and_proposed_and_the_seed_is_reused(at: Callable[..., Page]) -> None:
+    page = at()
+    size = lambda: [page.page.input_value(f"#{name} input") for name in ("width", "height")]  # noqa: E731
+
+    def wait_for_size(*expected: str) -> None:
+        sides = "['width', 'height'].map(name => document.querySelector(`#${name} input`).value).join()"
+        page.page.wait_for_function(f"expected => {sides} === expected", arg=",".join(expected))
+
+    assert size() == ["256", "256"]
+    page.page.click("#size_256x384")
+    wait_for_size("256", "384")
+    page.page.click("#swap")
+    wait_for_size("384", "256")
+    page.set(steps=1, width=64, height=64, seed=4321).generate()
+    page.finish()
+    page.page.click("#random_seed")
+    page.page.wait_for_function("document.querySelector('#seed input').value === '-1'")
+    page.page.click("#reuse_seed")
+    page.page.wait_for_function("document.querySelector('#seed input').value === '4321'")
 
 
 def test_a_page_reloaded_in_mid_run_shows_it_and_its_picture(at: Callable[..., Page]) -> None:
@@ -115,6 +169,7 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     choices = Choices(precision="f32", vae=False, memory_mb=900, config_json='{"PERFORMANCE_HINT": "LATENCY"}')
     page = at()
     page.choose("precision", "f32")
+    page.open_more()
     page.page.uncheck(f"{PANEL}_vae input")
     page.page.fill(f"{PANEL}_memory_mb input", "900")
     page.page.fill(f"{PANEL}_config_json textarea", choices.config_json)
@@ -125,6 +180,7 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     other.page.click("#restore_from button")
     other.page.set_input_files("#restore input[type=file]", str(saved))
     other.wait_for_message("Settings read")
+    other.page.wait_for_selector(f"{PANEL}_vae input")  # what is not default is shown
     value = lambda name: other.page.input_value(f"#{name} :is(input, textarea)")  # noqa: E731
     assert [value(name) for name in ("prompt", "negative_prompt", "steps", "guidance", "seed", "width", "height")] == [
         "two, lines\nand: more", "no", "2", "3.5", "11", "64", "64",
@@ -148,11 +204,12 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
 
 def test_a_picture_to_start_from_is_encoded(at: Callable[..., Page], server: Server, tmp_path: Path) -> None:
     start = tmp_path / "start.png"
-    Image.linear_gradient("L").convert("RGB").save(start)
+    Image.linear_gradient("L").resize((512, 256)).convert("RGB").save(start)
     page = at()
     page.page.click("#start_from button")
     page.page.set_input_files("#start input[type=file]", str(start))
     page.page.wait_for_selector("#start img")
+    page.page.wait_for_function("document.querySelector('#width input').value === '360'")  # the picture is twice as wide as high
     page.set(steps=4, width=64, height=64, seed=3).generate()
     page.finish()
     page.wait_for_message("Denoising strength: 0.6")
@@ -172,6 +229,7 @@ def test_two_tabs_each_get_their_own_picture(at: Callable[..., Page], server: Se
 
 def test_bad_input_is_answered_with_one_sentence(at: Callable[..., Page]) -> None:
     page = at()
+    page.open_more()
     page.page.fill(f"{PANEL}_config_json textarea", "<script>")
     page.page.press(f"{PANEL}_config_json textarea", "Tab")
     page.page.wait_for_function(f"document.querySelector('{PANEL}_problem').textContent.includes('must be a JSON object')")

@@ -108,8 +108,9 @@ def test_an_interrupt_during_a_compile_ends_the_generation(webui: Callable[..., 
     page.wait_for(f"{PANEL}_headline", "^(Tracing|Converting|Compiling) UNet")
     start = time.monotonic()
     page.page.evaluate("document.querySelector('#txt2img_interrupt').click()")
-    page.finish()
+    run = page.finish()
     took = time.monotonic() - start
+    assert run["error"] == "Interrupted."
     record_property("seconds from Interrupt to the end of the run", round(took, 2))
     assert took < 5
 
@@ -128,15 +129,31 @@ def test_a_size_is_precompiled_and_the_cache_is_cleared(webui: Callable[..., Pag
     page = webui()
     page.page.fill(f"{PANEL}_sizes", "192x256")
     page.page.click(f"{PANEL}_precompile:enabled")
-    page.wait_for(f"{PANEL}_result", "Ready for 192x256")
+    page.wait_for(f"{PANEL}_headline", "^Ready for 192x256$")
     compiles = page.api()["networks"]["unet"]["compiles"]
     page.size(192, 256, 2)
     page.generate()
     page.finish()
     assert page.api()["networks"]["unet"]["compiles"] == compiles
+    page.page.click(f"{PANEL}_more > .label-wrap")
     page.page.once("dialog", lambda dialog: dialog.accept())
     page.page.click(f"{PANEL}_clear:enabled")
-    page.wait_for(f"{PANEL}_alert", "graphs? removed")
+    page.wait_for(f"{PANEL}_notice", "graphs? removed")
+
+
+def test_a_comparison_shows_both_pictures_of_the_last_generation(webui: Callable[..., Page], errors: list[str]) -> None:
+    page = webui()
+    page.size(128, 192, 4)
+    page.generate()
+    page.finish()
+    page.page.click(f"{PANEL}_compare:enabled")
+    page.wait_for(f"{PANEL}_headline", "times as fast")
+    page.wait_for(f"{PANEL}_result", r"One step of 128x192.*(PSNR [\d.]+ dB|equal)")
+    page.page.wait_for_function(
+        "[...document.querySelectorAll('#openvino_txt2img_view img')].filter(e => e.naturalWidth === 128).length === 2"
+    )
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.page.locator("#txt2img_script_container").screenshot(path=SHOTS / "webui-compared.png")
 
 
 def _brightness(colour: str) -> float:

@@ -1,0 +1,60 @@
+"""The samplers of the standalone page: those of diffusers that draw a picture from a common checkpoint, by the WebUI's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ov_backend.errors import SettingsError
+
+#: Name, class in diffusers, and what differs from the checkpoint's own configuration.
+_SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "DPM++ 2M": ("DPMSolverMultistepScheduler", {}),
+    "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "DPM++ 2M SDE": ("DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
+    "Euler": ("EulerDiscreteScheduler", {}),
+    "Euler a": ("EulerAncestralDiscreteScheduler", {}),
+    "Heun": ("HeunDiscreteScheduler", {}),
+    "DPM2": ("KDPM2DiscreteScheduler", {}),
+    "DPM2 a": ("KDPM2AncestralDiscreteScheduler", {}),
+    "DDIM": ("DDIMScheduler", {}),
+    "UniPC": ("UniPCMultistepScheduler", {}),
+    "LCM": ("LCMScheduler", {}),
+}
+NAMES = (*_SAMPLERS,)
+DEFAULT = "DPM++ 2M"
+
+#: LCM takes its steps out of this many.
+_LCM_STEPS = 50
+
+
+def check_sampler(name: str, steps: int) -> None:
+    """Check a sampler's name, "" for the checkpoint's own, and its number of steps.
+
+    Raises:
+        SettingsError: there is no such sampler, or it cannot take so many steps.
+    """
+    if name and name not in _SAMPLERS:
+        raise SettingsError(f"The sampler is {name!r}; it must be one of {', '.join(NAMES)}.")
+    if name == "LCM" and steps > _LCM_STEPS:
+        raise SettingsError(f"LCM takes at most {_LCM_STEPS} steps, usually 4 to 8; {steps} were asked for.")
+
+
+def make_sampler(name: str, own: Any) -> Any:
+    """A fresh scheduler with the configuration of the checkpoint's ``own``, which is returned for the name ""."""
+    if not name:
+        return own
+    import diffusers
+
+    class_name, changes = _SAMPLERS[name]
+    return getattr(diffusers, class_name).from_config(own.config, **changes)
+
+
+def with_float_timestep(network: Callable[..., Any]) -> Callable[..., Any]:
+    """A UNet that is called with timesteps in f32: samplers count in int64 or in f32, and each would need a graph."""
+    import torch
+
+    def call(sample: Any, timestep: Any, *args: Any, **kwargs: Any) -> Any:
+        return network(sample, torch.as_tensor(timestep, dtype=torch.float32), *args, **kwargs)
+
+    return call
