@@ -34,6 +34,8 @@ _IMPURE = {
         (os.urandom, "os.urandom"),
     ]
 }
+#: Python's generator for the whole process.
+_GENERATOR: Any = random._inst
 
 
 class Observer:
@@ -42,11 +44,14 @@ class Observer:
     Attributes:
         executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
         effects: what the code did beside computing, in words.
+        disturbed: whether random numbers of Python were drawn, and not seen: probably in another thread, as servers of web
+            sockets do.
     """
 
     def __init__(self) -> None:
         self.executed: dict[CodeType, str] = {}
         self.effects: list[str] = []
+        self.disturbed = self._draws = False
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
@@ -65,11 +70,14 @@ class Observer:
         sys.setprofile(self._previous)
         if self._collects:
             gc.enable()
-        if _random_state() != self._random:
+        (python, numpy), (python_now, numpy_now) = self._random, _random_state()
+        self.disturbed = python != python_now and not self._draws
+        if self._draws or numpy != numpy_now:
             self.effects.append("draws random numbers of Python or numpy")
-            python, numpy_state = self._random
+        if self._draws:
             random.setstate(python)
-            np.random.set_state(_numpy_state(numpy_state))
+        if numpy != numpy_now:  # a profiler does not see these draws
+            np.random.set_state(_numpy_state(numpy))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -103,7 +111,11 @@ class Observer:
                     self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
             else:
                 self.executed[code] = frame.f_globals.get("__name__", "")
-        elif event == "c_call" and id(argument) in _IMPURE:
+        elif event != "c_call":
+            return
+        elif getattr(argument, "__self__", None) is _GENERATOR:
+            self._draws |= argument.__name__ != "getstate"
+        elif id(argument) in _IMPURE:
             module = frame.f_globals.get("__name__", "")
             # the garbage collector, too, runs code in the middle of a forward: that of packages, not the forward's own
             if not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:

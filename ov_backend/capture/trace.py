@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._guards import tracing
@@ -37,6 +37,10 @@ TRACING = threading.RLock()
 #: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
 #: literals of the code (``torch.tensor([0.5])``); larger ones make a graph unfit for the disk.
 LITERAL_ELEMENTS = 1024
+#: How often a trace is made that something disturbs.
+_ATTEMPTS = 3
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,10 @@ class Reach:
     before: list[ContainerState] = field(default_factory=list)
 
 
+class Disturbed(CaptureError):
+    """Random numbers were drawn during a trace, probably by another thread: another attempt tells."""
+
+
 @contextlib.contextmanager
 def in_place_of(
     module: torch.nn.Module,
@@ -146,6 +154,8 @@ def in_place_of(
         if reach is not None:
             reach.executed.update(observer.executed)
             reach.before.append(state)
+    if reach is not None and observer.disturbed:
+        raise Disturbed("its forward draws random numbers of Python or numpy, which a compiled graph would do once")
     if reach is not None:
         _check_side_effects(observer.effects, changed, removed, mode.strays, NOTED | reach.harmless)
 
@@ -215,10 +225,22 @@ def capture(
         return [tensor for _, tensor in leaves]
 
     live = list(weights.values())
-    gm = trace(run, live, list(tensors))
+    gm = undisturbed(lambda: trace(run, live, list(tensors)))
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
     _check_operators(gm)
     return replace(captured, unlifted=unlifted_constants(gm))
+
+
+def undisturbed(attempt: Callable[[], T]) -> T:
+    """Trace again while something else disturbs it; what is disturbed every time is the forward's own doing.
+
+    Raises:
+        CaptureError: see :func:`capture`.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(Disturbed):
+            return attempt()
+    return attempt()
 
 
 def trace(

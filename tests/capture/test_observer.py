@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.capture.observer import Observer
+from ov_backend.capture.trace import Disturbed, undisturbed
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -49,8 +54,6 @@ class Remembering(torch.nn.Module):
 
 class Drawing(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        import random
-
         return x * random.random()
 
 
@@ -61,8 +64,6 @@ class Timed(torch.nn.Module):
 
 @pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing, Timed])
 def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
-    import random
-
     module, reference = kind(), kind()
     network = engine_for(strict(fallback="pytorch"), module)
     for number in range(4):
@@ -76,3 +77,45 @@ def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type
         assert [type(feature) for feature in module.features] == [torch.Tensor] * 4
     if isinstance(module, Counting):
         assert module.calls == 4
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: random.randint(0, 9), lambda: random.gauss(0, 1), np.random.rand])
+def test_random_numbers_that_are_drawn_are_seen_and_given_back(draw: Callable[[], object]) -> None:
+    state = random.getstate(), np.random.get_state()[2]
+    with Observer() as observer:
+        draw()
+    assert observer.effects == ["draws random numbers of Python or numpy"]
+    assert not observer.disturbed
+    assert (random.getstate(), np.random.get_state()[2]) == state
+
+
+def test_random_numbers_of_another_thread_disturb_a_trace_and_are_no_effect_of_it() -> None:
+    with Observer() as observer:
+        thread = threading.Thread(target=random.random)
+        thread.start()
+        thread.join()
+        state = random.getstate()
+    assert observer.disturbed
+    assert observer.effects == []
+    assert random.getstate() == state, "the other thread's numbers are not drawn twice"
+
+
+def test_a_draw_that_no_profiler_sees_disturbs_as_well() -> None:
+    with Observer() as observer:
+        list(map(random.getrandbits, [3]))
+    assert observer.disturbed
+
+
+def test_a_disturbed_trace_is_tried_again_but_not_for_ever() -> None:
+    attempts = []
+
+    def attempt(disturbed: int) -> int:
+        attempts.append(disturbed)
+        if len(attempts) <= disturbed:
+            raise Disturbed("random numbers")
+        return len(attempts)
+
+    assert undisturbed(lambda: attempt(1)) == 2
+    attempts.clear()
+    with pytest.raises(Disturbed):
+        undisturbed(lambda: attempt(9))

@@ -31,8 +31,9 @@ class Operators(torch.nn.Module):
         super().__init__()
         for name, shape in {
             "left": (24, 19), "square": (48, 48), "odd": (37, 19), "vector": (19,), "row": (1, 64), "batched": (2, 19, 16),
-            "picture": (1, 8, 12, 12), "conv": (16, 8, 3, 3), "point": (32, 8, 1, 1), "deep": (8, 1, 3, 3), "grouped": (16, 4, 3, 3),
-            "up": (8, 6, 2, 2), "line": (12, 19, 3), "volume": (4, 8, 1, 3, 3), "table": (50, 19), "norm": (8,), "slope": (8,),
+            "picture": (1, 8, 12, 12), "conv": (16, 8, 3, 3), "point": (32, 8, 1, 1), "deep": (8, 1, 3, 3),
+            "grouped": (16, 4, 3, 3), "up": (8, 6, 2, 2), "line": (12, 19, 3), "volume": (4, 8, 1, 3, 3), "table": (50, 19),
+            "norm": (8,), "slope": (8,),
         }.items():  # fmt: skip
             self.register_parameter(name, torch.nn.Parameter(torch.randn(shape)))
 
@@ -108,10 +109,15 @@ def main(precisions: list[str]) -> None:
     with torch.no_grad():
         for name, make in cases().items():
             for precision in precisions:
-                print(name, precision, flush=True)
+                _say(f"{name} {precision}")
                 error = answer_without_weights(*make(), precision)
                 assert error < TOLERANCES[precision], f"relative error {error}"
-    print("done", flush=True)
+    _say("done")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

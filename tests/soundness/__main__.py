@@ -1,4 +1,4 @@
-"""Run the proofs at length: ``python -m tests.soundness [--mutations N] [--graphs N] [--seed S] ...``."""
+"""Run the proofs at length: ``python -m tests.soundness [--mutations N] [--graphs N] [--networks N] [--seed S] ...``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import hypothesis
 import torch
 from hypothesis import HealthCheck, Phase
 
+from tests.soundness import layers
 from tests.soundness.graphs import Program, Verdict, judge, programs
 from tests.soundness.harness import Result, table
 from tests.soundness.modules import names as available
@@ -65,11 +66,27 @@ def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
     return counts, wrong
 
 
+def networks(count: int, seed: str) -> list[str]:
+    """Draw and judge this many random networks of layers: the wrong ones."""
+    first = random.Random(seed).randrange(10**6)
+    wrong = []
+    for number in range(first, first + count):
+        try:
+            message = layers.judge(number)
+        except Exception as error:  # an error of a single network must not end the run; it counts as wrong
+            message = f"seed {number} raised {type(error).__name__}: {error}"
+        if message:
+            wrong.append(message)
+            say(f"WRONG {message}\n")
+    return wrong
+
+
 def main() -> int:
-    """Run both proofs; 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soundness", description="Mutations and random graphs, at length.")
+    """Run all proofs; 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soundness", description="Mutations, random graphs and random networks, at length.")
     parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
     parser.add_argument("--graphs", type=int, default=5200)
+    parser.add_argument("--networks", type=int, default=2000, help="random networks of layers")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--only", nargs="*", default=None, help="modules whose names contain one of these")
     parser.add_argument("--jobs", type=int, default=1, help="modules that are mutated at the same time")
@@ -78,12 +95,14 @@ def main() -> int:
     say(f"seed {options.seed}")
     counts, wrong = graphs(options.graphs, options.seed) if options.graphs else (Counter(), [])
     say("random graphs: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    wrong_networks = networks(options.networks, options.seed)
+    say(f"random networks of layers: {options.networks - len(wrong_networks)} right, {len(wrong_networks)} wrong")
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
     names = names if options.mutations else []
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
     say(table(results))
-    return int(bool(wrong) or any(here.stale or there.stale or here.lost or there.lost for here, there in results))
+    return int(bool(wrong or wrong_networks) or any(here.stale or there.stale or here.lost or there.lost for here, there in results))
 
 
 if __name__ == "__main__":
