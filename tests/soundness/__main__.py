@@ -83,7 +83,8 @@ def networks(count: int, seed: str) -> list[str]:
 
 def main() -> int:
     """Run all proofs; 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soundness", description="Mutations, random graphs and random networks, at length.")
+    description = "Mutations, random graphs and random networks, at length."
+    parser = argparse.ArgumentParser(prog="python -m tests.soundness", description=description)
     parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
     parser.add_argument("--graphs", type=int, default=5200)
     parser.add_argument("--networks", type=int, default=2000, help="random networks of layers")
@@ -102,7 +103,8 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
     say(table(results))
-    return int(bool(wrong or wrong_networks) or any(here.stale or there.stale or here.lost or there.lost for here, there in results))
+    stale = any(here.stale or there.stale or here.lost or there.lost for here, there in results)
+    return int(bool(wrong or wrong_networks) or stale)
 
 
 if __name__ == "__main__":
