@@ -50,7 +50,7 @@ def test_instance_forward_of_another_extension(webui: WebUI, compare: Any, sd1: 
     need_probe(webui)
     probe = {"openvino probe": {"args": ["instance forward"]}}
     without = picture_by_pytorch(webui, sd1)
-    off, _ = compare(checkpoint=sd1, alwayson_scripts=probe)
+    off, _ = compare(BLOCKS, checkpoint=sd1, alwayson_scripts=probe)
     assert psnr(without, off.images[0]) < 60, "the probe's forward changes nothing"
     compare(checkpoint=sd1)  # now the class's own function is left on the instance
     webui.api("/probe/clean", {})
