@@ -91,6 +91,20 @@ def count_of_blocks(module: Any) -> int:
     return len(module.input_blocks) + len(module.output_blocks) + 3  # and time_embed, middle_block, out
 
 
+class Stepped(torch.nn.Module):
+    """A network whose forward depends on a number that others change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()) for _ in range(2)])
+        self.step = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x) * (1 + self.step)
+        return x
+
+
 def test_the_blocks_that_a_foreign_forward_calls_are_answered(tiny: UNet) -> None:
     module, _, engine = tiny
     expected = eager(module, *inputs())
@@ -106,15 +120,16 @@ def test_the_blocks_that_a_foreign_forward_calls_are_answered(tiny: UNet) -> Non
     assert stats["unet"]["fallbacks"] == {}
 
 
-def test_other_sizes_and_weights_are_right(tiny: UNet) -> None:
-    module, network, _ = tiny
-    for size in (16, 24, 16):
-        assert_equal(run_foreign(tiny, *inputs(1, size)), eager(module, *inputs(1, size)))
+def test_other_sizes_and_weights_are_right(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    for batch in (2, 3, 2):
+        x = torch.randn(batch, 4)
+        with torch.no_grad():
+            assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
     compiles = network.statistics.compiles
-    block: Any = module.input_blocks[1]  # type: ignore[index]
     with torch.no_grad():
-        block[0].in_layers[2].weight[0, 0] += 1
-    assert_equal(run_foreign(tiny, *inputs(1)), eager(module, *inputs(1)))
+        module.blocks[1][0].weight[0, 0] += 1  # type: ignore[index]
+        assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
     assert network.statistics.compiles == compiles + 1
 
 
@@ -142,25 +157,26 @@ def test_extensions_find_no_forward_of_ours(tiny: UNet) -> None:
     assert "forward" not in {name for each in module.modules() if each is not block for name in vars(each)}
 
 
-def test_a_network_with_a_side_effect_is_answered_by_its_blocks(tiny: UNet) -> None:
-    module, network, _ = tiny
-    module.calls_so_far = 0
-    original = type(module).forward
+class Counting(Stepped):
+    """A network whose forward does more than compute."""
 
-    def counting(self: Any, *args: Any) -> torch.Tensor:
-        self.calls_so_far += 1
-        return original(self, *args)  # type: ignore[no-any-return]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        return super().forward(x)
 
-    engine = Engine(network.resources.settings)
-    network = add(engine, module, counting.__get__(module))
+
+def test_a_network_with_a_side_effect_is_answered_by_its_blocks(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Counting(), strict())
+    x = torch.randn(2, 4)
     with torch.no_grad():
-        expected = module(*inputs())
-        for _ in range(3):
-            assert_equal(network(*inputs()), expected)
-    assert module.calls_so_far == 3
+        expected = [module(x) for _ in range(3)]
+        module.step = 0  # type: ignore[assignment]
+        for result in expected:
+            assert_equal(network(x), result)
+    assert module.step == 3
     (reason,) = network.statistics.by_blocks
-    assert "calls_so_far" in reason
-    assert network.statistics.block_calls == 3 * count_of_blocks(module)
+    assert "Counting.step" in reason
+    assert network.statistics.block_calls == 3 * 2
 
 
 def test_where_a_block_cannot_be_used_its_children_are(tiny: UNet) -> None:
@@ -189,13 +205,16 @@ def test_where_a_block_cannot_be_used_its_children_are(tiny: UNet) -> None:
     assert network.statistics.block_calls == calls + count_of_blocks(module), "the block is used again"
 
 
-def test_a_block_with_a_hook_calls_it(tiny: UNet) -> None:
-    module, _, _ = tiny
-    block: Any = module.middle_block
+def test_a_block_with_a_hook_calls_it(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    x = torch.randn(2, 4)
+    block: Any = module.blocks[0]  # type: ignore[index]
     handle = block.register_forward_hook(lambda _module, _args, output: output * 2)
-    assert_equal(run_foreign(tiny, *inputs()), eager(module, *inputs()))
-    handle.remove()
-    assert_equal(run_foreign(tiny, *inputs()), eager(module, *inputs()))
+    with torch.no_grad():
+        assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
+        handle.remove()
+        assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
+    assert network.statistics.block_calls == 1 + 2
 
 
 def test_random_numbers_are_drawn_as_in_pytorch(tiny: UNet) -> None:
@@ -217,20 +236,6 @@ def test_random_numbers_are_drawn_as_in_pytorch(tiny: UNet) -> None:
     for one, other in zip(actual, expected):
         assert_equal(one, other)
     assert network.statistics.block_calls
-
-
-class Stepped(torch.nn.Module):
-    """A network whose forward depends on a number that others change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()) for _ in range(2)])
-        self.step = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x) * (1 + self.step)
-        return x
 
 
 def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, calls_patched: None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ov_backend.ui.choices import SWITCHES
 
@@ -100,6 +101,7 @@ def functions() -> dict[str, Any]:
     points = [point for point in PATCH_POINTS if point.owner is not None]
     originals = {f"{point.module}.{point.class_name}": vars(point.owner)[point.function] for point in points}
     originals["process_images_inner"] = processing.process_images_inner
+    originals["Module.__call__"] = torch.nn.Module.__call__
     attention = sys.modules["ldm.modules.attention"].CrossAttention  # type: ignore[attr-defined]
     return {**originals, "attention": attention.forward}
 
