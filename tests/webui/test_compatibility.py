@@ -55,7 +55,7 @@ def test_a_hypernetwork_follows_its_strength_and_content(compare: Any, host: Sim
 
 def test_layers_with_loras_computed_beside_the_weights_are_left_to_pytorch(compare: Any) -> None:
     fields = {"prompt": "a cat <lora:first:1>", "override_settings": {"lora_functional": True}}
-    compare(prompt="a cat <lora:first:1>")  # now the weights hold it
+    compare(prompt="a dog <lora:first:1>")  # now the weights hold it
     _, on = compare(("UNet by its blocks", "VAE", "text encoder in PyTorch"), **fields)
     assert "LoRAs are computed beside the weights" in on.comments
     compare(prompt="a cat")
