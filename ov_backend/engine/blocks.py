@@ -10,6 +10,8 @@ never finds one of ours among them.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.capture.trace import TRACING
 from ov_backend.engine import worker
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
@@ -27,7 +30,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards.signature import Call, Signature
-from ov_backend.patching import Patch, unwrap
+from ov_backend.patching import Patch, is_patched, unwrap
 from ov_backend.tensors import TensorSpec, nested_tensors
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
@@ -40,7 +43,36 @@ Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[st
 _running: ContextVar[Blockwise | None] = ContextVar("running", default=None)
 
 
-def patch_calls(answer: Answer | None = None) -> Patch:
+class CallsPatch:
+    """The patch of all modules' calls, until :meth:`undo`.
+
+    A trace patches the same function, maybe in the background after an interruption: neither patch must end within the other.
+    """
+
+    def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        while True:
+            with TRACING:
+                if not is_patched(torch.nn.Module.__call__):  # else the last one's undo waits for the same lock
+                    self._patch = Patch(torch.nn.Module, "__call__", make)
+                    return
+            time.sleep(worker.POLL_S)
+
+    def undo(self) -> bool:
+        """Restore PyTorch's own function; while a network is being traced that happens as soon as the trace has ended."""
+        if not TRACING.acquire(timeout=worker.POLL_S):
+            threading.Thread(target=self._undo_later, name="ov_backend-undo", daemon=True).start()
+            return True
+        try:
+            return self._patch.undo()
+        finally:
+            TRACING.release()
+
+    def _undo_later(self) -> None:
+        with TRACING:
+            self._patch.undo()
+
+
+def patch_calls(answer: Answer | None = None) -> CallsPatch:
     """Patch the calls of all modules, so that networks can be answered by their blocks; the caller undoes the patch.
 
     Args:
@@ -56,7 +88,7 @@ def patch_calls(answer: Answer | None = None) -> Patch:
 
         return call
 
-    return Patch(torch.nn.Module, "__call__", make)
+    return CallsPatch(make)
 
 
 def call_block(original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from modules import sd_models, sd_samplers_common, shared
 
-from ov_backend.engine.blocks import Blockwise, call_block, patch_calls
+from ov_backend.engine.blocks import Blockwise, CallsPatch, call_block, patch_calls
 from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
@@ -46,7 +46,7 @@ class Generation:
         self.denoised_steps = 0
         self._warnings = warnings or []
         self._messages: list[str] = []
-        self._patches: list[Patch | Unshadow] = []
+        self._patches: list[Patch | Unshadow | CallsPatch] = []
         self._saved_conditionings: dict[str, Any] = {}
         #: The WebUI's own caches of encoded prompts when the generation began.
         self._host_conditionings: dict[str, Any] = {}
@@ -112,6 +112,7 @@ class Generation:
         for patch in reversed(self._patches):
             patch.undo()
         self._patches.clear()
+        self._owners = ()
         for name, value in self._saved_conditionings.items():
             setattr(self.p, name, value)
         self._saved_conditionings.clear()
