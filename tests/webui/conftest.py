@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from ov_backend.capture.trace import TRACING
 from ov_backend.ui.choices import SWITCHES
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +79,8 @@ def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
         _webui.sd_models.reload_model_weights("a")
         originals = functions()
         yield _webui
+        from ov_backend.capture.trace import TRACING
+
         with TRACING:  # an abandoned trace ends first
             pass
         time.sleep(0.05)
