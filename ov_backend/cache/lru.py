@@ -17,10 +17,11 @@ DEFAULT_SHARE = 0.5
 
 @dataclass
 class Entry:
-    """A value, its measured memory in bytes, and how often it was used since it was put."""
+    """A value, its measured memory in bytes, the group that it is evicted with, and how often it was used since it was put."""
 
     value: Any
     bytes: int
+    group: Hashable = None
     hits: int = 0
 
 
@@ -65,10 +66,22 @@ class MemoryLRU:
         """The entry under ``key``, or None; this does not count as a use."""
         return self._entries.get(key)
 
-    def put(self, key: Hashable, value: Any, size: int) -> None:
-        """Hold a value of ``size`` bytes, and evict others that exceed the budget."""
+    def has_group(self, group: Hashable) -> bool:
+        """Whether a value of a group is held."""
         with self._lock:
-            self._entries[key] = Entry(value, size)
+            return any(entry.group == group for entry in self._entries.values())
+
+    def put(self, key: Hashable, value: Any, size: int, group: Hashable = None) -> None:
+        """Hold a value of ``size`` bytes, and evict others that exceed the budget.
+
+        Args:
+            key: of the value.
+            value: the value.
+            size: in bytes.
+            group: values of one group are used together, and evicted together; None where a value is on its own.
+        """
+        with self._lock:
+            self._entries[key] = Entry(value, size, key if group is None else group)
             self._entries.move_to_end(key)
         self.shrink()
 
@@ -83,23 +96,29 @@ class MemoryLRU:
         return len(keys)
 
     def shrink(self) -> None:
-        """Evict the least recently used values until the rest fits the budget; the most recent value always stays."""
+        """Evict the least recently used groups until the rest fits the budget; the most recent value's always stays."""
         evicted = 0
         with self._lock:
-            while len(self._entries) > 1 and self.bytes > self.budget:
-                self._entries.popitem(last=False)
-                evicted += 1
+            while self.bytes > self.budget:
+                groups = [entry.group for entry in self._entries.values()]
+                oldest = next((group for group in groups if group != groups[-1]), None)
+                if oldest is None:
+                    break
+                for key in [key for key, entry in self._entries.items() if entry.group == oldest]:
+                    del self._entries[key]
+                    evicted += 1
             self.evictions += evicted
         if evicted:
             release_free_memory()
 
 
 class CountLRU:
-    """Holds at most ``count`` values; thread-safe."""
+    """Holds at most ``count`` values, those of one group counted as one; thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        #: Value and group by key.
+        self._entries: OrderedDict[Hashable, tuple[Any, Hashable]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -108,17 +127,20 @@ class CountLRU:
     def get(self, key: Hashable) -> Any:
         """The value under ``key``, now the most recently used, or None."""
         with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-            return self._entries.get(key)
-
-    def put(self, key: Hashable, value: Any) -> None:
-        """Hold a value, and evict the least recently used one if there are too many."""
-        with self._lock:
-            self._entries[key] = value
+            if key not in self._entries:
+                return None
             self._entries.move_to_end(key)
-            while len(self._entries) > self._count:
-                self._entries.popitem(last=False)
+            return self._entries[key][0]
+
+    def put(self, key: Hashable, value: Any, group: Hashable = None) -> None:
+        """Hold a value, and evict the least recently used group if there are too many; None is a group of its own."""
+        with self._lock:
+            self._entries[key] = value, key if group is None else group
+            self._entries.move_to_end(key)
+            groups = list(dict.fromkeys(each for _, each in reversed(self._entries.values())))
+            if len(groups) > self._count:
+                kept = set(groups[: self._count])
+                self._entries = OrderedDict((each, entry) for each, entry in self._entries.items() if entry[1] in kept)
 
     def clear(self) -> None:
         """Release all values."""

@@ -59,9 +59,15 @@ def release_free_memory() -> None:
         trim(0)
 
 
-def measured(make: Callable[[], T]) -> tuple[T, int]:
-    """The result of ``make``, and the bytes that it allocated and that are still in use (never less than 0)."""
-    gc.collect()  # else garbage that is collected during ``make`` would distort the measurement
+def measured(make: Callable[[], T], collect: bool = True) -> tuple[T, int]:
+    """The result of ``make``, and the bytes that it allocated and that are still in use (never less than 0).
+
+    Args:
+        make: what is measured.
+        collect: collect garbage first; else garbage that is collected during ``make`` would distort the measurement.
+    """
+    if collect:
+        gc.collect()
     before = allocated_memory()
     value = make()
     return value, max(0, allocated_memory() - before)

@@ -17,7 +17,7 @@ from ov_backend.cache import blobs, memory
 from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
-from ov_backend.engine.request import CompiledEntry, CompileRequest, Superseded
+from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import ConversionError, OVBackendError, last_line
@@ -72,6 +72,7 @@ class JobContext:
         is_current: ``is_current(request, weights)``: whether the code, and if asked the weights, are still those of a request.
         refusals: graphs that cannot be compiled.
         last_key: the key that was last looked up on disk; the log says how the key of a missing graph differs from it.
+        group: of the compiled graphs that one call needs together, where there is one.
     """
 
     name: str
@@ -81,6 +82,7 @@ class JobContext:
     is_current: Callable[[CompileRequest, bool], bool]
     refusals: Refusals = field(default_factory=Refusals)
     last_key: CacheKey | None = None
+    group: Group | None = None
 
 
 @dataclass
@@ -109,13 +111,15 @@ class CompileJob:
                 raise Superseded
             if resources.epoch == self.request.epoch:
                 key = self.request.compiled_key
-                resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size)
+                resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size, self.context.group)
             return entry
         finally:
             self._report("ready")
 
     def _report(self, stage: str) -> None:
-        self.resources.report(self.context.name, stage, self.request.call.signature)
+        group = self.context.group
+        signature = group.signature if group is not None else self.request.call.signature  # the user knows no blocks
+        self.resources.report(self.context.name, stage, signature)
 
     def _check_refusals(self) -> None:
         self.context.refusals.check(self.request.graph_key, self.request.compiled_key)
@@ -134,7 +138,7 @@ class CompileJob:
                 self.context.refusals.add(self.request.graph_key, error)
                 raise
             if resources.epoch == self.request.epoch:
-                resources.programs.put(self.request.graph_key, program)
+                resources.programs.put(self.request.graph_key, program, self.context.group)
         return program
 
     def _load(self) -> tuple[Program, Spec] | None:
@@ -187,7 +191,9 @@ class CompileJob:
         self._report("compile")
         self.resources.evict_dead()
         try:
-            compiled, size = memory.measured(lambda: self._with_all_memory(program))
+            group = self.context.group
+            among_others = group is not None and self.resources.compiled.has_group(group)  # garbage was collected for these
+            compiled, size = memory.measured(lambda: self._with_all_memory(program), collect=not among_others)
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             refused = OVBackendError(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)

@@ -8,7 +8,7 @@ PyTorch, and the reason is counted and logged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +21,9 @@ from ov_backend.engine.worker import Interruption
 from ov_backend.settings import Settings
 
 __all__ = ["Engine", "Network", "NetworkHooks", "Progress"]
+
+
+_Network = TypeVar("_Network", bound=Network)
 
 
 class Engine:
@@ -80,8 +83,11 @@ class Engine:
         hooks: NetworkHooks | None = None,
     ) -> Network:
         """Accelerate one module; nothing is captured before the first call."""
-        network = Network(self.resources, name, module, forward or module.forward, hooks or NetworkHooks())
-        self.networks[name] = self.resources.networks[name] = network
+        return self.add(Network(self.resources, name, module, forward or module.forward, hooks or NetworkHooks()))
+
+    def add(self, network: _Network) -> _Network:
+        """Make a network, which has this engine's resources, one of the engine's."""
+        self.networks[network.name] = self.resources.networks[network.name] = network
         return network
 
     def release(self, name: str) -> None:

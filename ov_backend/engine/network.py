@@ -20,7 +20,7 @@ from ov_backend.engine import warmup, worker
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Superseded
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
@@ -46,13 +46,20 @@ class Network:
         module: the owner of the weights.
         forward: the original forward.
         hooks: see :class:`NetworkHooks`.
+        statistics: shared with other networks that count as one; None begins new ones.
     """
 
     def __init__(
-        self, resources: Resources, name: str, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks
+        self,
+        resources: Resources,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        hooks: NetworkHooks,
+        statistics: NetworkStats | None = None,
     ) -> None:
         self.resources, self.name, self.module, self.forward, self.hooks = resources, name, module, forward, hooks
-        self.statistics = NetworkStats()
+        self.statistics = NetworkStats() if statistics is None else statistics
         #: The signatures of all calls so far.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
@@ -87,8 +94,20 @@ class Network:
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
             return self._fall_back(OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}"), args, kwargs)
         self._lookup.answered()
-        self.statistics.calls += 1
+        self._count()
         return result
+
+    @property
+    def group(self) -> Group | None:
+        """The compiled graphs that are evicted together with this network's; None where each is on its own."""
+        return self._job_context.group
+
+    @group.setter
+    def group(self, group: Group | None) -> None:
+        self._job_context.group = group
+
+    def _count(self) -> None:
+        self.statistics.calls += 1
 
     def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if os.getpid() != self._pid:

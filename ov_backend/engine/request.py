@@ -60,6 +60,18 @@ class CompiledKey(NamedTuple):
         return self._replace(address=0)
 
 
+class Group(NamedTuple):
+    """Compiled graphs that one call needs together: those of a network's blocks.
+
+    Attributes:
+        network: its name.
+        signature: of the network's call.
+    """
+
+    network: str
+    signature: Signature
+
+
 @dataclass(frozen=True)
 class CompileRequest:
     """What to compile, with the state at the time of the call.

@@ -24,8 +24,12 @@ class NetworkStats:
         graph_hits: how often a graph was loaded from the disk instead.
         compiles: how often OpenVINO compiled it.
         blob_hits: how often a compiled graph was loaded from the disk instead.
-        calls: number of calls answered by OpenVINO.
+        calls: number of calls answered by OpenVINO, as a whole or by blocks.
+        by_blocks: number of calls answered by blocks, by the reason.
+        block_calls: number of blocks' calls answered by OpenVINO.
+        blocks_in_pytorch: number of blocks that are left to PyTorch, by class and reason.
         fallbacks: number of calls answered by PyTorch instead, by reason.
+        last_reason: why the last call that was not answered as a whole was not.
         corrections: number of calls that were computed again or in another way, by reason.
         seconds: time spent, by stage.
         coverage: operators that stay in PyTorch, with counts, in the graph compiled last.
@@ -36,7 +40,11 @@ class NetworkStats:
     compiles: int = 0
     blob_hits: int = 0
     calls: int = 0
+    by_blocks: Counter[str] = field(default_factory=Counter)
+    block_calls: int = 0
+    blocks_in_pytorch: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    last_reason: str = ""
     corrections: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     coverage: dict[str, int] = field(default_factory=dict)
@@ -64,6 +72,22 @@ class NetworkStats:
         if reason not in self.fallbacks:
             log.warning("%s runs in PyTorch: %s.", network, reason.rstrip("."))
         self.fallbacks[reason] += 1
+        self.last_reason = reason
+
+    def divide(self, network: str, reason: str) -> None:
+        """Count one call that was answered by blocks; the first one for each reason is logged."""
+        if reason not in self.by_blocks:
+            log.warning("%s runs by its blocks: %s.", network, reason.rstrip("."))
+        self.by_blocks[reason] += 1
+        self.last_reason = reason
+        self.calls += 1
+
+    def leave_block(self, network: str, kind: str, reason: str) -> None:
+        """Count one block that is left to PyTorch; the first one for each class and reason is logged."""
+        text = f"{kind}: {reason}"
+        if text not in self.blocks_in_pytorch:
+            log.warning("A %s of %s is no block: %s.", kind, network, reason.rstrip("."))
+        self.blocks_in_pytorch[text] += 1
 
     def correct(self, network: str, reason: str, once: bool = False) -> None:
         """Count and log one call that was computed again or in another way; ``once`` logs a reason only the first time."""
@@ -79,6 +103,9 @@ class NetworkStats:
             "compiles": self.compiles,
             "blob_hits": self.blob_hits,
             "calls": self.calls,
+            "by_blocks": dict(self.by_blocks),
+            "block_calls": self.block_calls,
+            "blocks_in_pytorch": dict(self.blocks_in_pytorch),
             "fallbacks": dict(self.fallbacks),
             "corrections": dict(self.corrections),
             "seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())},

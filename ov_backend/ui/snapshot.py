@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,7 +30,10 @@ _NETWORK_LABELS = {
 }
 #: Stages of an engine's statistics that prepare a network, in their order.
 PREPARATION = ("load", "capture", "convert", "bind", "compile")
-_NETWORK_KEYS = ("captures", "graph_hits", "compiles", "calls", "fallbacks", "corrections", "in_pytorch", "held", "bytes")
+_NETWORK_KEYS = (
+    *("captures", "graph_hits", "compiles", "calls", "by_blocks", "block_calls", "blocks_in_pytorch", "fallbacks"),
+    *("corrections", "in_pytorch", "held", "bytes"),
+)
 #: Pixels per latent along each side, in every Stable Diffusion VAE.
 _LATENT_SCALE = 8
 
@@ -208,33 +212,41 @@ def network_dict(name: str, stats: dict[str, Any]) -> dict[str, Any]:
 
 
 def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
-    """One row for each compiled network in memory: its size, device and precision, its cost, how often it was called."""
-    rows = []
+    """One row for each compiled network in memory: its size, device and precision, its cost, how often it was called.
+
+    The blocks of a network that a call of one size needs are one row, too.
+    """
+    groups: dict[Any, list[tuple[Any, Any]]] = {}
     for key in engine.compiled:
         entry = engine.compiled.peek(key)
-        if entry is None:
-            continue
-        network = entry.value.network
-        size, batch = size_and_batch(network, key.graph.signature)
-        program = entry.value.program
-        parts = list(program.parts.values())
-        rows.append(
-            {
-                "network": network,
-                "label": network_label(network),
-                "size": size,
-                "batch": batch,
-                "device": ",".join(sorted({part.device for part in parts})),
-                "precision": ",".join(sorted({part.precision for part in parts})),
-                "bytes": entry.bytes,
-                "compile_seconds": round(program.timings.bind + program.timings.compile, 3),
-                "calls": entry.hits + 1,
-                "hits": entry.hits,
-                "coverage_percent": round(program.coverage.percent, 2),
-                "in_pytorch": dict(program.coverage.in_pytorch),
-            }
-        )
-    return rows
+        if entry is not None:
+            groups.setdefault(key if entry.group is None else entry.group, []).append((key, entry))
+    return [_compiled_row(group, entries) for group, entries in groups.items()]
+
+
+def _compiled_row(group: Any, entries: list[tuple[Any, Any]]) -> dict[str, Any]:
+    network, by_blocks = entries[0][1].value.network, any(key != group for key, _ in entries)
+    size, batch = size_and_batch(network, group.signature if by_blocks else group.graph.signature)
+    label, in_pytorch = network_label(network), Counter[str]()
+    programs = [entry.value.program for _, entry in entries]
+    parts = [part for program in programs for part in program.parts.values()]
+    for program in programs:
+        in_pytorch.update(program.coverage.in_pytorch)
+    hits = max(entry.hits for _, entry in entries)
+    return {
+        "network": network,
+        "label": f"{label} by its blocks" if by_blocks else label,
+        "size": size,
+        "batch": batch,
+        "device": ",".join(sorted({part.device for part in parts})),
+        "precision": ",".join(sorted({part.precision for part in parts})),
+        "bytes": sum(entry.bytes for _, entry in entries),
+        "compile_seconds": round(sum(program.timings.bind + program.timings.compile for program in programs), 3),
+        "calls": hits + 1,
+        "hits": hits,
+        "coverage_percent": round(min(program.coverage.percent for program in programs), 2),
+        "in_pytorch": dict(in_pytorch),
+    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,7 +1,9 @@
-"""Other extensions and settings of the WebUI that change what a network computes. Each is handled in one of four ways:
+"""Other extensions and settings of the WebUI that change what a network computes. Each is handled in one of six ways:
 
 - its effect becomes part of the network's key (``_KEY_RULES``): hypernetworks, clip skip, upcast attention
-- the network runs in PyTorch while it is on (``_REFUSAL_RULES``): ControlNet, another SD Unet, token merging, HyperTile
+- the network runs by its blocks while it is on (``_WHOLE_RULES``): FreeU; an instance's forward (ControlNet) in generation.py
+- what it changes runs in PyTorch, and the blocks without it in OpenVINO (``_MODULE_RULES``): token merging, HyperTile
+- another network answers in its place (:func:`replaced`): another SD Unet
 - it is written into the weights before each call: LoRA (lora.py)
 - the trace does not see it (:func:`hooks`): sliced attention (attention.py), the LoRA extension's attributes
 
@@ -10,10 +12,12 @@ To support one more, add a rule.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
+import torch
 from modules import sd_hijack, sd_unet, shared
 
 from ov_backend.engine.engine import NetworkHooks
@@ -30,6 +34,7 @@ def hooks(network: HostNetwork) -> NetworkHooks:
         ignore=lora.ATTRIBUTES,
         host_modules=lora.MODULES,
         traced_code=(*attention.traced_functions(), *lora.traced_functions()),
+        block_refusal=lambda module: block_refusal(network.switch, module),
     )
 
 
@@ -39,15 +44,22 @@ def key(network: HostNetwork) -> str:
 
 
 def refusal(network: HostNetwork) -> str:
-    """Why this network must run in PyTorch now, as the second half of a sentence, or ""."""
-    return next((reason for rule in _REFUSAL_RULES if (reason := rule(network))), "")
+    """Why this network cannot be answered as a whole now, as the second half of a sentence, or ""."""
+    of_whole = (reason for rule in _WHOLE_RULES if (reason := rule(network)))
+    return next(of_whole, "") or block_refusal(network.switch, network.module)
+
+
+def block_refusal(switch: str, module: torch.nn.Module) -> str:
+    """Why a module of a network cannot be answered as a whole now, as the second half of a sentence, or ""."""
+    return next((reason for rule in _MODULE_RULES if (reason := rule(switch, module))), "")
 
 
 def is_leftover(network: HostNetwork) -> bool:
     """Whether the function on the instance is the class's own: some extensions leave it there when they are done."""
     function = network.instance_function
-    of_class = unwrap(getattr(type(network.owner), network.function))
-    return isinstance(function, MethodType) and function.__self__ is network.owner and unwrap(function.__func__) is of_class
+    if not isinstance(function, MethodType) or function.__self__ is not network.owner:
+        return False
+    return unwrap(function.__func__) is network.class_function
 
 
 def _upcast_attention(network: HostNetwork) -> str:
@@ -80,12 +92,12 @@ def _attention(network: HostNetwork) -> str:
 _KEY_RULES: tuple[Callable[[HostNetwork], str], ...] = (_upcast_attention, _hypernetworks, _clip_skip, _attention)
 
 
-def _instance_forward(network: HostNetwork) -> str:
-    """ControlNet and others put a forward of their own on the UNet."""
-    return "another extension put a forward of its own on it" if network.instance_function is not None else ""
+#: Why a network on whose instance a forward stands is not answered as a whole: ControlNet and others put one on the UNet.
+INSTANCE_FORWARD = "another extension put a forward of its own on it"
 
 
-def _other_unet(network: HostNetwork) -> str:
+def replaced(network: HostNetwork) -> str:
+    """Why PyTorch alone must run this network's forward, as the second half of a sentence, or ""."""
     unet = sd_unet.current_unet
     if network.switch != "unet" or unet is None:
         return ""
@@ -93,31 +105,34 @@ def _other_unet(network: HostNetwork) -> str:
     return f"the SD Unet {label!r} of another extension answers in its place"
 
 
-def _lora_beside_weights(network: HostNetwork) -> str:
-    if network.switch == "vae" or not lora.computed_beside_weights():
+def _free_u(network: HostNetwork) -> str:
+    """The extension FreeU replaces the function that joins skip connections; what it does depends on the step."""
+    state = getattr(sys.modules.get("lib_free_u.global_state"), "instance", None)
+    if network.switch != "unet" or not getattr(state, "enable", False):
+        return ""
+    return "FreeU changes what stands between its blocks, in each step in another way"
+
+
+def _lora_beside_weights(switch: str, module: torch.nn.Module) -> str:
+    if switch == "vae" or not lora.computed_beside_weights(module):
         return ""
     return "LoRAs are computed beside the weights (setting 'lora_functional'), not in them"
 
 
-def _token_merging(network: HostNetwork) -> str:
+def _token_merging(switch: str, module: torch.nn.Module) -> str:
     # when token merging is switched off, it empties the list of hooks
-    if network.switch != "unet" or not getattr(network.module, "_tome_info", {}).get("hooks"):
+    if switch != "unet" or not any(vars(each).get("_tome_info", {}).get("hooks") for each in module.modules()):
         return ""
     return "token merging picks tokens by comparing them, which another rounding would decide differently"
 
 
-def _hypertile(network: HostNetwork) -> str:
+def _hypertile(_: str, module: torch.nn.Module) -> str:
     # once used, HyperTile leaves its parameters on the layers
-    parameters = (vars(layer).get("__webui_hypertile_params") for layer in network.module.modules())
+    parameters = (vars(layer).get("__webui_hypertile_params") for layer in module.modules())
     if not any(getattr(each, "enabled", False) for each in parameters):
         return ""
     return "HyperTile cuts attention into tiles at random, anew at every call"
 
 
-_REFUSAL_RULES: tuple[Callable[[HostNetwork], str], ...] = (
-    _instance_forward,
-    _other_unet,
-    _lora_beside_weights,
-    _token_merging,
-    _hypertile,
-)
+_WHOLE_RULES: tuple[Callable[[HostNetwork], str], ...] = (_free_u,)
+_MODULE_RULES: tuple[Callable[[str, torch.nn.Module], str], ...] = (_lora_beside_weights, _token_merging, _hypertile)

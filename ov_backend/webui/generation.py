@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch
 from modules import sd_models, sd_samplers_common, shared
 
+from ov_backend.engine.blocks import Blockwise, CallsPatch, call_block, patch_calls
 from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
@@ -17,7 +20,7 @@ from ov_backend.ui.snapshot import INTERRUPTED, network_label
 from ov_backend.webui import compatibility
 from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.patch_points import PATCH_POINTS, HostNetwork, networks_of
-from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
+from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
 
 log = logging.getLogger("ov_backend")
 
@@ -43,12 +46,18 @@ class Generation:
         self.denoised_steps = 0
         self._warnings = warnings or []
         self._messages: list[str] = []
-        self._patches: list[Patch | Unshadow] = []
+        self._patches: list[Patch | Unshadow | CallsPatch] = []
         self._saved_conditionings: dict[str, Any] = {}
-        #: Calls that OpenVINO answered, by role.
+        #: The WebUI's own caches of encoded prompts when the generation began.
+        self._host_conditionings: dict[str, Any] = {}
+        #: Calls that OpenVINO answered, by role, as a whole or by blocks.
         self._openvino_calls: Counter[str] = Counter()
+        #: By role, why blocks answered, and how often.
+        self._block_reasons: dict[str, Counter[str]] = {}
         #: By role, why PyTorch answered, and how often.
         self._pytorch_reasons: dict[str, Counter[str]] = {}
+        #: The classes whose instances may be networks.
+        self._owners: tuple[type, ...] = ()
         self._active = False
 
     def __enter__(self) -> Generation:
@@ -59,7 +68,7 @@ class Generation:
         except OVBackendError as error:
             self._warn(f"OpenVINO is not used: {error}")
             return self
-        session.release_unloaded()
+        session.begin()
         session.begin_run("vae", "text_encoder")
         if self._is_reported:
             session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
@@ -79,9 +88,11 @@ class Generation:
         self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
 
     def _patch(self) -> None:
-        for point in PATCH_POINTS:
-            if getattr(self.choices, point.switch) and point.owner is not None:
-                self._patches.append(Patch(point.owner, point.function, self._replacement))
+        points = [point for point in PATCH_POINTS if getattr(self.choices, point.switch) and point.owner is not None]
+        self._owners = tuple(point.owner for point in points)
+        for point in points:
+            self._patches.append(Patch(point.owner, point.function, self._replacement))
+        self._patches.append(patch_calls(self._answer_module))
         # a new dict: X/Y/Z plot copies the processing object for every cell, and the copies share one dict
         self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT_FIELD: self._infotext}
         if self.choices.text_encoder:
@@ -89,6 +100,7 @@ class Generation:
 
     def _replace_conditionings(self) -> None:
         """Give the processing object caches that hold no prompt encoded by PyTorch."""
+        self._host_conditionings = {name: getattr(type(self.p), name, None) for name in CONDITIONINGS}
         caches = session.conditionings(self.choices) if shared.opts.persistent_cond_cache else empty_conditionings()
         for name, cache in caches.items():
             if hasattr(self.p, name):
@@ -100,12 +112,16 @@ class Generation:
         for patch in reversed(self._patches):
             patch.undo()
         self._patches.clear()
+        self._owners = ()
         for name, value in self._saved_conditionings.items():
             setattr(self.p, name, value)
         self._saved_conditionings.clear()
+        if any(getattr(type(self.p), name, None) is not cache for name, cache in self._host_conditionings.items()):
+            session.forget_conditionings()  # ControlNet marks them in place, and then makes the WebUI forget its own
         if self._active:
             self._active = False
             Generation.current = None
+            session.end()
             if self._is_reported:
                 session.status.end(error)
 
@@ -123,8 +139,8 @@ class Generation:
                 continue
             if compatibility.is_leftover(network):
                 self._patches.append(Unshadow(network.owner, network.function))
-            else:
-                self._count_refusal(network.role, compatibility.refusal(network), 0)
+            elif network.function != "forward":  # nobody calls it as a module
+                self._count_refusal(network.role, compatibility.INSTANCE_FORWARD, 0)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda owner, *args, **kwargs: self._call(original, owner, args, kwargs)
@@ -134,26 +150,52 @@ class Generation:
         host_network = self._network_of(owner)
         if host_network is None:
             return original(owner, *args, **kwargs)
-        reason = compatibility.refusal(host_network)
+        reason = compatibility.replaced(host_network)
         if reason:
             self._count_refusal(host_network.role, reason)
+            log.debug("%s runs in PyTorch: %s.", host_network.role, reason)
             return original(owner, *args, **kwargs)
         session.lora_weights.apply(host_network.module)
         network = session.network(host_network, original)
         if "output_hidden_states" in kwargs:  # the WebUI passes a number here; each would be a graph of its own
             kwargs["output_hidden_states"] = bool(kwargs["output_hidden_states"])
-        fallbacks = network.statistics.fallbacks
-        before = sum(fallbacks.values())
+        reason = compatibility.refusal(host_network)
+        forward = partial(original, owner)
+        answer = partial(network.by_blocks, reason, forward, args, kwargs) if reason else partial(network, *args, **kwargs)
+        return self._counted(host_network.role, network, answer, partial(forward, *args, **kwargs))
+
+    def _answer_module(
+        self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One call of any module: a network on which another extension put a forward is answered by its blocks."""
+        if not isinstance(module, self._owners):
+            return call_block(original, module, args, kwargs)
+        host_network = self._network_of(module)
+        shadowed = host_network is not None and host_network.function == "forward" and "forward" in vars(module)
+        if host_network is None or not shadowed or compatibility.is_leftover(host_network):
+            return original(module, *args, **kwargs)  # our patch on the class decides
+        session.lora_weights.apply(host_network.module)
+        network = session.network(host_network, host_network.class_function)
+        forward = partial(original, module)
+        answer = partial(network.by_blocks, compatibility.INSTANCE_FORWARD, forward, args, kwargs)
+        return self._counted(host_network.role, network, answer, partial(forward, *args, **kwargs))
+
+    def _counted(self, role: str, network: Blockwise, answer: Callable[[], Any], in_pytorch: Callable[[], Any]) -> Any:
+        """Answer one call of a network, and count what answered it."""
+        statistics = network.statistics
+        calls, by_blocks, fallbacks = statistics.calls, statistics.by_blocks.total(), statistics.fallbacks.total()
         try:
-            result = network(*args, **kwargs)
+            result = answer()
         except Interrupted:
-            if host_network.switch == "unet":  # the sampler catches this one and returns what it has
+            if switch_of(role) == "unet":  # the sampler catches this one and returns what it has
                 raise sd_samplers_common.InterruptedException from None
-            return original(owner, *args, **kwargs)
-        if sum(fallbacks.values()) == before:
-            self._openvino_calls[host_network.role] += 1
-        else:
-            self._pytorch_reasons.setdefault(host_network.role, Counter())[next(reversed(fallbacks))] += 1
+            return in_pytorch()
+        if statistics.fallbacks.total() > fallbacks:
+            self._count_refusal(role, statistics.last_reason)
+        if statistics.calls > calls:
+            self._openvino_calls[role] += 1
+        if statistics.by_blocks.total() > by_blocks:
+            self._count_blocks(role, statistics.last_reason)
         return result
 
     def _network_of(self, owner: Any) -> HostNetwork | None:
@@ -167,9 +209,15 @@ class Generation:
         """Count calls that are left to PyTorch, and report the reason when it is new."""
         reasons = self._pytorch_reasons.setdefault(role, Counter())
         if reason not in reasons:
-            log.warning("%s runs in PyTorch: %s.", role, reason)
             session.status.add_message(_in_pytorch(role, reason))
         reasons[reason] += count
+
+    def _count_blocks(self, role: str, reason: str) -> None:
+        """Count a call that blocks have answered, and report the reason when it is new."""
+        reasons = self._block_reasons.setdefault(role, Counter())
+        if reason not in reasons:
+            session.status.add_message(_by_blocks(role, reason))
+        reasons[reason] += 1
 
     def _warn(self, message: str) -> None:
         log.warning("%s", message)
@@ -185,7 +233,9 @@ class Generation:
             label = network_label(switch)
             ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
-            parts.append(label if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
+            divided = any(switch_of(role) == switch for role in self._block_reasons)
+            whole = f"{label} by its blocks" if divided else label
+            parts.append(whole if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
         choices = self.choices.as_infotext()
         return f"ran={', '.join(parts)}" + ("" if choices == "on" else f"; {choices}")
 
@@ -194,7 +244,8 @@ class Generation:
         if processed is None:
             return None
         refusals = {_in_pytorch(role, reason) for role, reasons in self._pytorch_reasons.items() for reason in reasons}
-        messages = [*self._messages, *sorted(refusals), *sorted(self._corrections())]
+        divided = {_by_blocks(role, reason) for role, reasons in self._block_reasons.items() for reason in reasons}
+        messages = [*self._messages, *sorted(refusals), *sorted(divided), *sorted(self._corrections())]
         processed.comments = (getattr(processed, "comments", "") or "") + "".join(f"{message}\n" for message in messages)
         parameters = getattr(processed, "extra_generation_params", None)
         if isinstance(parameters, dict) and INFOTEXT_FIELD in parameters:
@@ -214,6 +265,10 @@ class Generation:
 
 def _label(role: str) -> str:
     return network_label(switch_of(role))
+
+
+def _by_blocks(role: str, reason: str) -> str:
+    return f"{_label(role)} by its blocks: {reason}."
 
 
 def _in_pytorch(role: str, reason: str) -> str:

@@ -35,12 +35,24 @@ class LoraWeights:
     def apply(self, module: torch.nn.Module) -> None:
         """Write the LoRAs that are set now into a module's weights, as its layers' forwards would do."""
         extension = _extension()
-        if extension is None or _beside_weights():
+        if extension is None:
+            return
+        if _beside_weights():
+            self._restore(extension, module)
             return
         names = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in extension.loaded_networks)
         for layer in self._layers_of(module):
             if vars(layer).get("network_current_names", ()) != names:
                 extension.network_apply_weights(layer)
+
+    def _restore(self, extension: Any, module: torch.nn.Module) -> None:
+        """Take LoRAs out of the weights, as the layers' forwards do that compute them beside the weights."""
+        if not extension.loaded_networks:
+            return
+        for layer in self._layers_of(module):
+            if vars(layer).get("network_weights_backup") is not None or vars(layer).get("network_bias_backup") is not None:
+                extension.network_restore_weights_from_backup(layer)
+                extension.network_reset_cached_weight(layer)
 
     def _layers_of(self, module: torch.nn.Module) -> list[torch.nn.Module]:
         if module not in self._layers:
@@ -60,10 +72,13 @@ def traced_functions() -> tuple[Callable[..., Any], ...]:
     return () if extension is None else (extension.network_apply_weights,)
 
 
-def computed_beside_weights() -> bool:
-    """Whether LoRAs are set and computed in the layers' forwards, without touching weights."""
+def computed_beside_weights(module: torch.nn.Module) -> bool:
+    """Whether LoRAs are set for layers of a module, and computed in the layers' forwards, without touching weights."""
     extension = _extension()
-    return extension is not None and bool(extension.loaded_networks) and _beside_weights()
+    if extension is None or not extension.loaded_networks or not _beside_weights():
+        return False
+    names = {name for network in extension.loaded_networks for name in network.modules}
+    return any(vars(layer).get("network_layer_name") in names for layer in module.modules())
 
 
 def _beside_weights() -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ov_backend.patching import unwrap
+
 
 @dataclass(frozen=True)
 class PatchPoint:
@@ -87,6 +89,11 @@ class HostNetwork:
     def instance_function(self) -> Any:
         """The function that shadows the class's on this one instance, or None."""
         return vars(self.owner).get(self.function)
+
+    @property
+    def class_function(self) -> Any:
+        """The class's own function, without a patch of ours."""
+        return unwrap(getattr(type(self.owner), self.function))
 
 
 def networks_of(sd_model: Any) -> list[HostNetwork]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from modules import sd_models, shared
 
-from ov_backend.engine.engine import Engine, Network
+from ov_backend.engine.blocks import Blockwise
+from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.settings import Settings
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
@@ -43,7 +45,10 @@ class Session:
         #: What a comparison repeats.
         self.last_request: LastRequest | None = None
         #: Owner and network by the owner's id; holding the owner keeps its id from being reused.
-        self._networks: dict[int, tuple[torch.nn.Module, Network]] = {}
+        self._networks: dict[int, tuple[torch.nn.Module, Blockwise]] = {}
+        #: Networks of other extensions that a forward of ours calls, by the module's id, and which were used in this generation.
+        self._companions: dict[int, Blockwise] = {}
+        self._used_companions: set[int] = set()
         self._conditionings: dict[str, Conditionings] = {}
 
     def configure(self, settings: Settings) -> Engine:
@@ -59,7 +64,21 @@ class Session:
             self.engine.configure(settings)
         return self.engine
 
-    def network(self, host_network: HostNetwork, original: Callable[..., Any]) -> Network:
+    def begin(self) -> None:
+        """A generation begins: what failed in earlier ones is tried again."""
+        self.release_unloaded()
+        self._used_companions.clear()
+        for network in [*(network for _, network in self._networks.values()), *self._companions.values()]:
+            network.retry()
+
+    def end(self) -> None:
+        """A generation ends: networks of other extensions that it did not use are released, for these may unload them."""
+        for key in self._companions.keys() - self._used_companions:
+            network = self._companions.pop(key)
+            if self.engine is not None:
+                self.engine.release(network.name)
+
+    def network(self, host_network: HostNetwork, original: Callable[..., Any]) -> Blockwise:
         """The accelerated form of one network of a loaded model; ``original`` is its class's function."""
         owner = host_network.owner
         if id(owner) in self._networks:
@@ -68,7 +87,10 @@ class Session:
         assert self.engine is not None
         name = self._free_name(host_network.role)
         hooks = compatibility.hooks(host_network)
-        network = self.engine.network(name, host_network.module, original.__get__(owner), hooks)
+        if host_network.switch == "unet":
+            hooks = replace(hooks, companion=lambda module: self._companion(module, hooks))
+        network = Blockwise(self.engine.resources, name, host_network.module, original.__get__(owner), hooks)
+        self.engine.add(network)
         self._networks[id(owner)] = owner, network
         return network
 
@@ -81,6 +103,21 @@ class Session:
             known = self._networks.get(id(host_network.owner))
             if known is not None and host_network.switch in switches:
                 known[1].begin_run()
+        for companion in self._companions.values() if "unet" in switches else ():
+            companion.begin_run()
+
+    def _companion(self, module: torch.nn.Module, hooks: NetworkHooks) -> Blockwise | None:
+        """The accelerated form of another extension's network, such as a ControlNet, which a UNet's forward calls."""
+        assert self.engine is not None
+        if type(module).__module__.startswith("modules."):
+            return None  # a hypernetwork of the WebUI's own, too small to be worth a graph
+        self._used_companions.add(id(module))
+        if id(module) not in self._companions:
+            kind = type(module).__name__
+            name = self._free_name("controlnet" if "control" in kind.lower() else kind)
+            network = Blockwise(self.engine.resources, name, module, module.forward, hooks)
+            self._companions[id(module)] = self.engine.add(network)
+        return self._companions[id(module)]
 
     def _free_name(self, role: str) -> str:
         assert self.engine is not None
@@ -92,6 +129,9 @@ class Session:
         models: Sequence[Any] = [*sd_models.model_data.loaded_sd_models, sd_models.model_data.sd_model]
         loaded = {id(network.owner) for model in models if model is not None for network in networks_of(model)}
         unloaded = [key for key in self._networks if key not in loaded]
+        if unloaded:  # what stands beside a UNet knows it
+            self._used_companions.clear()
+            self.end()
         for key in unloaded:
             _, network = self._networks.pop(key)
             if self.engine is not None:
@@ -104,6 +144,10 @@ class Session:
         key = f"{choices.device} {choices.precision} {choices.config_json}"
         return self._conditionings.setdefault(key, empty_conditionings())
 
+    def forget_conditionings(self) -> None:
+        """Let go of all encoded prompts."""
+        self._conditionings.clear()
+
     def clear(self) -> None:
         """Clear the engine, the networks and the encoded prompts."""
         if self.engine is not None:
@@ -112,6 +156,7 @@ class Session:
         self.status.attach(None)
         self.last_request = None
         self._networks.clear()
+        self._companions.clear()
         self._conditionings.clear()
 
 

@@ -11,9 +11,19 @@ import torch
 
 from ov_backend.runtime.program import Program
 from tests.helpers import networks
-from tests.webui.conftest import ALL, TITLE, arguments, before_every_step, largest_difference, ran, ran_text
+from tests.webui.conftest import (
+    ALL,
+    TITLE,
+    arguments,
+    before_every_step,
+    engine_stats,
+    largest_difference,
+    ran,
+    ran_text,
+)
 
 NO_UNET = ("UNet in PyTorch", "VAE", "text encoder")
+BLOCKS = ("UNet by its blocks", "VAE", "text encoder")
 
 
 def unet(host: SimpleNamespace) -> Any:
@@ -43,9 +53,10 @@ def test_a_hypernetwork_follows_its_strength_and_content(compare: Any, host: Sim
     assert largest_difference(pictures[0], pictures[4]) == 0
 
 
-def test_loras_computed_beside_the_weights_are_left_to_pytorch(compare: Any) -> None:
+def test_layers_with_loras_computed_beside_the_weights_are_left_to_pytorch(compare: Any) -> None:
     fields = {"prompt": "a cat <lora:first:1>", "override_settings": {"lora_functional": True}}
-    _, on = compare(("UNet in PyTorch", "VAE", "text encoder in PyTorch"), **fields)
+    compare(prompt="a dog <lora:first:1>")  # now the weights hold it
+    _, on = compare(("UNet by its blocks", "VAE", "text encoder in PyTorch"), **fields)
     assert "LoRAs are computed beside the weights" in on.comments
     compare(prompt="a cat")
 
@@ -64,14 +75,13 @@ def test_the_sd_unet_of_another_extension_is_left_to_pytorch(compare: Any, host:
     compare(prompt="a cat")
 
 
-def test_a_forward_on_the_instance_is_left_to_pytorch(compare: Any, host: SimpleNamespace) -> None:
-    """ControlNet puts its forward on the instance, and afterwards leaves the class's own function there."""
+def test_what_a_forward_on_the_instance_wraps_is_answered_by_blocks(compare: Any, host: SimpleNamespace) -> None:
+    """Afterwards ControlNet leaves the class's own function on the instance."""
     without, _ = compare(prompt="a cat")
     original = unet(host).forward
     unet(host).forward = lambda *args, **kwargs: 0.3 * original(*args, **kwargs)
-    other, on = compare(NO_UNET, prompt="a cat")
+    other, _ = compare(BLOCKS, prompt="a cat")
     assert largest_difference(without, other) > 2
-    assert "put a forward of its own" in on.comments
     leftover = unet(host).forward = original
     compare(prompt="a cat")
     assert vars(unet(host))["forward"] is leftover, "the other extension's leftover is restored"
@@ -95,22 +105,98 @@ def test_a_forward_that_an_extension_took_in_mid_run_may_be_restored_later(compa
     del unet(host).forward
 
 
-def test_token_merging_is_left_to_pytorch(compare: Any, host: SimpleNamespace) -> None:
-    unet(host)._tome_info = {"args": {"ratio": 0.5}, "hooks": [object()]}
-    _, on = compare(NO_UNET, prompt="a cat")
-    assert "token merging" in on.comments
-    unet(host)._tome_info["hooks"].clear()  # this is all that removing token merging does
+def test_a_forward_on_the_instance_is_answered_by_blocks(compare: Any, host: SimpleNamespace) -> None:
+    """ControlNet's forward calls the blocks one by one, and adds residuals of a network of its own."""
+    without, _ = compare(prompt="a cat")
+    controlnet = ControlNet()
+    unet(host).forward = lambda x, timesteps=None, context=None, **_: controlled(unet(host), controlnet, x, timesteps, context)
+    before = engine_stats()["unet"]
+    for _ in range(2):
+        other, on = compare(BLOCKS, prompt="a cat")
+    assert largest_difference(without, other) > 2
+    assert "UNet by its blocks: another extension put a forward of its own on it" in on.comments
+    stats = engine_stats()
+    assert (stats["unet"]["fallbacks"], stats["controlnet"]["fallbacks"]) == (before["fallbacks"], {})
+    assert stats["controlnet"]["calls"] == stats["unet"]["calls"] - before["calls"]
+    assert [name for name, module in unet(host).named_modules() if "forward" in vars(module)] == [""]
+    del unet(host).forward
     compare(prompt="a cat")
+    assert "controlnet" not in engine_stats(), "a network of another extension is released once it is no longer used"
+
+
+class ControlNet(torch.nn.Module):
+    """Latents [B, 4, H, W] -> what is added after the first block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(8, 64, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def controlled(unet: Any, controlnet: ControlNet, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor) -> Any:
+    """The loop of ldm's UNet with residuals."""
+    from ldm.modules.diffusionmodules.util import timestep_embedding
+
+    emb = unet.time_embed(timestep_embedding(timesteps, unet.model_channels, repeat_only=False))
+    h, skipped = x, []
+    for i, block in enumerate(unet.input_blocks):
+        h = block(h, emb, context)
+        if i == 0:
+            h = h + controlnet(x)
+        skipped.append(h)
+    h = unet.middle_block(h, emb, context)
+    for block in unet.output_blocks:
+        h = block(torch.cat([h, skipped.pop()], dim=1), emb, context)
+    return unet.out(h)
+
+
+def test_token_merging_is_left_to_pytorch(compare: Any, host: SimpleNamespace) -> None:
+    info = {"args": {"ratio": 0.5}, "hooks": [object()]}
+    blocks = [m for m in unet(host).modules() if type(m).__name__ == "BasicTransformerBlock"]
+    for module in (unet(host), *blocks):
+        module._tome_info = info
+    _, on = compare(BLOCKS, prompt="a cat")
+    assert "token merging" in on.comments
+    info["hooks"].clear()  # this is all that removing token merging does
+    compare(prompt="a cat")
+    for block in blocks:
+        del block._tome_info
 
 
 def test_hypertile_is_left_to_pytorch_while_it_is_on(compare: Any, host: SimpleNamespace) -> None:
     layer = next(m for m in unet(host).modules() if type(m).__name__ == "CrossAttention")
-    layer.__webui_hypertile_params = SimpleNamespace(enabled=True)
-    _, on = compare(NO_UNET, prompt="a cat")
-    assert "HyperTile" in on.comments
-    layer.__webui_hypertile_params.enabled = False
+    layer.__webui_hypertile_params = parameters = SimpleNamespace(enabled=True)
+    try:
+        _, on = compare(BLOCKS, prompt="a cat")
+        assert "HyperTile" in on.comments
+    finally:
+        parameters.enabled = False
     compare(prompt="a cat")
     del layer.__webui_hypertile_params
+
+
+def test_prompts_that_an_extension_has_marked_are_encoded_again(host: SimpleNamespace) -> None:
+    """ControlNet marks encoded prompts in place, and then replaces the WebUI's own cache of them."""
+    processing = host.processing.StableDiffusionProcessing
+    clean = host.processing.generate(TITLE, arguments(), prompt="a marked cat")
+
+    def mark(params: Any) -> None:
+        processing.cached_c = [None, None]
+
+    own = processing.cached_c
+    with before_every_step(mark):
+        host.processing.generate(TITLE, arguments(), prompt="a marked cat")
+    processing.cached_c = own
+    assert session_conditionings() == {}
+    assert largest_difference(clean, host.processing.generate(TITLE, arguments(), prompt="a marked cat")) == 0
+
+
+def session_conditionings() -> Any:
+    from ov_backend.webui.session import session
+
+    return session._conditionings
 
 
 def test_upcast_attention_gives_the_same_picture(compare: Any) -> None:

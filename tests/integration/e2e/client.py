@@ -186,11 +186,14 @@ def psnr(a: Picture, b: Picture) -> float:
 
 @contextlib.contextmanager
 def started(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iterator[WebUI]:
-    """Start a WebUI for the suite; this extension and the probe are linked into it until it ends."""
-    links = [folder / "extensions" / "zz-openvino-e2e", folder / "extensions" / "zz-openvino-probe"]
+    """Start a WebUI for the suite; this extension, the probe and those in WEBUI_EXTENSIONS are linked into it until it ends."""
+    links = {folder / "extensions" / "zz-openvino-e2e": ROOT}
+    links[folder / "extensions" / "zz-openvino-probe"] = Path(__file__).parent / "probe"
     present = any((path / "scripts" / "openvino_accelerate.py").exists() for path in (folder / "extensions").iterdir())
+    others = os.environ.get("WEBUI_EXTENSIONS")
+    links.update({folder / "extensions" / other.name: other for other in sorted(Path(others).iterdir())} if others else {})
     created = []
-    for link, target in zip(links, (ROOT, Path(__file__).parent / "probe")):
+    for link, target in links.items():
         if not link.exists() and not (target is ROOT and present):
             link.symlink_to(target)
             created.append(link)

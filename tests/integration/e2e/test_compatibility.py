@@ -12,6 +12,8 @@ from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.conftest import assert_equal, note
 from tests.integration.e2e.helpers import need, need_probe, options, picture_by_pytorch
 
+BLOCKS = "UNet by its blocks, VAE, text encoder"
+
 # ---- changes to the UNet
 
 
@@ -22,7 +24,7 @@ def test_tiling_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
 
 
 def test_token_merging_and_back(compare: Any, sd1: str) -> None:
-    compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, **options(token_merging_ratio=0.5))
+    compare(BLOCKS, checkpoint=sd1, **options(token_merging_ratio=0.5))
     compare(checkpoint=sd1)
 
 
@@ -30,13 +32,13 @@ def test_hypertile_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
     need("hypertile_enable_unet" in webui.settings, "HyperTile")
     size = {"width": 512, "height": 512, "steps": 2}
     tiles = options(hypertile_enable_unet=True, hypertile_max_tile_unet=256)
-    compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, **size, **tiles)
+    compare(BLOCKS, checkpoint=sd1, **size, **tiles)
     compare(checkpoint=sd1, **size)
 
 
 def test_hypertile_of_the_vae(webui: WebUI, compare: Any, sd1: str) -> None:
     need("hypertile_enable_vae" in webui.settings, "HyperTile")
-    compare("UNet, VAE in PyTorch, text encoder", checkpoint=sd1, **options(hypertile_enable_vae=True))
+    compare("UNet, VAE by its blocks, text encoder", checkpoint=sd1, **options(hypertile_enable_vae=True))
     compare(checkpoint=sd1)
 
 
@@ -48,7 +50,7 @@ def test_instance_forward_of_another_extension(webui: WebUI, compare: Any, sd1: 
     need_probe(webui)
     probe = {"openvino probe": {"args": ["instance forward"]}}
     without = picture_by_pytorch(webui, sd1)
-    off, _ = compare("UNet in PyTorch, VAE, text encoder", checkpoint=sd1, alwayson_scripts=probe)
+    off, _ = compare(BLOCKS, checkpoint=sd1, alwayson_scripts=probe)
     assert psnr(without, off.images[0]) < 60, "the probe's forward changes nothing"
     compare(checkpoint=sd1)  # now the class's own function is left on the instance
     webui.api("/probe/clean", {})

@@ -91,6 +91,6 @@ def test_lora_of_the_hires_pass_only(webui: WebUI, compare: Any, sd1: str) -> No
 def test_lora_that_does_not_touch_weights(webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(next(iter(loras(webui)), None), "LoRA")
     prompt = f"{PROMPT} <lora:{name}:1>"
-    compare("UNet in PyTorch, VAE, text encoder in PyTorch", checkpoint=sd1, prompt=prompt, **options(lora_functional=True))
+    compare("UNet by its blocks, VAE, text encoder in PyTorch", checkpoint=sd1, prompt=prompt, **options(lora_functional=True))
     compare(checkpoint=sd1, prompt=prompt)
     compare(checkpoint=sd1)

@@ -17,6 +17,7 @@ class Network:
 
     def __init__(self, name: str, strength: float) -> None:
         self.name, self.te_multiplier, self.unet_multiplier, self.dyn_dim = name, strength, strength, None
+        self.modules = _matrices()
 
     def change(self, layer: torch.nn.Module) -> torch.Tensor | None:
         name: str = layer.network_layer_name  # type: ignore[assignment]
@@ -26,6 +27,14 @@ class Network:
         seed = sum((i + 1) * ord(c) for i, c in enumerate(self.name + name)) % 2**31
         noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)) / weight.shape[1] ** 0.5
         return 0.7 * (self.te_multiplier if name.startswith("cond_stage") else self.unet_multiplier) * noise
+
+
+def _matrices() -> dict[str, Any]:
+    """The names of the layers that a LoRA changes."""
+    model = shared.sd_model
+    layers = [layer for root in (model.model, model.cond_stage_model) for layer in root.modules()]
+    named = [layer for layer in layers if hasattr(layer, "network_layer_name")]
+    return {layer.network_layer_name: None for layer in named if layer.weight.dim() == 2}
 
 
 def load_networks(tags: list[tuple[str, float]]) -> None:
@@ -51,7 +60,20 @@ def network_apply_weights(layer: Any) -> None:
     layer.network_current_names = names
 
 
+def network_restore_weights_from_backup(layer: Any) -> None:
+    if getattr(layer, "network_weights_backup", None) is not None:
+        with torch.no_grad():
+            layer.weight.copy_(layer.network_weights_backup)
+
+
+def network_reset_cached_weight(layer: Any) -> None:
+    layer.network_current_names = ()
+    layer.network_weights_backup = None
+
+
 def _functional(layer: Any, original: Any, x: Any) -> Any:
+    network_restore_weights_from_backup(layer)
+    network_reset_cached_weight(layer)
     y = original(layer, x)
     for network in loaded_networks:
         change = network.change(layer) if getattr(layer, "network_layer_name", None) else None

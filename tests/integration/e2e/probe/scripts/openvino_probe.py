@@ -12,8 +12,10 @@ import tempfile
 from pathlib import Path
 
 import psutil
+import torch
 from modules import call_queue, img2img, processing, script_callbacks, scripts, shared
 from modules import sd_hijack_optimizations as optimizations
+from safetensors.torch import save_file
 
 CLASSES = (
     ("ldm.modules.diffusionmodules.openaimodel", "UNetModel", "forward"),
@@ -43,6 +45,7 @@ ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
 def functions():
     """Every function that the extension under test may replace, by name."""
     by_name = {f"{module}.{name}": vars(getattr(sys.modules[module], name))[function] for module, name, function in CLASSES}
+    by_name["torch.nn.Module.__call__"] = torch.nn.Module.__call__
     by_name["processing.process_images"] = processing.process_images
     by_name["processing.process_images_inner"] = processing.process_images_inner
     return by_name
@@ -126,7 +129,29 @@ def routes(_, app):
         return {}
 
 
+    @app.post("/probe/controlnet")
+    def controlnet(body: dict):
+        write_controlnet(Path(body["file"]))
+        return {}
+
+
 script_callbacks.on_app_started(routes)
+
+
+def write_controlnet(file):
+    """Write a ControlNet of random weights for the UNet in use; the loader knows true sizes alone, and is told this one."""
+    config = sys.modules["scripts.controlnet_model_guess"].controlnet_default_config
+    unet = shared.sd_model.model.diffusion_model
+    context = next(module for name, module in unet.named_modules() if name.endswith("attn2.to_k")).in_features
+    sizes = {"model_channels": unet.model_channels, "channel_mult": list(unet.channel_mult), "num_heads": unet.num_heads}
+    config.update(sizes, context_dim=context, use_fp16=False)
+    network = sys.modules["scripts.cldm"].ControlNet(**config, hint_channels=3)
+    torch.manual_seed(5)
+    weights = {f"control_model.{name}": weight for name, weight in network.state_dict().items()}
+    for name, weight in weights.items():
+        if weight.dim() > 1:
+            weights[name] = 0.7 * torch.randn(weight.shape) / weight[0].numel() ** 0.5
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, file)
 
 
 def fail_at_the_second_step(wrapper):

@@ -1,0 +1,334 @@
+"""A network by its blocks: PyTorch runs its forward, and OpenVINO answers the modules that the forward calls.
+
+A network cannot be used as a whole where its forward belongs to other code, or does more than compute. The modules inside it
+still can. Each is a network of its own, under the same rules: right, or in PyTorch. Where a module cannot be used, those that
+its own forward calls are tried next, down to modules without children, which always stay in PyTorch.
+
+Calls are met at ``torch.nn.Module.__call__``. Other code may save and exchange the forwards of modules in the meantime; it
+never finds one of ours among them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ov_backend.capture.trace import TRACING
+from ov_backend.engine import worker
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.network import Network
+from ov_backend.engine.request import CompiledEntry, Group
+from ov_backend.engine.resources import Resources
+from ov_backend.engine.stats import NetworkStats
+from ov_backend.errors import CaptureError, OVBackendError
+from ov_backend.guards.signature import Call, Signature
+from ov_backend.patching import Patch, is_patched, unwrap
+from ov_backend.tensors import TensorSpec, nested_tensors
+
+#: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
+_MAX_RENEWALS = 2
+_UNSTEADY = "its code or its attributes change at every call"
+
+#: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
+Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+_running: ContextVar[Blockwise | None] = ContextVar("running", default=None)
+
+
+class CallsPatch:
+    """The patch of all modules' calls, until :meth:`undo`.
+
+    A trace patches the same function, maybe in the background after an interruption: neither patch must end within the other.
+    """
+
+    def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        while True:
+            with TRACING:
+                if not is_patched(torch.nn.Module.__call__):  # else the last one's undo waits for the same lock
+                    self._patch = Patch(torch.nn.Module, "__call__", make)
+                    return
+            time.sleep(worker.POLL_S)
+
+    def undo(self) -> bool:
+        """Restore PyTorch's own function; while a network is being traced that happens as soon as the trace has ended."""
+        if not TRACING.acquire(timeout=worker.POLL_S):
+            threading.Thread(target=self._undo_later, name="ov_backend-undo", daemon=True).start()
+            return True
+        try:
+            return self._patch.undo()
+        finally:
+            TRACING.release()
+
+    def _undo_later(self) -> None:
+        with TRACING:
+            self._patch.undo()
+
+
+def patch_calls(answer: Answer | None = None) -> CallsPatch:
+    """Patch the calls of all modules, so that networks can be answered by their blocks; the caller undoes the patch.
+
+    Args:
+        answer: answers a call; :func:`call_block` where there is none.
+    """
+    answer = answer or call_block
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if worker.inside():  # a network is being traced, and this module is a part of it
+                return original(module, *args, **kwargs)
+            return answer(original, module, args, kwargs)
+
+        return call
+
+    return CallsPatch(make)
+
+
+def call_block(original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Answer one call of a module: by OpenVINO if a network that runs by its blocks calls it and it can, else by PyTorch."""
+    running = _running.get()
+    if running is None:
+        return original(module, *args, **kwargs)
+    return running.answer(original, module, args, kwargs)
+
+
+class _Retried(Network):
+    """A network that is left to the next smaller ones once it has failed, until it is tried again.
+
+    Attributes:
+        left: why it is left alone, or "".
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        hooks: NetworkHooks,
+        statistics: NetworkStats | None = None,
+    ) -> None:
+        super().__init__(resources, name, module, forward, hooks, statistics)
+        self.left = ""
+        #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
+        self._renewals: Counter[Signature] = Counter()
+        self._codes: defaultdict[Signature, set[str]] = defaultdict(set)
+
+    def retry(self) -> None:
+        """Try it again; not one that needed another graph at every call."""
+        self._renewals.clear()
+        if self.left != _UNSTEADY:
+            self.left = ""
+
+    def clear(self) -> None:
+        """Clear refusals and the state of weights and code."""
+        super().clear()
+        self.left = ""
+        self._renewals.clear()
+        self._codes.clear()
+
+    def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
+        compiled = self._compiled()
+        entry = super()._lookup_or_compile(call, interrupted)
+        codes, current = self._codes[call.signature], self._lookup.unanswered
+        renewed = self._compiled() > compiled and bool(codes) and codes.isdisjoint(current)
+        self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
+        if self._renewals[call.signature] >= _MAX_RENEWALS:
+            self.left = _UNSTEADY
+        codes.update(current)
+        return entry
+
+    def _compiled(self) -> int:
+        return self.statistics.compiles + self.statistics.blob_hits
+
+
+class Blockwise(_Retried):
+    """A network that is answered as a whole, else by its blocks, else by PyTorch. :func:`patch_calls` must be in effect."""
+
+    def __init__(
+        self, resources: Resources, name: str, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks
+    ) -> None:
+        super().__init__(resources, name, module, forward, hooks)
+        self._blocks: dict[int, Block] = {}
+        self._inside: frozenset[int] = frozenset()
+        self._group: Group | None = None
+        #: The modules beside the network that were met in this run of calls.
+        self._met: set[int] = set()
+        #: Reasons by the code of other people's forwards that stood on modules when a network with these in it failed.
+        self._refused: dict[frozenset[Hashable], str] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer one call by OpenVINO, as a whole or by blocks, if possible; otherwise by the original forward.
+
+        Raises:
+            Interrupted: the resources' ``interrupted`` returned true while the network was being prepared.
+        """
+        reason = self.left or self.refusal(self.module)
+        if reason and not worker.inside():
+            return self.by_blocks(reason, self._fallback, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a forward in PyTorch; the modules that it calls are answered by OpenVINO where possible.
+
+        Args:
+            reason: why the network is not answered as a whole.
+            forward: of this network, or other code's in its place.
+            args: of the call.
+            kwargs: of the call.
+        """
+        if _running.get() is self:
+            return forward(*args, **kwargs)
+        calls, block_calls = self.statistics.calls, self.statistics.block_calls
+        if self.resources.last != self.name:
+            self._begin_blocks()
+        self._group = _group_of(self.name, args, kwargs)
+        self._inside = frozenset(map(id, self.module.modules()))
+        token = _running.set(self)
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            _running.reset(token)
+            self.resources.last = self.name
+        if self.statistics.block_calls > block_calls:
+            self.statistics.divide(self.name, reason)
+        elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole
+            self.statistics.fall_back(self.name, reason)
+        return result
+
+    def answer(self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer one call of a module that this network's forward makes."""
+        network = self._network_of(original, module)
+        return original(module, *args, **kwargs) if network is None else network(*args, **kwargs)
+
+    def _network_of(self, original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any] | None:
+        """What answers a call of a module, or None where PyTorch does."""
+        if not module._modules or module._forward_hooks or module._forward_pre_hooks or module is self.module:
+            return None
+        if isinstance(module, torch.jit.ScriptModule):
+            return None
+        if self.hooks.companion is not None and id(module) not in self._inside:
+            return self._companion(module)
+        if self.hooks.block_refusal(module) or self.refusal(module):
+            return None
+        block = self._blocks.get(id(module))
+        if block is None or block.shadow is not vars(module).get("forward"):
+            block = self._blocks[id(module)] = Block(self, original, module)
+        block.group = self._group
+        return None if block.left else block
+
+    def _companion(self, module: torch.nn.Module) -> Callable[..., Any] | None:
+        companion = None if self.hooks.companion is None else self.hooks.companion(module)
+        # its run of calls does not begin anew in each of ours
+        self.resources.last = getattr(companion, "name", "") if id(module) in self._met else ""
+        self._met.add(id(module))
+        return companion
+
+    def begin_run(self) -> None:
+        """Read all weights again before the next answer, so that no write is missed whatever way it took."""
+        super().begin_run()
+        self._begin_blocks()
+
+    def _begin_blocks(self) -> None:
+        self._met.clear()
+        for block in list(self._blocks.values()):
+            block.starts = True
+
+    def refusal(self, module: torch.nn.Module) -> str:
+        """Why a module cannot be used, as far as that is known from other modules with the same foreign forwards, or ""."""
+        return self._refused.get(_foreign_forwards(module), "") if self._refused else ""
+
+    def remember(self, module: torch.nn.Module, error: OVBackendError) -> None:
+        """Remember why a module could not be captured, if there are foreign forwards on it or inside it."""
+        foreign = _foreign_forwards(module)
+        if foreign and isinstance(error, CaptureError):
+            self._refused[foreign] = str(error)
+
+    def retry(self) -> None:
+        """Try the network as a whole and its blocks again."""
+        super().retry()
+        for block in list(self._blocks.values()):
+            block.retry()
+
+    def clear(self) -> None:
+        """Clear refusals and the state of weights and code, and let go of the blocks."""
+        super().clear()
+        self._blocks.clear()
+        self._refused.clear()
+
+    def release(self) -> None:
+        """Release weights that the module no longer uses."""
+        super().release()
+        for block in list(self._blocks.values()):
+            block.release()
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.resources.settings.fallback == "raise":
+            return super()._fall_back(error, args, kwargs)
+        self.left = str(error)
+        self.remember(self.module, error)
+        return self.by_blocks(self.left, self._fallback, args, kwargs)
+
+
+class Block(_Retried):
+    """One module that a network's forward calls; its statistics and its compiled graphs are those of the network.
+
+    Args:
+        whole: the network.
+        original: PyTorch's way to call the module.
+        module: the module.
+
+    Attributes:
+        shadow: the forward that stands on the instance, or None.
+        starts: whether a run of calls begins, and its weights are read again.
+    """
+
+    def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
+        self.shadow = vars(module).get("forward")
+        forward = self.shadow or unwrap(type(module).forward).__get__(module)
+        hooks = replace(whole.hooks, fallback=partial(original, module))
+        super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics)
+        self._whole = whole
+        self.starts = True
+
+    def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
+        self.resources.last, self.starts = "" if self.starts else self.name, False
+        return super()._lookup_or_compile(call, interrupted)
+
+    def _count(self) -> None:
+        self.statistics.block_calls += 1
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.resources.settings.fallback == "raise":
+            return super()._fall_back(error, args, kwargs)
+        self.left = str(error)
+        self._whole.remember(self.module, error)
+        self.statistics.leave_block(self.name, type(self.module).__name__, self.left)
+        return self._fallback(*args, **kwargs)
+
+
+def _foreign_forwards(module: torch.nn.Module) -> frozenset[Hashable]:
+    """The code of the forwards that stand on the instances of a module and those inside it, in the place of their classes'."""
+    forwards = (vars(each).get("forward") for each in module.modules())
+    return frozenset(_code_of(forward) for forward in forwards if forward is not None)
+
+
+def _code_of(function: Any) -> Any:
+    """The code of a function, or of what it wraps; the class of another callable."""
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__code__", type(function))
+
+
+def _group_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Group:
+    tensors = nested_tensors([*args, *kwargs.values()])
+    specs = (TensorSpec(str(i), tuple(tensor.shape), str(tensor.dtype)) for i, tensor in enumerate(tensors))
+    return Group(name, Signature(tuple(specs), ""))
