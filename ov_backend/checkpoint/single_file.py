@@ -32,7 +32,7 @@ def load_any_pipeline(path: Path) -> Any:
         CheckpointError: the file cannot be read, or the configuration does not fit it.
     """
     path = Path(path)
-    folder = path.with_suffix("")
+    folder = path.with_suffix("") if path.name else path
     if not (folder / "model_index.json").is_file():
         return load_pipeline(path)
     index = _read_index(folder / "model_index.json")

@@ -65,9 +65,12 @@ class Checksums:
     def of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Known]:
         """What is known of these tensors now; only those that changed are read in full."""
         self._known = {key: known for key, known in self._known.items() if known.tensor() is not None}
-        stale = [tensor for tensor in tensors.values() if not self._is_known(tensor)]
+        stale, start = [tensor for tensor in tensors.values() if not self._is_known(tensor)], time.monotonic()
         for tensor, known in zip(stale, _in_threads(Known.of, stale)):
             self._known[id(tensor)] = known
+        if len(stale) == len(self._known):  # everything was read just now
+            self._read_at = time.monotonic()
+            self._seconds = self._read_at - start
         return {name: self._known[id(tensor)] for name, tensor in tensors.items()}
 
     def read_again(self, starts: bool = False, always: bool = False) -> None:

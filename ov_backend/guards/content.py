@@ -16,7 +16,7 @@ PROBES = 16
 Mark = tuple[int, int]
 
 #: Bytes that are read at once; they stay in the processor's cache for a second reading.
-_CHUNK = 1 << 18
+_CHUNK = 1 << 21
 
 
 def mark(tensor: torch.Tensor) -> Mark:

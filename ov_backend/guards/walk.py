@@ -202,6 +202,8 @@ class Walk(NameWalk):
             called = name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING))
             if called or self._is_mentioned(name):
                 self._member(base, name)
+            elif name not in NO_CODE and self._traced is None and isinstance(vars(base)[name], (dict, list, set)):
+                self._member(base, name)  # code that computes names may read it; what it changes is seen only in here
             elif name not in NO_CODE and self._traced is None:
                 self._waiting.setdefault(name, []).append(base)
 
@@ -288,6 +290,10 @@ class Walk(NameWalk):
         self._walk_tree(module, path)
         for name, child in module.named_modules():
             for table in (child._parameters, child._buffers):
+                self.watch.length(table)
                 for key, value in table.items():
                     if value is not None:
                         self._tensor(value, f"{path}.{name}.{key}", functools.partial(table.get, key))
+                    else:
+                        self._add("no tensor", name, key)
+                        self.watch.key(table, key)

@@ -12,7 +12,7 @@ import openvino as ov
 
 from ov_backend.transformations.group_norm import decompose_group_norms
 from ov_backend.transformations.multiply_by_one import remove_multiplications_by_one
-from ov_backend.transformations.odd_normalizations import decompose_odd_normalizations
+from ov_backend.transformations.odd_normalizations import decompose_odd_normalizations, instructions_are_limited
 from ov_backend.transformations.shared_transposes import copy_shared_inputs
 from ov_backend.transformations.timestep_angles import keep_angles_exact
 
@@ -28,6 +28,6 @@ def apply(model: ov.Model, precision: str) -> None:
         keep_angles_exact(model)
     remove_multiplications_by_one(model)
     decompose_group_norms(model, corrected=precision == "f32")
-    if precision == "f32":
+    if instructions_are_limited():
         decompose_odd_normalizations(model)
     copy_shared_inputs(model)

@@ -1,22 +1,28 @@
-"""Normalisations over a number of elements for which the CPU device has no safe code."""
+"""Normalisations that end the process where oneDNN is held to an older instruction set than the processor has."""
 
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
-#: The device's code for processors without AVX-512 (OpenVINO 2026.4) ends the process unless it reduces a multiple of this.
+#: What is reduced must be a multiple of this.
 _MULTIPLE = 16
+
+
+def instructions_are_limited() -> bool:
+    """Whether ``ONEDNN_MAX_CPU_ISA`` asks for less than AVX-512, which OpenVINO 2026.4 heeds in one place and not in another."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return limit not in ("", "ALL", "DEFAULT") and not limit.startswith(("AVX512", "AVX10"))
 
 
 def decompose_odd_normalizations(model: ov.Model) -> None:
     """Decompose, in place, every MVN operator over a number of elements that is known and no multiple of 16.
 
-    LayerNorm becomes an MVN operator; the networks of Stable Diffusion have multiples only. This is for float32: processors
-    that compute in other precisions have AVX-512.
+    LayerNorm becomes an MVN operator; the networks of Stable Diffusion have multiples only.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() == "MVN" and _elements(node) % _MULTIPLE:

@@ -180,9 +180,9 @@ class WithProperty(torch.nn.Module):
 class InList(torch.nn.Module):
     """Keeps a module where torch does not look for one."""
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool = True) -> None:
         super().__init__()
-        self.hidden = [torch.nn.Linear(4, 4)]
+        self.hidden = [torch.nn.Linear(4, 4, bias)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.hidden[0](x)
@@ -248,6 +248,10 @@ CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
         lambda m: assign(TENSORS, 0, torch.full((4,), 5.0))(),
     ),
     "a module in a list": lambda: case(InList(), lambda m: m.hidden[0].weight.mul_(2)),
+    "a bias of a module in a list that was not there": lambda: case(
+        InList(bias=False),
+        lambda m: setattr(m.hidden[0], "bias", torch.nn.Parameter(torch.ones(4))),
+    ),
     "a number of a module in a list": lambda: case(
         InList(),
         lambda m: m.hidden.__setitem__(0, torch.nn.Linear(4, 4, bias=False)),
