@@ -160,6 +160,21 @@ def test_a_change_of_weights_costs_one_compile_and_a_return_nothing(strict: Stri
     assert network.statistics.seconds["convert"] > 0
 
 
+def test_what_is_compiled_survives_its_model_where_a_host_asks_for_it(strict: Strict) -> None:
+    for keeps, compiles in ((True, 0), (False, 1)):
+        engine = Engine(strict(model_caching=False), keeps_unloaded=keeps)
+        module = Small()
+        assert_right(engine.network("net", module), module, *inputs())
+        engine.release("net")
+        del module
+        gc.collect()
+        engine.evict_dead()
+        again = Small()
+        network = engine.network("net", again)
+        assert_right(network, again, *inputs())
+        assert network.statistics.compiles == compiles
+
+
 def test_what_reads_its_weights_in_place_is_not_served_from_elsewhere(strict: Strict) -> None:
     """OpenVINO reads large tables where they lie: content that returns in other memory is not what was compiled."""
     module = Small()

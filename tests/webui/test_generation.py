@@ -97,6 +97,17 @@ def test_an_unloaded_model_can_be_freed(compare: Any, host: SimpleNamespace) -> 
     assert old() is None
 
 
+def test_back_at_a_checkpoint_whose_model_was_freed_nothing_is_compiled(compare: Any) -> None:
+    from ov_backend.webui.session import session
+
+    for name in ("a", "heads", "a"):
+        compare(prompt="a cat", override_settings={"sd_model_checkpoint": name})
+    assert session.engine is not None
+    used = {name: counts for name, counts in session.engine.stats().items() if counts["calls"]}
+    assert {"unet", "vae_decode"} <= used.keys()
+    assert [counts["compiles"] for counts in used.values()] == [0] * len(used)
+
+
 def test_refiner(compare: Any) -> None:
     for other in ("b", "heads"):
         compare(prompt="a cat", steps=4, refiner_checkpoint=other)
