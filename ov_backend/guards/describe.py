@@ -54,6 +54,8 @@ BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 NOTED = frozenset({"last_z_shape"})
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
+#: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
+RESULT_REGISTRIES = frozenset({"_registered_model_output_types"})
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.guards.describe import CLASS_REGISTRIES, INERT, SCALARS, TORCH_VALUES, attribute_or_none, module_of, versioned
+from ov_backend.guards.describe import (
+    CLASS_REGISTRIES,
+    INERT,
+    RESULT_REGISTRIES,
+    SCALARS,
+    TORCH_VALUES,
+    attribute_or_none,
+    module_of,
+    versioned,
+)
 from ov_backend.guards.reads import chains_of
 from ov_backend.guards.values import ValueWalk
 
@@ -99,6 +108,8 @@ class NameWalk(ValueWalk):
         elif isinstance(value, (type, types.FunctionType, functools.partial, contextvars.ContextVar, *SCALARS, *TORCH_VALUES)):
             self._add("global", root, *attributes)
             self._value(value, name)
+        elif root in RESULT_REGISTRIES and isinstance(value, set):
+            self._add("global", root)
         elif root in CLASS_REGISTRIES and isinstance(value, dict):
             self._class_registry(value, name)
         elif isinstance(value, (dict, list, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)):
