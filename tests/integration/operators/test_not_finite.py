@@ -39,7 +39,7 @@ def test_a_row_is_what_both_answer(expression: str, x: str, expected: str, answe
     torch.testing.assert_close(f(tensor).float().reshape(-1), values(expected), equal_nan=True, rtol=0, atol=5e-3)
     program = Compiler(captured(f, tensor), SETTINGS).compile().program
     (result,) = program.compile({}, SETTINGS)([tensor])
-    if answered == "depends":  # on the instruction set of the CPU
+    if answered == "depends":  # on the instruction set of the CPU, or on the version of PyTorch
         assert result.shape == f(tensor).shape
     else:
         torch.testing.assert_close(result.float().reshape(-1), values(answered), equal_nan=True, rtol=0, atol=5e-3)
