@@ -27,7 +27,6 @@ from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
-from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.patching import Patch, is_patched, unwrap
@@ -100,22 +99,14 @@ def call_block(original: Callable[..., Any], module: torch.nn.Module, args: tupl
 
 
 class _Retried(Network):
-    """A network that is left to the next smaller ones once it has failed, until it is tried again.
+    """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is.
 
     Attributes:
         left: why it is left alone, or "".
     """
 
-    def __init__(
-        self,
-        resources: Resources,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        hooks: NetworkHooks,
-        statistics: NetworkStats | None = None,
-    ) -> None:
-        super().__init__(resources, name, module, forward, hooks, statistics)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.left = ""
         #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
         self._renewals: Counter[Signature] = Counter()

@@ -7,9 +7,7 @@ one; that PyTorch gives it counts as right.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import decimal
-import enum
 import functools
 import types
 import weakref
@@ -22,52 +20,11 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine, Network
+from tests.helpers.readers import Child, Colour, Hook, InList, Object, Options, Parent, Scaled, Slotted, WithProperty
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
-
-
-class Scaled(torch.nn.Module):
-    """x times whatever ``read`` finds."""
-
-    def __init__(self, read: Callable[[torch.nn.Module], Any], **attributes: Any) -> None:
-        super().__init__()
-        self.read = read
-        self.linear = torch.nn.Linear(4, 4)
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x) * self.read(self)
-
-
-class Colour(enum.Enum):
-    RED = 2.0
-    BLUE = 3.0
-
-
-@dataclasses.dataclass
-class Options:
-    scale: float = 2.0
-    inner: Any = None
-
-
-class Object:
-    """An object with a state and a method."""
-
-    def __init__(self, scale: float = 2.0) -> None:
-        self.scale = scale
-
-    def strength(self) -> float:
-        return self.scale
-
-
-class Slotted:
-    __slots__ = ("scale",)
-
-    def __init__(self, scale: float = 2.0) -> None:
-        self.scale = scale
 
 
 KEPT = Object()
@@ -128,68 +85,10 @@ def _global_hook(module: torch.nn.Module) -> Any:
     )
 
 
-class Hook:
-    def __init__(self) -> None:
-        self.scale = 2.0
-
-    def __call__(self, module: Any, args: Any, result: torch.Tensor) -> torch.Tensor:
-        return result * self.scale
-
-
 def _with_hook() -> tuple[torch.nn.Module, Callable[[Any], Any]]:
     module, hook = Scaled(lambda m: 1.0), Hook()
     module.linear.register_forward_hook(hook)
     return module, assign(hook, "scale", 7.0)
-
-
-class Child(torch.nn.Module):
-    scale = 2.0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
-class Parent(torch.nn.Module):
-    """Reads an attribute of its child that the child itself never reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.child = Child()
-        self.child.strength = 2.0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.child(x) * self.child.strength
-
-
-class WithProperty(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self._scale = 2.0
-
-    @property
-    def scale(self) -> float:
-        return self._scale
-
-    def factors(self) -> float:
-        return sum(getattr(self, name) for name in ("scale",))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.factors()
-
-
-class InList(torch.nn.Module):
-    """Keeps a module where torch does not look for one."""
-
-    def __init__(self, bias: bool = True) -> None:
-        super().__init__()
-        self.hidden = [torch.nn.Linear(4, 4, bias)]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.hidden[0](x)
-
-
-def _patched(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, value: Any) -> None:
-    monkeypatch.setattr(target, name, value)
 
 
 CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ov_backend.guards.walk import Walk
-from tests.guards.test_code import Options, Scaled
+from tests.helpers.readers import Options, Scaled
 
 
 def test_a_second_process_would_find_the_same_fingerprint_for_equal_modules() -> None:

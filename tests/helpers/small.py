@@ -65,3 +65,8 @@ def assert_right(network: Network, module: torch.nn.Module, *args: torch.Tensor)
     """The network's answer is PyTorch's, to 1e-3 relative."""
     expected, got = module(*args), network(*args)
     assert (got - expected).norm() <= 1e-3 * expected.norm(), "the compiled network's answer is not PyTorch's"
+
+
+def counts(network: Network) -> tuple[int, int]:
+    """(captures, compiles) so far."""
+    return network.statistics.captures, network.statistics.compiles

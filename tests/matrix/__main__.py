@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 #: Seconds after which a cell's tests are ended.
 LIMIT_S = 1200
 #: Bytes that must be free for an environment.
-ROOM = 12 << 30
+FREE_BYTES = 12 << 30
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def run(cell: Cell, folder: Path, keep: bool) -> Result:
     base = interpreter(cell.python)
     if base is None:
         return Result(cell, problem=f"there is no Python {cell.python} on this machine")
-    if shutil.disk_usage(folder.parent).free < ROOM:
-        return Result(cell, problem=f"less than {ROOM >> 30} GB of the disk are free")
+    if shutil.disk_usage(folder.parent).free < FREE_BYTES:
+        return Result(cell, problem=f"less than {FREE_BYTES >> 30} GB of the disk are free")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         problem = _install(cell, base, folder)
