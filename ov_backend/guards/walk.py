@@ -121,6 +121,20 @@ class Walk(NameWalk):
                         if isinstance(member, types.FunctionType):
                             self._add_code(member)
 
+        self._einops_backend()
+
+    def _einops_backend(self) -> None:
+        """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
+        backends = getattr(sys.modules.get("einops._backends"), "_loaded_backends", {})
+        self.watch.key(backends, "torch")
+        attributes = vars(backends["torch"]) if "torch" in backends else {}
+        self.watch.length(attributes)
+        for name, value in sorted(attributes.items()):
+            self.watch.key(attributes, name)
+            if value is not torch:
+                self._add("einops", name)
+                self._value(value, f"einops' {name}")
+
     def _add_code(self, function: types.FunctionType) -> None:
         self.watch.attribute(function, "__code__")
         self._add(code_digest(function.__code__))

@@ -262,3 +262,16 @@ def test_two_networks_of_one_engine_share_nothing_by_mistake(strict: Strict) -> 
     networks = [engine.network(f"net {i}", module) for i, module in enumerate(modules)]
     for network, module in zip(networks, modules):
         assert_eager(network, module)
+
+
+def test_a_function_on_the_object_by_which_einops_calls_torch_counts(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    einops = pytest.importorskip("einops")
+    module = Scaled(lambda m: einops.rearrange(m.t, "a b -> b a"), t=torch.arange(12.0).reshape(4, 3))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    backend = pytest.importorskip("einops._backends")._loaded_backends["torch"]
+    transpose = backend.transpose
+    monkeypatch.setattr(backend, "transpose", lambda x, axes: transpose(x, axes) * 2, raising=False)
+    assert_eager(network, module)
+    monkeypatch.undo()
+    assert_eager(network, module)
