@@ -125,7 +125,9 @@ class Walk(NameWalk):
 
     def _einops_backend(self) -> None:
         """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
-        backends = getattr(sys.modules.get("einops._backends"), "_loaded_backends", {})
+        module = sys.modules.get("einops._backends")
+        # The second name is that of einops before 0.7.
+        backends = getattr(module, "_loaded_backends", None) or getattr(module, "_backends", {})
         self.watch.key(backends, "torch")
         attributes = vars(backends["torch"]) if "torch" in backends else {}
         self.watch.length(attributes)
