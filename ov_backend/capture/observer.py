@@ -52,6 +52,8 @@ class Observer:
         self.executed: dict[CodeType, str] = {}
         self.effects: list[str] = []
         self.disturbed = self._draws = False
+        #: PyTorch's generators whose methods were called, each with its state before the first call.
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
@@ -74,6 +76,10 @@ class Observer:
         self.disturbed = python != python_now and not self._draws
         if self._draws or numpy != numpy_now:
             self.effects.append("draws random numbers of Python or numpy")
+        if self._generators:
+            self.effects.append("seeds or reads a generator of random numbers")
+        for generator, state in self._generators.values():
+            generator.set_state(state)
         if self._draws:
             random.setstate(python)
         if numpy != numpy_now:  # a profiler does not see these draws
@@ -115,6 +121,8 @@ class Observer:
             return
         elif getattr(argument, "__self__", None) is _GENERATOR:
             self._draws |= argument.__name__ != "getstate"
+        elif isinstance(generator := getattr(argument, "__self__", None), torch.Generator):
+            self._generators.setdefault(id(generator), (generator, generator.get_state()))
         elif id(argument) in _IMPURE:
             module = frame.f_globals.get("__name__", "")
             # the garbage collector, too, runs code in the middle of a forward: that of packages, not the forward's own

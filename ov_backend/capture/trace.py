@@ -295,6 +295,13 @@ def unlifted_constants(gm: GraphModule) -> str:
     return ""
 
 
+def _is_generator(gm: GraphModule, value: Any) -> bool:
+    """Whether an operand is a generator of random numbers; newer versions of PyTorch keep it on the graph's module."""
+    if isinstance(value, torch.fx.Node) and value.op == "get_attr":
+        value = getattr(gm, str(value.target), None)
+    return isinstance(value, torch.Generator)
+
+
 def _check_operators(gm: GraphModule) -> None:
     """Raise for operators that PyTorch refuses although a trace does not, and for random numbers that come from a generator."""
     for node in gm.graph.nodes:
@@ -306,5 +313,5 @@ def _check_operators(gm: GraphModule) -> None:
             mixed = node.target in _OF_ONE_DTYPE and len(dtypes) > 1
         if mixed:
             raise CaptureError(f"{node.target} mixes {' and '.join(sorted(map(str, dtypes)))}, which PyTorch refuses")
-        if any(isinstance(value, torch.Generator) for value in [*node.args, *node.kwargs.values()]):
+        if any(_is_generator(gm, value) for value in [*node.args, *node.kwargs.values()]):
             raise CaptureError("its forward draws numbers from a generator of its own, which a compiled graph would not seed")

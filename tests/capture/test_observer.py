@@ -119,3 +119,54 @@ def test_a_disturbed_trace_is_tried_again_but_not_for_ever() -> None:
     attempts.clear()
     with pytest.raises(Disturbed):
         undisturbed(lambda: attempt(9))
+
+
+def _of_a_new_generator(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    return x + torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+
+
+def _of_a_held_generator(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    return x + torch.rand(3, 4, generator=held)
+
+
+def _after_a_seed(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    torch.manual_seed(3)
+    return x + torch.randn_like(x)
+
+
+def _in_a_fork(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return x + torch.randn_like(x)
+
+
+def _of_the_seed(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    return x * float(torch.initial_seed() % 97)
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor, torch.Generator], torch.Tensor]) -> None:
+        super().__init__()
+        self.function, self.held = function, torch.Generator().manual_seed(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, self.held)
+
+
+_GENERATORS = [_of_a_new_generator, _of_a_held_generator, _after_a_seed, _in_a_fork, _of_the_seed]
+
+
+@pytest.mark.parametrize("forward", _GENERATORS, ids=lambda function: function.__name__.strip("_").replace("_", " "))
+def test_a_forward_that_seeds_a_generator_stays_in_pytorch(
+    strict: Strict, forward: Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+) -> None:
+    module, reference = Calling(forward), Calling(forward)
+    network = engine_for(strict(fallback="pytorch"), module)
+    torch.manual_seed(0)
+    expected = [reference(X) for _ in range(3)]
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    torch.testing.assert_close([network(X) for _ in range(3)], expected)
+    assert network.statistics.calls == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(module.held.get_state(), reference.held.get_state())

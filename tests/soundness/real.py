@@ -254,8 +254,8 @@ def _t5() -> Case:
     return Case(seeded(T5EncoderModel(config)), (torch.arange(7)[None],), {"return_dict": False})
 
 
-def _webui() -> Any:
-    """The LoRA extension of the stand-in for the WebUI, its classes patched as the WebUI patches them; and what undoes that."""
+def _webui(module: torch.nn.Module) -> Any:
+    """The LoRA extension of the stand-in for the WebUI with this UNet, classes patched as there; and what undoes that."""
     folder = str(Path(__file__).parents[1] / "webui" / "host")
     if folder not in sys.path:
         sys.path.append(folder)
@@ -263,8 +263,12 @@ def _webui() -> Any:
     hijack = importlib.import_module("modules.sd_hijack")
     host.patch_classes()
     hijack.patch_classes()
+    # A LoRA lists the layers of the model that is loaded.
+    loaded = importlib.import_module("modules.sd_models").model_data
+    before, loaded.sd_model = loaded.sd_model, types.SimpleNamespace(model=module, cond_stage_model=torch.nn.Module())
 
     def finish() -> None:
+        loaded.sd_model = before
         host.shared.loaded_hypernetworks.clear()
         host.shared.opts.lora_functional = False
         hijack.unpatch_classes()
@@ -274,11 +278,11 @@ def _webui() -> Any:
 
 
 def _webui_case(**options: Any) -> tuple[Any, Case]:
-    host, finish = _webui()
+    module = _ldm_unet()
+    host, finish = _webui(module)
     from ov_backend.webui import compatibility, lora, patch_points
 
     vars(host.shared.opts).update(options)
-    module = _ldm_unet()
     for name, layer in module.named_modules():
         if isinstance(layer, host.CLASSES):
             layer.network_layer_name = f"diffusion_model_{name}"

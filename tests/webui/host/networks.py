@@ -17,24 +17,27 @@ class Network:
 
     def __init__(self, name: str, strength: float) -> None:
         self.name, self.te_multiplier, self.unet_multiplier, self.dyn_dim = name, strength, strength, None
-        self.modules = _matrices()
+        self.modules: dict[str, torch.Tensor] = {layer.network_layer_name: self._noise(layer) for layer in _matrices()}
 
     def change(self, layer: torch.nn.Module) -> torch.Tensor | None:
         name: str = layer.network_layer_name  # type: ignore[assignment]
-        weight: torch.Tensor = layer.weight  # type: ignore[assignment]
-        if weight.dim() != 2 or name.startswith("first_stage"):
+        noise = self.modules.get(name)
+        if noise is None:
             return None
-        seed = sum((i + 1) * ord(c) for i, c in enumerate(self.name + name)) % 2**31
-        noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)) / weight.shape[1] ** 0.5
         return 0.7 * (self.te_multiplier if name.startswith("cond_stage") else self.unet_multiplier) * noise
 
+    def _noise(self, layer: torch.nn.Module) -> torch.Tensor:
+        weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+        seed = sum((i + 1) * ord(c) for i, c in enumerate(f"{self.name}{layer.network_layer_name}")) % 2**31
+        return torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed)) / weight.shape[1] ** 0.5
 
-def _matrices() -> dict[str, Any]:
-    """The names of the layers that a LoRA changes."""
+
+def _matrices() -> list[Any]:
+    """The layers that a LoRA changes."""
     model = shared.sd_model
     layers = [layer for root in (model.model, model.cond_stage_model) for layer in root.modules()]
     named = [layer for layer in layers if hasattr(layer, "network_layer_name")]
-    return {layer.network_layer_name: None for layer in named if layer.weight.dim() == 2}
+    return [layer for layer in named if layer.weight.dim() == 2 and not layer.network_layer_name.startswith("first_stage")]
 
 
 def load_networks(tags: list[tuple[str, float]]) -> None:
