@@ -29,7 +29,7 @@ _ABSENT = object()
 _IMPURE = {
     id(function): name
     for function, name in [
-        *((getattr(builtins, name), name) for name in ("print", "input", "open")),
+        *((getattr(builtins, name), f"{name}()") for name in ("print", "input", "open", "eval", "exec", "globals", "__import__")),
         *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic")),
         (os.urandom, "os.urandom"),
     ]

@@ -279,6 +279,11 @@ def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], de
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    fake = _plain_fake(mode, tensor)
+    return fake.requires_grad_() if tensor.requires_grad and tensor.is_leaf else fake
+
+
+def _plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
         return mode.from_tensor(tensor.detach())
     like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -17,6 +17,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
+from ov_backend.guards import content
 from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call
@@ -180,7 +181,7 @@ class Lookup:
         code = guard.code
         if not self._hooks.keyed_by_code or code.opaque or code.traced is None or code.traced.as_json() is None:
             return None
-        slots = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in guard.weights.tensors.items()]
+        slots = [(name, content.layout(tensor)) for name, tensor in guard.weights.tensors.items()]
         statement = (call.signature.tensors, call.signature.statics)
         return compiler.graph_key(code.fingerprint, statement, slots, settings, self._hooks.host_key(), family)
 

@@ -6,27 +6,35 @@ import hashlib
 import math
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 #: Elements of every weight that are compared at every check.
 PROBES = 16
 
-#: Address and version of a tensor's content.
-Mark = tuple[int, int]
+#: Address, version, shape, strides and dtype of a tensor.
+Mark = tuple[Any, ...]
 
 #: Bytes that are read at once; they stay in the processor's cache for a second reading.
 _CHUNK = 1 << 21
 
 
 def mark(tensor: torch.Tensor) -> Mark:
-    """Address and version; tensors made in inference mode count none."""
-    return address(tensor), 0 if tensor.is_inference() else tensor._version
+    """What an assignment to ``.data`` or a counted write changes; tensors made in inference mode count no writes."""
+    version = 0 if tensor.is_inference() else tensor._version
+    return address(tensor), version, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def address(tensor: torch.Tensor) -> int:
     """Where the content lies in the host's memory; 0 on another device."""
     return tensor.data_ptr() if tensor.device.type == "cpu" else 0
+
+
+def layout(tensor: torch.Tensor) -> str:
+    """What a trace sees of a tensor: dtype, shape, and strides where they are not the usual ones."""
+    strides = "" if tensor.is_contiguous() else tensor.stride()
+    return f"{tensor.dtype}{tuple(tensor.shape)}{strides}"
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:

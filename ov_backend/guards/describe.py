@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import functools
 import hashlib
 import inspect
 import io
 import logging
+import mmap
 import queue
 import random
 import sys
@@ -44,8 +47,10 @@ DOCUMENTATION = frozenset(
 INERT = (logging.Filterer, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()))
 #: Generators of random numbers that a trace advances; PyTorch's own draw nothing for fake tensors.
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-#: What else answers something else each time it is asked.
-STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue, torch.Generator)
+#: What else answers something else each time it is asked, or in another thread.
+STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue, torch.Generator, threading.local)
+#: Bytes and numbers that code can write in place.
+BUFFERS = (bytearray, memoryview, array.array, mmap.mmap, ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
 #: Annotations of types, whose text says what they are.
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
@@ -115,6 +120,14 @@ def is_operator(value: Any) -> bool:
 def array_digest(value: np.ndarray) -> str:
     """A digest of an array's content."""
     return hashlib.sha256(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"").hexdigest()
+
+
+def buffer_digest(value: Any) -> str:
+    """A digest of a buffer's bytes; a closed one has none."""
+    try:
+        return hashlib.sha256(memoryview(value).tobytes()).hexdigest()
+    except ValueError:
+        return ""
 
 
 def attribute_or_none(value: Any, name: str) -> Any:

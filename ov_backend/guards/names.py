@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextvars
 import enum
 import functools
+import sys
+import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,17 +16,22 @@ import torch
 
 from ov_backend.guards.describe import (
     CLASS_REGISTRIES,
+    GENERATORS,
     INERT,
     RESULT_REGISTRIES,
     SCALARS,
+    STREAMS,
     TORCH_VALUES,
     attribute_or_none,
     module_of,
     versioned,
 )
+from ov_backend.guards.process_state import query_of
 from ov_backend.guards.reads import chains_of
 from ov_backend.guards.values import ValueWalk
 
+#: Items of a package's list or dict that are compared; longer ones are registries.
+_SMALL = 64
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
@@ -33,6 +40,18 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a package's list or dict is one of a few plain values, such as ``sys.argv``."""
+    items = (*value.keys(), *value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    return items is not None and len(items) <= _SMALL and all(isinstance(item, SCALARS) for item in items)
+
+
+def _is_of_library(value: Any) -> bool:
+    """Whether an object is one of a library's, such as an operator, and not one of Python's containers, streams or buffers."""
+    top = type(value).__module__.partition(".")[0]
+    return versioned(top) and top not in sys.stdlib_module_names and not isinstance(value, (*GENERATORS, *STREAMS))
 
 
 class NameWalk(ValueWalk):
@@ -94,11 +113,18 @@ class NameWalk(ValueWalk):
             module = table[name]
             table, name, of_package = vars(module), rest.pop(0), versioned(module.__name__)
             if name not in table:
+                self._computed(module, name)
                 return
             self.watch.key(table, name)
         value = table[name]
-        if of_package and not isinstance(value, (types.FunctionType, type)):  # os.environ, sys.modules: no part of a network
+        query = query_of(value)
+        if query is not None:
+            self._state(query, ".".join((root, *attributes)))
+            return
+        if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS)) and not _is_small(value):
             self._add(root, *attributes)
+            if value is sys.modules:
+                self.volatile[path] = f"{path} looks into sys.modules, which leads anywhere"
             return
         if isinstance(value, types.ModuleType):
             self._add("module", value.__name__)
@@ -108,6 +134,8 @@ class NameWalk(ValueWalk):
         elif isinstance(value, (type, types.FunctionType, functools.partial, contextvars.ContextVar, *SCALARS, *TORCH_VALUES)):
             self._add("global", root, *attributes)
             self._value(value, name)
+            if rest and isinstance(value, types.FunctionType):
+                self._attribute_of_function(value, rest[0])
         elif root in RESULT_REGISTRIES and isinstance(value, set):
             self._add("global", root)
         elif root in CLASS_REGISTRIES and isinstance(value, dict):
@@ -117,6 +145,24 @@ class NameWalk(ValueWalk):
             self._value(value, f"{function.__module__}:{name}")
         else:
             self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+
+    def _attribute_of_function(self, function: types.FunctionType, name: str) -> None:
+        attributes = vars(function)
+        self.watch.key(attributes, name)
+        if name in attributes:
+            self._add(name)
+            self._entry(attributes, name, f"{function.__qualname__}.{name}")
+
+    def _computed(self, module: types.ModuleType, name: str) -> None:
+        """An attribute that a Python module computes, such as ``torch.backends.mkldnn.enabled``."""
+        read = functools.partial(attribute_or_none, module, name)
+        if isinstance(read(), SCALARS):
+            self._state(read, f"{module.__name__}.{name}")
+
+    def _state(self, read: Callable[[], Any], path: str) -> None:
+        """What the process answers now."""
+        self.watch.content(read)
+        self._add(path, repr(read()))
 
     def _class_registry(self, registry: dict[Any, Any], path: str) -> None:
         for key in sorted(self._tree_classes & registry.keys()):
@@ -130,8 +176,11 @@ class NameWalk(ValueWalk):
         if isinstance(value, INERT) or type(value).__module__ in self._host_modules:
             self._add(type(value).__qualname__)
             return
+        if isinstance(value, threading.local):
+            self._value(value, path)
+            return
         if not attributes:
-            if versioned(type(value).__module__) and not isinstance(value, types.SimpleNamespace):
+            if _is_of_library(value):
                 self._add(type(value).__qualname__)
             elif isinstance(value, torch.nn.Module) or not hasattr(type(value), "__getattr__"):
                 self._value(value, path)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ov_backend.guards.describe import (
+    BUFFERS,
     BUILTINS,
     DOCUMENTATION,
     GENERATORS,
@@ -29,6 +30,7 @@ from ov_backend.guards.describe import (
     TORCH_VALUES,
     TYPE_FORMS,
     array_digest,
+    buffer_digest,
     is_operator,
     item_or_none,
     slot_identity,
@@ -134,6 +136,7 @@ class ValueWalk:
     def _value(self, value: Any, path: str) -> None:
         if isinstance(value, enum.Enum):
             self._add("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
+            self.watch.attribute(value, "_value_")
             self._global_class(type(value))
         elif isinstance(value, (*SCALARS, *TORCH_VALUES, range, slice)):
             self._add(type(value).__name__, repr(value))
@@ -143,6 +146,9 @@ class ValueWalk:
             self._add("scalar", value.dtype, repr(value.item()))
         elif isinstance(value, np.ndarray):
             self._array(value, path)
+        elif isinstance(value, BUFFERS):
+            self._add(type(value).__name__, buffer_digest(value))
+            self.watch.content(functools.partial(buffer_digest, value))
         elif isinstance(value, types.FunctionType):
             self._function(value, path)
         elif isinstance(value, types.MethodType):
@@ -187,10 +193,12 @@ class ValueWalk:
         if isinstance(value, (Mapping, list, tuple, set)):
             self._global_class(type(value))
         if isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self._value(part, path)
+            for name in ("func", "args", "keywords"):
+                self.watch.attribute(value, name)
+                self._value(getattr(value, name), path)
         elif isinstance(value, Mapping):
             self._mapping(value, path)
+            self._own_attributes(value, path)
         elif isinstance(value, (list, tuple, collections.deque)):
             if not isinstance(value, tuple):
                 self._watch_table(value)
@@ -199,6 +207,7 @@ class ValueWalk:
                     self._tensor(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
                 else:
                     self._value(item, f"{path}[{i}]")
+            self._own_attributes(value, path)
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.watch.values.append(value)
@@ -213,6 +222,8 @@ class ValueWalk:
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if isinstance(value, dict):
             self._watch_table(value)
+        else:
+            self.watch.content(functools.partial(_identities, value))
         # a dict's own items: a class may make a new object at each access, as transformers' table of activations does
         items = dict.items(value) if isinstance(value, dict) else value.items()
         for key, item in list(items):
@@ -246,9 +257,20 @@ class ValueWalk:
                 self._add(name)
                 self._value(getattr(value, name), f"{path}.{name}")
                 self.watch.content(functools.partial(slot_identity, value, name))
-        if attributes is not None:
-            self._watch_table(attributes)
-            for name in sorted(attributes, key=str):
-                if name not in DOCUMENTATION and self._is_read(name):
-                    self._add(name)
-                    self._entry(attributes, name, f"{path}.{name}")
+        self._own_attributes(value, path)
+
+    def _own_attributes(self, value: Any, path: str) -> None:
+        """What an object keeps in its ``__dict__``, which a class derived from a container has too."""
+        attributes = getattr(value, "__dict__", None)
+        if attributes is None:
+            return
+        self._watch_table(attributes)
+        for name in sorted(attributes, key=str):
+            if name not in DOCUMENTATION and self._is_read(name):
+                self._add(name)
+                self._entry(attributes, name, f"{path}.{name}")
+
+
+def _identities(value: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """Which objects a view or chain of dicts shows; items that are made anew at each access always differ."""
+    return tuple((key, id(item)) for key, item in value.items())

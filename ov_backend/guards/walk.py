@@ -16,10 +16,12 @@ from typing import Any
 import torch
 
 from ov_backend.guards.describe import (
+    DOCUMENTATION,
     MAKING,
     MODULE_TABLES,
     NO_CODE,
     NOTED,
+    SCALARS,
     code_digest,
     codes_of,
     is_called_unnamed,
@@ -81,6 +83,7 @@ class Walk(NameWalk):
         self._waiting: dict[str, list[type]] = {}
         if module is not None:
             self._walk_tree(module, "")
+            self._gradients_asked_for(module)
         for hooks in (torch.nn.modules.module._global_forward_hooks, torch.nn.modules.module._global_forward_pre_hooks):
             self._watch_table(hooks)
             if hooks:
@@ -171,6 +174,8 @@ class Walk(NameWalk):
         self._add("|", *(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
         self.watch.type_of(module)
         self._class(cls)
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            self._attributes_of_weight(value, f"{path}.{name}")
         attributes = vars(module)
         for table in (attributes, module._modules, module._forward_hooks, module._forward_pre_hooks):
             self._watch_table(table)
@@ -189,13 +194,31 @@ class Walk(NameWalk):
                 self._add("hook", kind, key in with_keywords)
                 self._value(hook, f"{path}!{kind}[{number}]")
 
+    def _gradients_asked_for(self, module: torch.nn.Module) -> None:
+        """Which weights ask for gradients, where code reads that."""
+        if self._traced is not None and "requires_grad" in self._traced.names:
+            read = functools.partial(_asks_for_gradients, module)
+            self.watch.content(read)
+            self._add("requires_grad", read())
+
+    def _attributes_of_weight(self, tensor: torch.Tensor | None, path: str) -> None:
+        """What Python code keeps on a tensor is not there on the stand-in that a trace sees."""
+        attributes = {} if tensor is None else vars(tensor)
+        self.watch.length(attributes)
+        read = [name for name in attributes if name not in DOCUMENTATION and self._names is not None and self._is_read(name)]
+        if read:
+            self.refused = f"{path} has an attribute {read[0]!r} of its own, which a trace does not see"
+
     def _class(self, cls: type) -> None:
         if not self._first(cls):
             return
+        if not versioned(type(cls).__module__):
+            self._class(type(cls))
         for base in cls.__mro__:
             if base is object:
                 continue
-            self._add("class", base.__module__, base.__qualname__)
+            self._add("class", base.__module__, base.__qualname__, base.__name__)
+            self.watch.attribute(base, "__name__")
             self.watch.class_members(base)
             if versioned(base.__module__):
                 self._patched_members(base)
@@ -263,7 +286,10 @@ class Walk(NameWalk):
             return
         if not self._was_executed(function):
             self._add("not executed", code_digest(function.__code__))
-            self.watch.attribute(function, "__code__")
+            for name in ("__code__", "__defaults__", "__kwdefaults__"):
+                self.watch.attribute(function, name)
+            if function.__defaults__ and all(isinstance(value, SCALARS) for value in function.__defaults__):
+                self._add(function.__defaults__)  # it may be asked for its signature
             return
         if not self._first(function):
             return
@@ -313,3 +339,7 @@ class Walk(NameWalk):
                     else:
                         self._add("no tensor", name, key)
                         self.watch.key(table, key)
+
+
+def _asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
+    return tuple(parameter.requires_grad for parameter in module.parameters())

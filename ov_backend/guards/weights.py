@@ -164,7 +164,7 @@ class WeightsGuard:
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather()
         self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
-        self.layout = _digest(f"{name}={tensor.dtype}{tuple(tensor.shape)}" for name, tensor in tensors.items())
+        self.layout = _digest(f"{name}={content.layout(tensor)}" for name, tensor in tensors.items())
         self.address = hash(tuple(content.address(tensor) for tensor in tensors.values()))
         self.generation += (self.digest, self.layout, self.address) != before
 
@@ -210,7 +210,7 @@ def _weak(value: torch.Tensor | None) -> weakref.ref[torch.Tensor] | None:
 
 
 def _mark_or_none(value: Any) -> Mark:
-    return content.mark(value) if isinstance(value, torch.Tensor) else (0, 0)
+    return content.mark(value) if isinstance(value, torch.Tensor) else ()
 
 
 def _digest(parts: Iterator[str]) -> str:

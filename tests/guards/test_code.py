@@ -19,12 +19,24 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.engine import Engine, Network
-from tests.helpers.readers import Child, Colour, Hook, InList, Object, Options, Parent, Scaled, Slotted, WithProperty
+from ov_backend.engine.engine import Engine
+from tests.helpers.readers import (
+    Child,
+    Colour,
+    Hook,
+    InList,
+    Object,
+    Options,
+    Parent,
+    Scaled,
+    Slotted,
+    WithProperty,
+    X,
+    assert_eager,
+)
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
-X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
 KEPT = Object()
@@ -168,6 +180,14 @@ CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
     "an object without attributes": lambda: case(
         Scaled(lambda m: float(m.o), o=decimal.Decimal(2)), lambda m: setattr(m, "o", decimal.Decimal(3))
     ),
+    "a weight transposed where it lies": lambda: case(
+        Scaled(lambda m: 1.0),
+        lambda m: setattr(m.linear.weight, "data", m.linear.weight.data.t()),
+    ),
+    "a weight that asks for gradients": lambda: case(
+        Scaled(lambda m: 2.0 if m.linear.weight.requires_grad else 3.0),
+        lambda m: m.linear.weight.requires_grad_(False),
+    ),
     "a weight written through .data in one place": lambda: case(
         Scaled(lambda m: 1.0),
         lambda m: m.linear.weight.data[3].fill_(4),
@@ -189,10 +209,6 @@ def _restored() -> Any:
     TENSOR.copy_(tensor)
     torch.nn.modules.module._global_forward_hooks.clear()
     torch.nn.modules.module._global_forward_hooks.update(hooks)
-
-
-def assert_eager(network: Network, module: torch.nn.Module, x: torch.Tensor = X) -> None:
-    torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -277,3 +293,13 @@ def test_a_function_on_the_object_by_which_einops_calls_torch_counts(strict: Str
     assert_eager(network, module)
     monkeypatch.undo()
     assert_eager(network, module)
+
+
+def test_an_attribute_on_a_weight_stays_in_pytorch_for_a_trace_does_not_see_it(strict: Strict) -> None:
+    module = Scaled(lambda m: getattr(m.linear.weight, "scale", 2.0))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 1
+    module.linear.weight.scale = 3.0  # type: ignore[assignment]
+    assert_eager(network, module)
+    assert network.statistics.calls == 1

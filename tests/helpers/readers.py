@@ -9,6 +9,15 @@ from typing import Any
 
 import torch
 
+from ov_backend.engine.engine import Network
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def assert_eager(network: Network, module: torch.nn.Module, x: torch.Tensor = X) -> None:
+    """A network's answer is PyTorch's now."""
+    torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-5)
+
 
 class Scaled(torch.nn.Module):
     """x times whatever ``read`` finds."""

@@ -1,0 +1,52 @@
+"""What a forward can ask the process: switches of torch, the environment, limits of the interpreter.
+
+Their functions are written in C or belong to packages that are known by their version, so their code says nothing of what they
+answer; the answer is compared instead.
+"""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import locale
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def _environment() -> Any:
+    return dict(os.environ)
+
+
+def _torch_functions() -> list[Any]:
+    names = [
+        *("get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision", "get_deterministic_debug_mode"),
+        *("are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "get_default_device"),
+        *("is_warn_always_enabled", "is_autocast_cache_enabled"),
+    ]
+    cuda = ("flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled", "cudnn_sdp_enabled", "is_built")
+    found = [getattr(torch, name, None) for name in names] + [getattr(torch.backends.cuda, name, None) for name in cuda]
+    return [function for function in found if function is not None]
+
+
+def _limits() -> list[Any]:
+    found = [sys.getrecursionlimit, sys.getswitchinterval, sys.gettrace, gc.isenabled, gc.get_threshold, os.getcwd, os.getpid]
+    return [*found, os.cpu_count, np.geterr, np.get_printoptions, threading.active_count, locale.getlocale]
+
+
+#: Functions without arguments whose answers are compared, by their identity.
+_QUERIES: dict[int, Callable[[], Any]] = {id(function): function for function in (*_torch_functions(), *_limits())}
+_QUERIES.update({id(getattr(os, name)): _environment for name in ("environ", "getenv")})
+_QUERIES[id(warnings.filters)] = lambda: list(warnings.filters)
+_QUERIES[id(decimal.getcontext)] = lambda: str(decimal.getcontext())
+
+
+def query_of(value: object) -> Callable[[], Any] | None:
+    """How to ask for the state that a function or object of a package shows, or None for all others."""
+    return _QUERIES.get(id(value))

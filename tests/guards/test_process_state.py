@@ -1,0 +1,77 @@
+"""What a forward asks the process counts: switches of torch, the environment, limits of the interpreter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from tests.helpers.readers import Scaled, assert_eager
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+Change = Callable[[pytest.MonkeyPatch], Any]
+
+ASKED: dict[str, tuple[Callable[[Any], float], Change]] = {
+    "a variable of the environment": (
+        lambda m: float(os.environ.get("OF_THIS_TEST", "1.5")),
+        lambda patch: patch.setenv("OF_THIS_TEST", "3"),
+    ),
+    "getenv": (lambda m: float(os.getenv("OF_THIS_TEST", "1.5")), lambda patch: patch.setenv("OF_THIS_TEST", "3")),
+    "the command line": (lambda m: float(len(sys.argv)), lambda patch: patch.setattr(sys, "argv", [*sys.argv, "one more"])),
+    "the limit of recursions": (
+        lambda m: sys.getrecursionlimit() / 1000,
+        lambda patch: sys.setrecursionlimit(sys.getrecursionlimit() + 500),
+    ),
+    "deterministic algorithms": (
+        lambda m: 2.0 if torch.are_deterministic_algorithms_enabled() else 3.0,
+        lambda patch: torch.use_deterministic_algorithms(True),
+    ),
+    "a backend of torch": (
+        lambda m: 2.0 if torch.backends.mkldnn.enabled else 3.0,
+        lambda patch: torch.backends.mkldnn.set_flags(False),
+    ),
+    "the precision of products": (
+        lambda m: float(len(torch.get_float32_matmul_precision())),
+        lambda patch: torch.set_float32_matmul_precision("high"),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Any:
+    limit, precision = sys.getrecursionlimit(), torch.get_float32_matmul_precision()
+    yield
+    sys.setrecursionlimit(limit)
+    torch.use_deterministic_algorithms(False)
+    torch.backends.mkldnn.set_flags(True)
+    torch.set_float32_matmul_precision(precision)
+
+
+@pytest.mark.parametrize("read, change", ASKED.values(), ids=ASKED.keys())
+def test_a_changed_answer_of_the_process_is_no_stale_one_of_a_network(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch, read: Callable[[Any], float], change: Change
+) -> None:
+    module = Scaled(read)
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    before = read(module)
+    change(monkeypatch)
+    assert read(module) != before
+    assert_eager(network, module)
+
+
+@pytest.mark.parametrize("read", [lambda m: eval("2.0"), lambda m: globals()["SCALE"], lambda m: sys.modules[__name__].SCALE])
+def test_code_that_may_read_anything_stays_in_pytorch(strict: Strict, read: Callable[[Any], float]) -> None:
+    module = Scaled(read)
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0
+
+
+SCALE = 2.0
