@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
 import os
@@ -22,8 +23,8 @@ WRONG: tuple[Any, ...] = (None, -1, 7, 1 << 70, True, 0.5, "x", "\ud800", "torch
 WRONG += ("builtins:dict", [], [0], {}, {"tensor": 9})
 
 
-#: FUZZ=n tries every value at every place; otherwise each place gets one of them, another one than its neighbour.
-STRIDE = 1 if os.environ.get("FUZZ") else len(WRONG)
+#: FUZZ=n tries every value at every place; otherwise each fourth place gets one of them, another one than its neighbour.
+STRIDE, EACH = (1, 1) if os.environ.get("FUZZ") else (len(WRONG), 4)
 
 
 class Answer(torch.nn.Module):
@@ -112,7 +113,7 @@ def test_a_forged_value_at_any_place_of_a_description_changes_no_answer(
     entry = Entry(strict)
     document = json.loads(entry.files["graph.json"])
     replaced = 0
-    for number, path in enumerate(places(document)):
+    for number, path in enumerate(itertools.islice(places(document), 0, None, EACH)):
         for value in WRONG[number % STRIDE :: STRIDE]:
             caplog.clear()
             with caplog.at_level(logging.WARNING):
@@ -122,7 +123,7 @@ def test_a_forged_value_at_any_place_of_a_description_changes_no_answer(
                 miss = entry.check({**entry.files, "graph.json": json.dumps(description).encode()})
             assert len(caplog.records) <= 1, (path, value)
             replaced += miss
-    assert replaced > 20
+    assert replaced > 20 / EACH
 
 
 @pytest.mark.parametrize("part", ["model.xml", "model.bin", "graph.json"])
