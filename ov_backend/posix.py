@@ -116,6 +116,11 @@ def drop_pages(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_DONTNEED)
 
 
+def has_mapped_memory() -> bool:
+    """Whether :mod:`ov_backend.linux_memory` can be imported."""
+    return sys.platform == "linux"
+
+
 def glibc(name: str) -> Any:
     """A function of the GNU C library, or None with another one."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

@@ -22,6 +22,7 @@ from ov_backend.errors import SettingsError
 PRECISIONS = ("auto", "f32", "bf16", "f16")
 CONVERTERS = ("fx", "ts")
 BLOB_CACHES = ("auto", "on", "off")
+LOW_MEMORY = ("auto", "on", "off")
 FALLBACKS = ("pytorch", "inductor", "raise")
 
 ENV_DEVICE = "OPENVINO_TORCH_BACKEND_DEVICE"
@@ -107,6 +108,9 @@ class Settings:
         blob_cache: store compiled graphs with their weights on disk too, so that a new process need not compile: "auto" does
             so where compiling is slow (GPU, NPU), "on" for every device that can export, "off" never.
         blob_mb: bound in MiB of these; a network of Stable Diffusion takes as much as its weights.
+        low_memory: give the memory of PyTorch's weights back to the system once they are compiled; they are read from a file
+            without a name in ``cache_dir`` when something needs them. "auto" does so where memory is short and
+            ``model_caching`` is on, "on" always, "off" never. On Linux, for the CPU.
 
     Three more names are spellings of similar backends. They are turned into the fields above, and cannot be read afterwards:
     ``torch_executed_ops`` are added to ``disabled_ops``; ``enabled_precisions``, a set of torch's float dtypes, gives the
@@ -133,6 +137,7 @@ class Settings:
     cache_mb: int = _setting("run", default=1024)
     blob_cache: str = _setting("run", default="auto")
     blob_mb: int = _setting("run", default=8192)
+    low_memory: str = _setting("run", default="auto")
     torch_executed_ops: InitVar[Any] = _NOT_GIVEN
     enabled_precisions: InitVar[Any] = _NOT_GIVEN
     optimization_level: InitVar[Any] = _NOT_GIVEN
@@ -151,6 +156,7 @@ class Settings:
         _check_choice("converter", self.converter, CONVERTERS)
         _check_choice("fallback", self.fallback, FALLBACKS)
         _check_choice("blob_cache", self.blob_cache, BLOB_CACHES)
+        _check_choice("low_memory", self.low_memory, LOW_MEMORY)
         for name in ("model_caching", "truncate_long_and_double", "wide_integers", "aot_autograd", "dynamic_shapes", "debug"):
             _set(self, name, parse_bool(getattr(self, name), name))
         if self.cache_dir is not None:

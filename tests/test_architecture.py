@@ -13,13 +13,14 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 
 #: Imports nothing of the package above itself.
-BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "posix", "telemetry", "interrupts"}
-STAGES = {"guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
+BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "posix", "linux_memory", "telemetry", "interrupts"}
+STAGES = {"offload", "guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
 CORE = STAGES | {"compiler", "engine"}
 #: What each package may import beside the base and itself.
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in BASE},
-    "guards": set(),
+    "offload": set(),
+    "guards": {"offload"},
     "cache": set(),
     "lowering": set(),
     "transformations": set(),

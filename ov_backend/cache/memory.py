@@ -14,7 +14,9 @@ import psutil
 from ov_backend import posix
 
 T = TypeVar("T")
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CGROUP = Path("/sys/fs/cgroup")
+#: Files with a container's limit, and with what it uses.
+_CGROUP_USAGE = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
 def resident_memory() -> int:
@@ -45,10 +47,19 @@ def allocated_memory() -> int:
 def total_memory() -> int:
     """Bytes of memory that this process may use: the machine's memory, or a container's limit."""
     total = int(psutil.virtual_memory().total)
-    for path in _CGROUP_LIMITS:
+    for limit, _ in _CGROUP_USAGE:
         with contextlib.suppress(OSError, ValueError):  # "max" means no limit
-            total = min(total, int(Path(path).read_text()))
+            total = min(total, int((_CGROUP / limit).read_text()))
     return total
+
+
+def available_memory() -> int:
+    """Bytes of memory that this process may still take: what is free in the machine, or in a container."""
+    free = int(psutil.virtual_memory().available)
+    for limit, usage in _CGROUP_USAGE:
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+            free = min(free, int((_CGROUP / limit).read_text()) - int((_CGROUP / usage).read_text()))
+    return max(0, free)
 
 
 def release_free_memory() -> None:

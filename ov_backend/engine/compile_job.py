@@ -193,7 +193,8 @@ class CompileJob:
         try:
             group = self.context.group
             among_others = group is not None and self.resources.compiled.has_group(group)  # garbage was collected for these
-            compiled, size = memory.measured(lambda: self._with_all_memory(program), collect=not among_others)
+            with self.resources.compiling(self.request.weights):
+                compiled, size = memory.measured(lambda: self._with_all_memory(program), collect=not among_others)
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             refused = OVBackendError(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)

@@ -27,6 +27,7 @@ from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBac
 from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
+from ov_backend.guards.weights import Placement
 from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
@@ -72,6 +73,8 @@ class Network:
         #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
         self._pid = os.getpid()
+        #: The placement of the weights that were given back last, or need not be.
+        self._given_back: Placement | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -186,8 +189,9 @@ class Network:
         for _ in range(_MAX_TRIES):
             with self._not_capturing(interrupted), self._lookup.lock, self.statistics.time("check"):
                 request = self._lookup.find(call, starts)
-                if not isinstance(request, CompileRequest):
-                    return request
+            if not isinstance(request, CompileRequest):
+                self._give_back(request)
+                return request
             with contextlib.suppress(Superseded):
                 job = CompileJob(self.resources, request, self._job_context)
                 try:
@@ -195,8 +199,15 @@ class Network:
                 except Interrupted:
                     request.abandoned.set()
                     raise
+                self._given_back = compiled.placement
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
+
+    def _give_back(self, entry: CompiledEntry) -> None:
+        """After a return to earlier weights, which were written again, give them back where memory is short."""
+        if entry.placement is not self._given_back:
+            self._given_back = entry.placement
+            self.resources.give_back(entry)
 
     @contextlib.contextmanager
     def _not_capturing(self, interrupted: worker.Interruption | None) -> Iterator[None]:

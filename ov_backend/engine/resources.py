@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+import torch
 
 from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.low_memory import LowMemory
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
@@ -49,6 +53,7 @@ class Resources:
         networks: the engine's networks by name.
         keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded.
         codes: which code the traces of each family have run.
+        low_memory: gives weights back to the system.
         last: name of the network that was called last.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
@@ -60,6 +65,7 @@ class Resources:
     worker: Worker = field(default_factory=Worker)
     networks: dict[str, SharingNetwork] = field(default_factory=dict)
     codes: TracedCodes = field(default_factory=TracedCodes)
+    low_memory: LowMemory = field(default_factory=LowMemory)
     keeps_unloaded: bool = False
     last: str = ""
     epoch: int = 0
@@ -101,6 +107,23 @@ class Resources:
 
     def _kept(self, entry: CompiledEntry) -> bool:
         return self.keeps_unloaded and entry.program.owns
+
+    def compiling(self, weights: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+        """In this block weights are compiled; where memory is short, they and those of other networks are given back before."""
+        tensors = list(weights.values())
+        if not self.low_memory.is_wanted(self.settings, sum(tensor.nbytes for tensor in tensors)):
+            return contextlib.nullcontext()
+        return self.low_memory.during_compile(self.settings, [*tensors, *self._weights_of_others()])
+
+    def give_back(self, entry: CompiledEntry) -> None:
+        """Where memory is short, give the weights back that a compiled graph was made of and reads no more."""
+        tensors = entry.placement.alive()
+        if entry.program.owns and self.low_memory.is_wanted(self.settings, 0):
+            self.low_memory.give_back(self.settings, tensors)
+
+    def _weights_of_others(self) -> list[torch.Tensor]:
+        entries = (entry.value for key in self.compiled if (entry := self.compiled.peek(key)) is not None)
+        return [tensor for entry in entries if entry.program.owns for tensor in entry.placement.alive()]
 
     def evict_dead_soon(self) -> None:
         """Call :meth:`evict_dead` in a thread of its own; for callbacks, which run while any thread holds any lock."""

@@ -17,6 +17,7 @@ import torch
 
 from ov_backend.guards import content
 from ov_backend.guards.content import Mark
+from ov_backend.offload.regions import regions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,12 +46,18 @@ class Known:
 
     def is_still(self, tensor: torch.Tensor) -> bool:
         """Whether it is the same object, and seems to have the same content."""
-        return self.tensor() is tensor and self.mark == content.mark(tensor) and torch.equal(self.probe, content.probe(tensor))
+        if self.tensor() is not tensor or self.mark != content.mark(tensor):
+            return False
+        region = regions.unwritten(tensor)
+        return self.crc == region.crc if region is not None else torch.equal(self.probe, content.probe(tensor))
 
     def has_changed(self) -> bool:
-        """Whether the content of a tensor that still exists has become another; it is read in full."""
+        """Whether the content of a tensor that still exists has become another; it is read in full, unless it lies on the disk."""
         tensor = self.tensor()
-        return tensor is not None and self.crc != content.crc32(tensor)
+        if tensor is None:
+            return False
+        region = regions.unwritten(tensor)
+        return self.crc != (region.crc if region is not None else content.crc32(tensor))
 
 
 class Checksums:
@@ -83,6 +90,7 @@ class Checksums:
         start = time.monotonic()
         if not always and start - self._read_at < self._seconds * (_PATIENCE_AT_START if starts else _PATIENCE):
             return
+        regions.check_mappings()
         known = list(self._known.items())
         changed = [key for (key, _), differs in zip(known, _in_threads(lambda item: item[1].has_changed(), known)) if differs]
         for key in changed:

@@ -21,6 +21,7 @@ from ov_backend.guards import content
 from ov_backend.guards.checksums import Checksums
 from ov_backend.guards.content import Mark
 from ov_backend.guards.values import LooseTensor
+from ov_backend.offload.regions import Region, regions
 
 #: Networks whose weights take no more than this are compared in full at every check.
 SMALL_BYTES = 1 << 20
@@ -73,6 +74,10 @@ class Placement:
         pairs = tuple((weakref.ref(tensor, deleted), content.address(tensor)) for tensor in tensors.values())
         return cls(pairs, hash(tuple(address for _, address in pairs)))
 
+    def alive(self) -> list[torch.Tensor]:
+        """The weights that are still there."""
+        return [tensor for ref, _ in self.tensors if (tensor := ref()) is not None]
+
     def exists(self) -> bool:
         """Whether every weight is still there, and where it was."""
         return all((tensor := ref()) is not None and content.address(tensor) == address for ref, address in self.tensors)
@@ -106,6 +111,9 @@ class WeightsGuard:
         self._owners: list[tuple[dict[str, Any], str, weakref.ref[torch.Tensor] | None, Mark]] = []
         self._readers: list[tuple[Callable[[], Any], Any, Mark]] = []
         self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+        #: Weights whose memory was given back: the kernel says whether they were written, and nothing of them is read.
+        self._given_back: list[tuple[weakref.ref[torch.Tensor], Region]] = []
+        self._epoch = 0
         self._small = True
         self._changes = 0
         self.digest = ""
@@ -126,17 +134,25 @@ class WeightsGuard:
         """
         if not self._small:
             self._checksums.read_again()
+        before = self.digest
         if self.untouched():
             return True
-        before = self.digest
         self.refresh()
         return self.digest == before
 
     def untouched(self) -> bool:
-        """Whether nothing has changed since the last refresh; only looks."""
-        if self._changes != self._checksums.changes:
+        """Whether nothing has changed since the last refresh; only looks, but at other places once memory was given back."""
+        if self._changes != self._checksums.changes or not self.in_place():
             return False
-        return self.in_place() and all(torch.equal(_joined(views), noted) for views, noted in self._probes)
+        if self._epoch != regions.epoch:
+            before = self.generation
+            self.refresh()
+            return self.generation == before
+        return all(torch.equal(_joined(views), noted) for views, noted in self._probes) and self._unwritten()
+
+    def _unwritten(self) -> bool:
+        pairs = [(tensor, region) for ref, region in self._given_back if (tensor := ref()) is not None]
+        return len(pairs) == len(self._given_back) and regions.are_unwritten(pairs)
 
     def in_place(self) -> bool:
         """Whether every weight is the same object, at the same address and of the same version, as at the last refresh."""
@@ -154,7 +170,7 @@ class WeightsGuard:
 
     def refresh(self) -> None:
         """Take note of the weights as they are now. Only those that changed are read in full."""
-        loose, self._changes = self._loose(), self._checksums.changes
+        loose, self._changes, self._epoch = self._loose(), self._checksums.changes, regions.epoch
         tensors = weights_of(self._module, loose)
         known = self._checksums.of(tensors)
         before = (self.digest, self.layout, self.address)
@@ -175,7 +191,7 @@ class WeightsGuard:
 
     def release(self) -> None:
         """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
-        self._tensors, self._owners, self._readers, self._probes = {}, [], [], []
+        self._tensors, self._owners, self._readers, self._probes, self._given_back = {}, [], [], [], []
         self.generation += 1
         self.digest = ""
 
@@ -185,8 +201,12 @@ class WeightsGuard:
         Small networks are compared in full: there are writes that no version counter sees, and these cost nothing there.
         """
         views = defaultdict(list)
+        self._given_back = []
         for tensor in self.tensors.values():
-            if tensor.numel() and tensor.device.type == "cpu":
+            region = regions.unwritten(tensor)
+            if region is not None:
+                self._given_back.append((weakref.ref(tensor), region))
+            elif tensor.numel() and tensor.device.type == "cpu":
                 whole = self._small and tensor.is_contiguous()
                 view = content.as_bits(tensor).reshape(-1) if whole else content.probe(tensor)
                 views[view.dtype].append(view)

@@ -1,0 +1,264 @@
+"""Calls by which Linux moves memory of this process into a file, and says what was written since; no other module names them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+
+#: Of <linux/mman.h>, <linux/fcntl.h>, <linux/splice.h> and <linux/magic.h>; Python has no names for them.
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_MADV_PAGEOUT, _MADV_POPULATE_WRITE = 21, 23
+_F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
+_SPLICE_F_NONBLOCK = 2
+_IN_MEMORY = {0x01021994, 0x858458F6}  # tmpfs, ramfs
+#: Bytes that are moved at once; an unprivileged pipe holds no more.
+_PIPE_BYTES = 1 << 20
+#: Bits of the header that the GNU C library writes in front of every block.
+_IN_USE, _IS_MMAPPED, _FLAGS = 1, 2, 7
+
+#: Where memory is mapped from: device and inode, or None for memory that is no file's.
+Inode = tuple[str, int] | None
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class _Symbol(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.vmsplice.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_uint]
+    libc.vmsplice.restype = ctypes.c_ssize_t
+    return libc
+
+
+def missing() -> str:
+    """What this system lacks for moving memory into a file, or "" where it has everything."""
+    libc = ctypes.CDLL(None)
+    if not all(hasattr(libc, name) for name in ("gnu_get_libc_version", "vmsplice", "dladdr")):
+        return "the GNU C library"
+    symbol = _Symbol()
+    libc.dladdr(ctypes.cast(libc.posix_memalign, ctypes.c_void_p), ctypes.byref(symbol))
+    allocator = os.path.basename(os.fsdecode(symbol.file or b"?"))
+    if not allocator.startswith(("libc.so", "libc-")):
+        return f"the GNU C library's own memory allocator (here it is {allocator})"
+    with contextlib.suppress(OSError):
+        if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+            return "memory that may be overcommitted (vm.overcommit_memory is 2)"
+    try:
+        with open("/proc/self/pagemap", "rb") as file:
+            file.read(8)
+        with mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+            page.madvise(_MADV_POPULATE_WRITE)
+    except (OSError, ValueError):
+        return "Linux 5.14 or later with /proc/self/pagemap"
+    return ""
+
+
+def lies_in_memory(folder: Path) -> bool:
+    """Whether the files of a folder take memory, not disk (tmpfs, ramfs)."""
+    status = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None).statfs(os.fsencode(folder), status):
+        return False
+    return int.from_bytes(status.raw[:4], "little") in _IN_MEMORY  # a long, whose upper half is 0
+
+
+@dataclass(frozen=True)
+class Mappings:
+    """What this process has mapped, as of now."""
+
+    starts: Sequence[int]
+    entries: Sequence[tuple[int, int, Inode]]
+
+    @classmethod
+    def read(cls) -> Mappings:
+        """Read what is mapped privately and may be written; all else is left out."""
+        entries = []
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                place, mode, _, device, inode, *name = line.split(maxsplit=5)
+                start, end = (int(each, 16) for each in place.split("-"))
+                special = inode == "0" and name and not name[0].startswith(("[heap]", "[anon"))
+                if mode.startswith("rw-p") and not special:
+                    entries.append((start, end, (device, int(inode)) if inode != "0" else None))
+        return cls([start for start, _, _ in entries], entries)
+
+    def inodes(self, start: int, end: int) -> set[Inode] | None:
+        """Where the memory from ``start`` to ``end`` is mapped from; None where a part of it is not mapped like that."""
+        found: set[Inode] = set()
+        index = bisect_right(self.starts, start) - 1
+        while start < end:
+            if not 0 <= index < len(self.entries) or not self.entries[index][0] <= start < self.entries[index][1]:
+                return None
+            found.add(self.entries[index][2])
+            start, index = self.entries[index][1], index + 1
+        return found
+
+
+def is_block(address: int, size: int) -> bool:
+    """Whether memory is one block of the GNU C library's allocator, in use, as its header says.
+
+    Nothing of the library looks at a block's inner pages before it is freed. Then it unmaps them, or uses them again as memory
+    with any content.
+    """
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            before, header = struct.unpack("NN", os.pread(memory.fileno(), 16, address - 16))
+            length = header & ~_FLAGS
+            if header & _IS_MMAPPED:
+                aligned = not (address - 16 - before) % PAGE and not (before + length) % PAGE
+                return aligned and size <= length - 16 < size + 2 * PAGE
+            _, after = struct.unpack("NN", os.pread(memory.fileno(), 16, address - 16 + length))
+            return size <= length - 8 < size + PAGE and bool(after & _IN_USE)
+    except (OSError, struct.error, OverflowError, ValueError):
+        return False
+
+
+class Mover:
+    """Moves memory into a file, in such a way that no write of another thread is lost; close it when done."""
+
+    def __init__(self) -> None:
+        self._libc = _libc()
+        self._out, self._in = os.pipe()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._in, _F_SETPIPE_SZ, _PIPE_BYTES)
+        self.bytes_at_once = int(fcntl.fcntl(self._in, _F_GETPIPE_SZ))
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._out)
+        os.close(self._in)
+
+    def move(self, address: int, length: int, file: BinaryIO, offset: int) -> tuple[bytes, bool]:
+        """Write whole pages into a file, and map them from there, private and copy-on-write.
+
+        A pipe holds on to the old pages meanwhile. What another thread has written to them until they were replaced is found
+        there, and written again.
+
+        Args:
+            address: of the first page.
+            length: in bytes, at most ``bytes_at_once``.
+            file: open for writing; nothing of it is mapped from ``offset`` on.
+            offset: in the file, a multiple of the page size.
+
+        Returns:
+            the content, and whether all of it is in the file.
+
+        Raises:
+            OSError: the file could not be written, or the memory not be mapped; then it is as it was.
+        """
+        self._check(self._libc.madvise(address, length, _MADV_POPULATE_WRITE))  # what a fork shares becomes our own
+        spliced = self._splice(address, length)
+        try:
+            content = ctypes.string_at(address, length)
+            _write(file.fileno(), content, offset)
+            self._map(address, content, file.fileno(), offset)
+        except BaseException:
+            _read(self._out, spliced)
+            raise
+        late = _read(self._out, spliced)
+        if late == content:
+            return content, True
+        _write_again(address, content, late)
+        return content, False
+
+    def _splice(self, address: int, length: int) -> int:
+        done = 0
+        while done < length:
+            piece = _Piece(address + done, length - done)
+            count = self._libc.vmsplice(self._in, ctypes.byref(piece), 1, _SPLICE_F_NONBLOCK)
+            if count <= 0:
+                number = ctypes.get_errno() if count else errno.EAGAIN
+                _read(self._out, done)
+                raise OSError(number, os.strerror(number))
+            done += count
+        return done
+
+    def _map(self, address: int, content: bytes, handle: int, offset: int) -> None:
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        if self._libc.mmap(address, len(content), access, flags, handle, offset) == address:
+            return
+        number = ctypes.get_errno()
+        self._libc.mmap(address, len(content), access, flags | mmap.MAP_ANONYMOUS, -1, 0)  # the old pages may be unmapped
+        ctypes.memmove(address, content, len(content))
+        raise OSError(number, os.strerror(number))
+
+    @staticmethod
+    def _check(result: int) -> None:
+        if result:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+def start_writing(file: BinaryIO) -> None:
+    """Have the system begin to write a file to the disk, without waiting; pages that are on the disk can be dropped."""
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def page_out(start: int, end: int) -> None:
+    """Drop pages that a file has; pages that were written stay, or go to the swap space."""
+    libc = _libc()
+    libc.madvise(start, end - start, _MADV_PAGEOUT)  # an older or a busy system keeps them
+
+
+@contextlib.contextmanager
+def pagemap() -> Iterator[BinaryIO]:
+    """The kernel's table of this process's pages, for :func:`is_written`."""
+    with open("/proc/self/pagemap", "rb", buffering=0) as file:
+        yield file  # type: ignore[misc]
+
+
+def is_written(table: BinaryIO, start: int, end: int) -> bool:
+    """Whether a page of privately mapped file memory was written since it was mapped; nothing of it is read.
+
+    Such a page is in memory or in the swap space (bits 63 and 62), and is no file's (bit 61).
+    """
+    count = (end - start) // PAGE
+    entries = np.frombuffer(os.pread(table.fileno(), 8 * count, 8 * (start // PAGE)), dtype=np.uint64)
+    kinds = entries >> np.uint64(61)
+    return len(entries) != count or bool(((kinds >= 2) & (kinds & 1 == 0)).any())
+
+
+def _write(handle: int, content: bytes, offset: int) -> None:
+    view = memoryview(content)
+    while view:
+        count = os.pwrite(handle, view, offset)
+        view, offset = view[count:], offset + count
+
+
+def _read(handle: int, length: int) -> bytes:
+    parts = []
+    while length > 0:
+        parts.append(os.read(handle, length))
+        length -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _write_again(address: int, content: bytes, late: bytes) -> None:
+    """Write what was written last to the old pages; a still later write to the new ones stays."""
+    memory = np.frombuffer((ctypes.c_uint8 * len(content)).from_address(address), dtype=np.uint8)
+    before, after = np.frombuffer(content, dtype=np.uint8), np.frombuffer(late, dtype=np.uint8)
+    places = np.flatnonzero((before != after) & (memory == before))
+    memory[places] = after[places]

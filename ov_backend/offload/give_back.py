@@ -1,0 +1,152 @@
+"""Gives the memory of weights back to the system: their content goes into a file without a name, and is mapped from there."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import shutil
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ov_backend import posix
+from ov_backend.errors import OVBackendError
+from ov_backend.offload.regions import Region, regions
+
+if posix.has_mapped_memory():
+    from ov_backend import linux_memory
+
+#: Smaller weights stay in memory.
+MIN_BYTES = 1 << 18
+#: Bytes on the disk that stay free.
+SPARE_BYTES = 1 << 30
+
+_giving = threading.Lock()
+
+
+class CannotGiveBack(OVBackendError):
+    """This system, or this folder, cannot take the memory of weights; the message says why."""
+
+
+def check(folder: Path) -> None:
+    """Check that memory can be given back here.
+
+    Raises:
+        CannotGiveBack: it cannot.
+    """
+    if not posix.has_mapped_memory():
+        raise CannotGiveBack("weights can be given back on Linux only")
+    missing = linux_memory.missing()
+    if missing:
+        raise CannotGiveBack(f"giving weights back needs {missing}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotGiveBack(f"there is no folder {folder} for the weights ({error.strerror})") from error
+    if linux_memory.lies_in_memory(folder):
+        raise CannotGiveBack(f"the folder {folder} lies in memory itself (tmpfs); set another cache folder")
+
+
+def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
+    """Give the memory of weights back; they stay valid, at the same address, with the same content.
+
+    Weights that were given back and not written since are left as they are. So are small ones, views on a part of a storage,
+    shared and mapped memory, and whatever is not a block of the C library's allocator.
+
+    Args:
+        tensors: the weights.
+        folder: for the files; they have no names, and go when the weights are freed, or with the process.
+
+    Returns:
+        The bytes that were given back by this call.
+
+    Raises:
+        CannotGiveBack: not all of them could be given back; nothing is lost.
+    """
+    check(folder)
+    with _giving:
+        chosen = _chosen(tensors)
+        size = sum(tensor.nbytes for tensor in chosen)
+        moved: list[Region] = []
+        mover = linux_memory.Mover()
+        try:
+            if chosen and (free := shutil.disk_usage(folder).free) < size + SPARE_BYTES:
+                raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free, {(size + SPARE_BYTES) >> 20} are needed")
+            for tensor in chosen:
+                region = _move(tensor, folder, mover)
+                if region is not None:
+                    moved.append(region)
+        except OSError as error:
+            raise CannotGiveBack(f"the weights cannot be written to {folder} ({error.strerror})") from error
+        finally:
+            mover.close()
+            regions.add(moved)  # also those before a failure
+        return sum(region.end - region.start for region in moved)
+
+
+def page_out(tensors: Iterable[torch.Tensor]) -> None:
+    """Drop the pages of given-back weights that somebody has read since."""
+    for tensor in tensors:
+        region = regions.of(tensor)
+        if region is not None:
+            linux_memory.page_out(region.start, region.end)
+
+
+def _chosen(tensors: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Those that can be given back and were not yet, each storage once."""
+    mappings = linux_memory.Mappings.read()
+    chosen = {}
+    for tensor in tensors:
+        if not _is_plain(tensor) or tensor.data_ptr() in chosen:
+            continue
+        if regions.unwritten(tensor) is not None:
+            continue
+        inodes = mappings.inodes(*_pages(tensor))  # a weight that was given back and written is still mapped from our file
+        ours = inodes is not None and inodes - {None} <= regions.files
+        if ours and linux_memory.is_block(tensor.data_ptr(), tensor.nbytes):
+            chosen[tensor.data_ptr()] = tensor
+    return [*chosen.values()]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an ordinary one that has a storage of its own."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu" or tensor.nbytes < MIN_BYTES:
+        return False
+    if tensor.layout is not torch.strided or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return False
+    if torch.cuda.is_initialized() and tensor.is_pinned():
+        return False
+    storage = tensor.untyped_storage()
+    return storage.data_ptr() == tensor.data_ptr() and storage.nbytes() == tensor.nbytes
+
+
+def _pages(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor's first whole page begins, and where its last one ends."""
+    page, address = linux_memory.PAGE, tensor.data_ptr()
+    return -(-address // page) * page, (address + tensor.nbytes) // page * page
+
+
+def _move(tensor: torch.Tensor, folder: Path, mover: linux_memory.Mover) -> Region | None:
+    """Move one weight into a file of its own; None if it was written at the same time, which is no loss.
+
+    Raises:
+        OSError: not all of it could be moved; its content is what it was.
+    """
+    address, (start, end) = tensor.data_ptr(), _pages(tensor)
+    head = ctypes.string_at(address, start - address)
+    crc, whole = zlib.crc32(head), True
+    with tempfile.TemporaryFile(dir=folder, prefix="weights-", buffering=0) as file:
+        posix.reserve(file, end - start)
+        for offset in range(0, end - start, mover.bytes_at_once):
+            length = min(mover.bytes_at_once, end - start - offset)
+            content, same = mover.move(start + offset, length, file, offset)
+            crc, whole = zlib.crc32(content, crc), whole and same
+        linux_memory.start_writing(file)
+    tail = ctypes.string_at(end, address + tensor.nbytes - end)
+    storage = StorageWeakRef(tensor.untyped_storage())
+    return Region(storage, address, tensor.nbytes, start, end, head, tail, zlib.crc32(tail, crc)) if whole else None
