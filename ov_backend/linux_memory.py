@@ -25,8 +25,10 @@ _MADV_PAGEOUT, _MADV_POPULATE_WRITE = 21, 23
 _F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 _SPLICE_F_NONBLOCK = 2
 _IN_MEMORY = {0x01021994, 0x858458F6}  # tmpfs, ramfs
-#: Bytes that are moved at once; an unprivileged pipe holds no more.
-_PIPE_BYTES = 1 << 20
+#: Bytes of which the pages are replaced at once; a moment in which no other Python code runs.
+_AT_ONCE = 1 << 18
+#: Bytes that are written to a file at once.
+_WRITTEN_AT_ONCE = 1 << 20
 #: Bits of the header that the GNU C library writes in front of every block.
 _IN_USE, _IS_MMAPPED, _FLAGS = 1, 2, 7
 
@@ -43,12 +45,16 @@ class _Symbol(ctypes.Structure):
 
 
 def _libc() -> Any:
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.vmsplice.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_uint]
     libc.vmsplice.restype = ctypes.c_ssize_t
+    libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    libc.memmove.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    libc.read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+    libc.read.restype = ctypes.c_ssize_t
     return libc
 
 
@@ -135,52 +141,63 @@ def is_block(address: int, size: int) -> bool:
 
 
 class Mover:
-    """Moves memory into a file, in such a way that no write of another thread is lost; close it when done."""
+    """Moves memory into a file; close it when done.
+
+    Memory that another thread is writing stays where it is. Should one begin to write at the very moment when pages are
+    replaced, its writes are found in the old pages, which a pipe holds, and are written again. The interpreter's lock is kept
+    meanwhile, so that no Python code reads the memory before that.
+    """
 
     def __init__(self) -> None:
         self._libc = _libc()
         self._out, self._in = os.pipe()
         with contextlib.suppress(OSError):
-            fcntl.fcntl(self._in, _F_SETPIPE_SZ, _PIPE_BYTES)
-        self.bytes_at_once = int(fcntl.fcntl(self._in, _F_GETPIPE_SZ))
+            fcntl.fcntl(self._in, _F_SETPIPE_SZ, _AT_ONCE)
+        #: The most that :meth:`replace` takes.
+        self.bytes_at_once = min(_AT_ONCE, int(fcntl.fcntl(self._in, _F_GETPIPE_SZ)))
 
     def close(self) -> None:
         """Close the pipe."""
         os.close(self._out)
         os.close(self._in)
 
-    def move(self, address: int, length: int, file: BinaryIO, offset: int) -> tuple[bytes, bool]:
-        """Write whole pages into a file, and map them from there, private and copy-on-write.
+    def write(self, address: int, length: int, file: BinaryIO) -> None:
+        """Write memory into an empty file.
 
-        A pipe holds on to the old pages meanwhile. What another thread has written to them until they were replaced is found
-        there, and written again.
+        Raises:
+            OSError: the file could not be written.
+        """
+        _write(file.fileno(), memoryview((ctypes.c_char * length).from_address(address)).cast("B"))
+
+    def replace(self, address: int, length: int, file: BinaryIO, offset: int, item: int) -> bytes | None:
+        """Map whole pages from the file that they were written to, private and copy-on-write.
 
         Args:
             address: of the first page.
             length: in bytes, at most ``bytes_at_once``.
-            file: open for writing; nothing of it is mapped from ``offset`` on.
+            file: open for writing.
             offset: in the file, a multiple of the page size.
+            item: bytes of one number.
 
         Returns:
-            the content, and whether all of it is in the file.
+            the content, or None if it is no longer that of the file; then the pages may have been replaced or not.
 
         Raises:
-            OSError: the file could not be written, or the memory not be mapped; then it is as it was.
+            OSError: the memory could not be mapped; then it is as it was.
         """
+        content = os.pread(file.fileno(), length, offset)  # the last call that lets other threads run
         self._check(self._libc.madvise(address, length, _MADV_POPULATE_WRITE))  # what a fork shares becomes our own
         spliced = self._splice(address, length)
         try:
-            content = ctypes.string_at(address, length)
-            _write(file.fileno(), content, offset)
-            self._map(address, content, file.fileno(), offset)
-        except BaseException:
-            _read(self._out, spliced)
-            raise
-        late = _read(self._out, spliced)
-        if late == content:
-            return content, True
-        _write_again(address, content, late)
-        return content, False
+            replaced = len(content) == length and not self._libc.memcmp(address, content, length)
+            if replaced:
+                self._map(address, content, file.fileno(), offset)
+        finally:
+            late = self._old(spliced)
+        if replaced and late != content:
+            for offset in range(0, length, PAGE):
+                self._write_again(address + offset, content[offset : offset + PAGE], late[offset : offset + PAGE], item)
+        return content if replaced and late == content else None
 
     def _splice(self, address: int, length: int) -> int:
         done = 0
@@ -189,10 +206,17 @@ class Mover:
             count = self._libc.vmsplice(self._in, ctypes.byref(piece), 1, _SPLICE_F_NONBLOCK)
             if count <= 0:
                 number = ctypes.get_errno() if count else errno.EAGAIN
-                _read(self._out, done)
+                self._old(done)
                 raise OSError(number, os.strerror(number))
             done += count
         return done
+
+    def _old(self, length: int) -> bytes:
+        """The content of the pages that the pipe holds."""
+        buffer, done = ctypes.create_string_buffer(length), 0
+        while done < length:
+            done += self._libc.read(self._out, ctypes.addressof(buffer) + done, length - done)
+        return buffer.raw
 
     def _map(self, address: int, content: bytes, handle: int, offset: int) -> None:
         flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
@@ -203,6 +227,18 @@ class Mover:
         self._libc.mmap(address, len(content), access, flags | mmap.MAP_ANONYMOUS, -1, 0)  # the old pages may be unmapped
         ctypes.memmove(address, content, len(content))
         raise OSError(number, os.strerror(number))
+
+    def _write_again(self, address: int, content: bytes, late: bytes, item: int) -> None:
+        """Write what was written last to an old page; a still later write to the new one stays. This keeps the lock, too."""
+        if late == content:
+            return
+        if not self._libc.memcmp(address, content, len(content)):
+            self._libc.memmove(address, late, len(late))
+            return
+        for i in range(0, len(content), item):
+            before, after = content[i : i + item], late[i : i + item]
+            if before != after and not self._libc.memcmp(address + i, before, item):
+                self._libc.memmove(address + i, after, item)
 
     @staticmethod
     def _check(result: int) -> None:
@@ -219,7 +255,8 @@ def start_writing(file: BinaryIO) -> None:
 
 def page_out(start: int, end: int) -> None:
     """Drop pages that a file has; pages that were written stay, or go to the swap space."""
-    libc = _libc()
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.madvise(start, end - start, _MADV_PAGEOUT)  # an older or a busy system keeps them
 
 
@@ -241,24 +278,7 @@ def is_written(table: BinaryIO, start: int, end: int) -> bool:
     return len(entries) != count or bool(((kinds >= 2) & (kinds & 1 == 0)).any())
 
 
-def _write(handle: int, content: bytes, offset: int) -> None:
-    view = memoryview(content)
-    while view:
-        count = os.pwrite(handle, view, offset)
-        view, offset = view[count:], offset + count
-
-
-def _read(handle: int, length: int) -> bytes:
-    parts = []
-    while length > 0:
-        parts.append(os.read(handle, length))
-        length -= len(parts[-1])
-    return b"".join(parts)
-
-
-def _write_again(address: int, content: bytes, late: bytes) -> None:
-    """Write what was written last to the old pages; a still later write to the new ones stays."""
-    memory = np.frombuffer((ctypes.c_uint8 * len(content)).from_address(address), dtype=np.uint8)
-    before, after = np.frombuffer(content, dtype=np.uint8), np.frombuffer(late, dtype=np.uint8)
-    places = np.flatnonzero((before != after) & (memory == before))
-    memory[places] = after[places]
+def _write(handle: int, view: memoryview) -> None:
+    offset = 0
+    while offset < len(view):
+        offset += os.pwrite(handle, view[offset : offset + _WRITTEN_AT_ONCE], offset)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import os
 import shutil
+import sys
 import tempfile
 import threading
+import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -25,6 +29,9 @@ if posix.has_mapped_memory():
 MIN_BYTES = 1 << 18
 #: Bytes on the disk that stay free.
 SPARE_BYTES = 1 << 30
+
+#: Seconds that another thread waits before it may interrupt this one.
+_SWITCH_S = 5.0
 
 _giving = threading.Lock()
 
@@ -56,7 +63,7 @@ def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
     """Give the memory of weights back; they stay valid, at the same address, with the same content.
 
     Weights that were given back and not written since are left as they are. So are small ones, views on a part of a storage,
-    shared and mapped memory, and whatever is not a block of the C library's allocator.
+    shared memory, and whatever is neither a block of the C library's allocator nor mapped privately from a file.
 
     Args:
         tensors: the weights.
@@ -69,7 +76,7 @@ def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
         CannotGiveBack: not all of them could be given back; nothing is lost.
     """
     check(folder)
-    with _giving:
+    with _giving, _undisturbed():
         chosen = _chosen(tensors)
         size = sum(tensor.nbytes for tensor in chosen)
         moved: list[Region] = []
@@ -89,6 +96,21 @@ def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
         return sum(region.end - region.start for region in moved)
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """In this block no other thread takes the interpreter's lock while pages are replaced, however busy the machine is.
+
+    Threads get it whenever a file is read or written here. Those that wait already do so for the interval that was set before.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        time.sleep(2 * before)
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
 def page_out(tensors: Iterable[torch.Tensor]) -> None:
     """Drop the pages of given-back weights that somebody has read since."""
     for tensor in tensors:
@@ -106,11 +128,20 @@ def _chosen(tensors: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
             continue
         if regions.unwritten(tensor) is not None:
             continue
-        inodes = mappings.inodes(*_pages(tensor))  # a weight that was given back and written is still mapped from our file
-        ours = inodes is not None and inodes - {None} <= regions.files
-        if ours and linux_memory.is_block(tensor.data_ptr(), tensor.nbytes):
+        if _is_replaceable(tensor, mappings.inodes(*_pages(tensor))):
             chosen[tensor.data_ptr()] = tensor
     return [*chosen.values()]
+
+
+def _is_replaceable(tensor: torch.Tensor, inodes: set[linux_memory.Inode] | None) -> bool:
+    """Whether the pages of a tensor can be replaced: those of a block, or those that the host has mapped from a file privately.
+
+    A weight that was given back and then written is a block whose pages are still mapped from a file of ours.
+    """
+    if inodes is None:
+        return False
+    foreign = {inode for inode in inodes if inode is not None and inode[1] not in regions.files}
+    return foreign == inodes or (not foreign and linux_memory.is_block(tensor.data_ptr(), tensor.nbytes))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -132,21 +163,25 @@ def _pages(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _move(tensor: torch.Tensor, folder: Path, mover: linux_memory.Mover) -> Region | None:
-    """Move one weight into a file of its own; None if it was written at the same time, which is no loss.
+    """Move one weight into a file of its own; None if another thread is writing it, which loses nothing.
 
     Raises:
         OSError: not all of it could be moved; its content is what it was.
     """
     address, (start, end) = tensor.data_ptr(), _pages(tensor)
     head = ctypes.string_at(address, start - address)
-    crc, whole = zlib.crc32(head), True
+    crc = zlib.crc32(head)
     with tempfile.TemporaryFile(dir=folder, prefix="weights-", buffering=0) as file:
+        regions.files.add(os.fstat(file.fileno()).st_ino)
         posix.reserve(file, end - start)
+        mover.write(start, end - start, file)
         for offset in range(0, end - start, mover.bytes_at_once):
             length = min(mover.bytes_at_once, end - start - offset)
-            content, same = mover.move(start + offset, length, file, offset)
-            crc, whole = zlib.crc32(content, crc), whole and same
+            content = mover.replace(start + offset, length, file, offset, tensor.element_size())
+            if content is None:
+                return None
+            crc = zlib.crc32(content, crc)
         linux_memory.start_writing(file)
     tail = ctypes.string_at(end, address + tensor.nbytes - end)
     storage = StorageWeakRef(tensor.untyped_storage())
-    return Region(storage, address, tensor.nbytes, start, end, head, tail, zlib.crc32(tail, crc)) if whole else None
+    return Region(storage, address, tensor.nbytes, start, end, head, tail, zlib.crc32(tail, crc))

@@ -73,8 +73,8 @@ class Regions:
         self._regions: dict[int, Region] = {}
         #: Grows when regions are added.
         self.epoch = 0
-        #: The inodes of all files that memory was moved into.
-        self.files: set[tuple[str, int] | None] = set()
+        #: The numbers of all files that memory was moved into.
+        self.files: set[int] = set()
 
     def add(self, added: Iterable[Region]) -> None:
         """Take note of regions that were given back just now."""
@@ -88,7 +88,6 @@ class Regions:
                 inodes = mappings.inodes(region.start, region.end)
                 if inodes is not None and len(inodes) == 1 and None not in inodes:
                     self._regions[region.address] = replace(region, inode=next(iter(inodes)))
-                    self.files |= inodes
             self.epoch += 1
 
     def of(self, tensor: torch.Tensor) -> Region | None:

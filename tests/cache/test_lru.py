@@ -99,5 +99,5 @@ def test_the_number_of_values_is_bounded() -> None:
 def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, limit: int | None) -> None:
     path = tmp_path / "memory.max"
     path.write_text(text)
-    monkeypatch.setattr(memory, "_CGROUP_LIMITS", (str(path), str(tmp_path / "absent")))
+    monkeypatch.setattr(memory, "_CGROUP_USAGE", ((str(path), "absent"), (str(tmp_path / "absent"), "absent")))
     assert memory.total_memory() == (limit or psutil.virtual_memory().total)

@@ -1,0 +1,195 @@
+"""Resident memory of a whole pipeline: PyTorch, ours, and ours with low memory; loaded, at the peak, and afterwards.
+
+    python -m benchmarks.bench_memory [--size 512] [--steps 2] [--more] [--mapped] [--weights FOLDER] [--json] [--tiny]
+
+Stable Diffusion 1.5 with random weights in float32 as diffusers' classes: text encoder, UNet, VAE. Each way to run it has a process
+of its own, with an empty folder for the graphs. Figures are VmRSS and VmHWM of the kernel, so file pages count. The weights lie in
+memory of their own, as in the WebUI; with ``--mapped`` in the checkpoint's file, as diffusers loads them. ``--more`` draws two
+more pictures: with a LoRA in the weights, and of another size. Each picture is compared with PyTorch's before anything is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+WAYS = ("pytorch", "default", "low memory")
+#: Largest relative error of a picture: bf16 in a network of random weights.
+TOLERANCE = 0.2
+
+
+def main() -> None:
+    """Run every way, compare the pictures, and print the figures."""
+    options = parse()
+    if options.child:
+        sys.stdout.write(json.dumps(child(options)) + "\n")
+        return
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        work = Path(folder)
+        if options.weights is None:
+            options.weights = work / "weights"
+            write_weights(options)
+        results = {way: in_process(way, options, work) for way in options.ways}
+        errors = compare(work, results)
+    check(results, errors, options)
+    conditions = {"size": options.size, "steps": options.steps, "tiny": options.tiny, "cores": os.cpu_count()}
+    report = {"conditions": {**conditions, "load": round(os.getloadavg()[0], 1)}, "ways": results, "errors": errors}
+    sys.stdout.write(json.dumps(report, indent=1) + "\n" if options.json else table(report))
+
+
+def write_weights(options: argparse.Namespace) -> None:
+    """Write the pipeline and a LoRA into ``options.weights``, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.peers.weights", str(options.weights)]
+    subprocess.run([*command, *(["--tiny"] if options.tiny else [])], check=True, stdout=subprocess.DEVNULL)
+
+
+def in_process(way: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """The figures of one way."""
+    command = [sys.executable, "-m", "benchmarks.bench_memory", "--child", way, "--work", str(work)]
+    command += ["--weights", str(options.weights), "--size", str(options.size), "--steps", str(options.steps)]
+    command += ["--precision", options.precision, *(["--more"] if options.more else [])]
+    command += ["--mapped"] if options.mapped else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def child(options: argparse.Namespace) -> dict[str, Any]:
+    """Draw the pictures of one way in this process, and save them for the comparison."""
+    import numpy as np
+
+    from benchmarks.peers.torch_peers import Eager
+
+    folder = options.work / options.child.replace(" ", "-")
+    peer = Eager(folder, lambda key, **figures: None)
+    peer.load(options.weights / "first")
+    if not options.mapped:
+        own_memory(peer.networks.values())
+    accelerated = None
+    if options.child != "pytorch":
+        accelerated = accelerate(peer.pipe, folder, options)
+    figures: dict[str, Any] = {"loaded": {"peak": status("VmHWM"), "after": status("VmRSS")}}
+
+    def measured(name: str, change: Callable[[], None], width: int, height: int) -> None:
+        reset_peak()
+        start = time.perf_counter()
+        change()
+        drawn = peer.picture(width, height, options.steps)
+        seconds = time.perf_counter() - start
+        figures[name] = {"peak": status("VmHWM"), "after": status("VmRSS"), "anonymous": status("RssAnon"), "seconds": seconds}
+        np.save(options.work / f"{options.child}-{name}.npy", drawn.pixels)
+
+    size = options.size
+    measured("first picture", lambda: None, size, size)
+    measured("second picture", lambda: None, size, size)
+    if options.more:
+        measured("LoRA", lambda: peer.lora(options.weights / "lora.safetensors"), size, size)
+        measured("another size", lambda: None, size, size * 3 // 4 // 64 * 64)
+    if accelerated is not None:
+        stats = accelerated.stats()
+        figures["fallbacks"] = sum(sum(network["fallbacks"].values()) for network in stats.values())
+        figures["compiles"] = sum(network["compiles"] for network in stats.values())
+        resources = accelerated.engine.resources
+        figures["low_memory"] = resources.low_memory.as_dict(resources.settings)
+    return figures
+
+
+def own_memory(networks: Iterable[Any]) -> None:
+    """Copy the weights of networks into memory of their own, and reset the peak."""
+    for network in networks:
+        for parameter in network.parameters():
+            parameter.data = parameter.data.clone()
+    reset_peak()
+
+
+def accelerate(pipe: Any, folder: Path, options: argparse.Namespace) -> Any:
+    """The pipeline in OpenVINO."""
+    import ov_backend
+
+    low_memory = "on" if options.child == "low memory" else "off"
+    settings = ov_backend.Settings(
+        cache_dir=str(folder), low_memory=low_memory, precision=options.precision, fallback="raise"
+    )
+    return ov_backend.accelerate(pipe, settings)
+
+
+def status(field: str) -> int:
+    """A memory field of this process's status, in MiB."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) >> 10
+
+
+def reset_peak() -> None:
+    """Have VmHWM begin anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def compare(work: Path, results: dict[str, Any]) -> dict[str, float]:
+    """The relative error of every picture to PyTorch's, without its mean."""
+    import numpy as np
+
+    errors = {}
+    for way in results:
+        for path in sorted(work.glob(f"{way}-*.npy")):
+            reference = work / path.name.replace(way, "pytorch", 1)
+            if way != "pytorch" and reference.is_file():
+                pixels, expected = np.load(path), np.load(reference)
+                errors[path.stem] = float(np.linalg.norm(pixels - expected) / np.linalg.norm(expected - expected.mean()))
+    return errors
+
+
+def check(results: dict[str, Any], errors: dict[str, float], options: argparse.Namespace) -> None:
+    """Assert that the pictures are right, that OpenVINO made them, and that low memory gave weights back."""
+    assert all(error < TOLERANCE for error in errors.values()), errors
+    for way, figures in results.items():
+        if way != "pytorch":
+            assert figures["fallbacks"] == 0, figures
+    if "low memory" in results and not options.tiny:
+        assert results["low memory"]["low_memory"]["given_back_bytes"] > 3 << 30, results["low memory"]
+
+
+def table(report: dict[str, Any]) -> str:
+    """The figures as text, in MiB and as shares of PyTorch's."""
+    lines = [", ".join(f"{name} {value}" for name, value in report["conditions"].items())]
+    reference = report["ways"].get("pytorch", {})
+    for way, figures in report["ways"].items():
+        lines += ["", way]
+        for name, values in figures.items():
+            if not isinstance(values, dict) or "peak" not in values:
+                lines.append(f"  {name:16}{values}")
+                continue
+            shares = [values[key] / reference[name][key] if name in reference else 0.0 for key in ("peak", "after")]
+            text = f"peak {values['peak']:6} MiB ({shares[0]:.2f}), after {values['after']:6} MiB ({shares[1]:.2f})"
+            seconds = f", {values['seconds']:.1f} s" if "seconds" in values else ""
+            lines.append(f"  {name:16}{text}{seconds}")
+    lines += ["", *(f"{name:30}relative error {error:.4f}" for name, error in report["errors"].items())]
+    return "\n".join(lines) + "\n"
+
+
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--more", action="store_true", help="draw with a LoRA, and another size, too")
+    parser.add_argument("--mapped", action="store_true", help="leave the weights in the checkpoint's file")
+    parser.add_argument("--weights", type=Path, help="a folder that benchmarks.peers.weights has written")
+    parser.add_argument("--work", type=Path, default=Path.cwd(), help="folder for temporary files; it must lie on a disk")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--tiny", action="store_true", help="small networks, to test the benchmark")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
