@@ -146,11 +146,15 @@
         ]);
     }
 
-    // How many compiled networks are in memory, and their bytes.
+    // How many compiled networks are in memory, and their bytes; how many bytes of weights were given back, or why none were.
     function compiledSummary(snapshot) {
         const count = snapshot.compiled.length;
         const text = `${count} compiled ${count === 1 ? "network" : "networks"}`;
-        return snapshot.engine ? `${text}, ${bytes(snapshot.engine.bytes)} of at most ${bytes(snapshot.engine.budget_bytes)}` : text;
+        if (!snapshot.engine) return text;
+        const { bytes: held, budget_bytes: most, low_memory: low } = snapshot.engine;
+        const given = low && low.given_back_bytes ? `. ${bytes(low.given_back_bytes)} of weights lie on the disk` : "";
+        const reason = low && low.reason ? `. ${low.reason}` : "";
+        return `${text}, ${bytes(held)} of at most ${bytes(most)}${given}${reason}`;
     }
 
     // The cells of a compiled network's row, in the order of COLUMNS in ov_backend/ui/status_html.py.

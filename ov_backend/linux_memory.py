@@ -65,14 +65,14 @@ def missing() -> str:
         return "the GNU C library"
     symbol = _Symbol()
     libc.dladdr(ctypes.cast(libc.posix_memalign, ctypes.c_void_p), ctypes.byref(symbol))
-    allocator = os.path.basename(os.fsdecode(symbol.file or b"?"))
+    allocator = Path(os.fsdecode(symbol.file or b"?")).name
     if not allocator.startswith(("libc.so", "libc-")):
         return f"the GNU C library's own memory allocator (here it is {allocator})"
     with contextlib.suppress(OSError):
         if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
             return "memory that may be overcommitted (vm.overcommit_memory is 2)"
     try:
-        with open("/proc/self/pagemap", "rb") as file:
+        with Path("/proc/self/pagemap").open("rb") as file:
             file.read(8)
         with mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
             page.madvise(_MADV_POPULATE_WRITE)
@@ -100,7 +100,7 @@ class Mappings:
     def read(cls) -> Mappings:
         """Read what is mapped privately and may be written; all else is left out."""
         entries = []
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 place, mode, _, device, inode, *name = line.split(maxsplit=5)
                 start, end = (int(each, 16) for each in place.split("-"))
@@ -128,7 +128,7 @@ def is_block(address: int, size: int) -> bool:
     with any content.
     """
     try:
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
+        with Path("/proc/self/mem").open("rb", buffering=0) as memory:
             before, header = struct.unpack("NN", os.pread(memory.fileno(), 16, address - 16))
             length = header & ~_FLAGS
             if header & _IS_MMAPPED:
@@ -263,8 +263,8 @@ def page_out(start: int, end: int) -> None:
 @contextlib.contextmanager
 def pagemap() -> Iterator[BinaryIO]:
     """The kernel's table of this process's pages, for :func:`is_written`."""
-    with open("/proc/self/pagemap", "rb", buffering=0) as file:
-        yield file  # type: ignore[misc]
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
+        yield file
 
 
 def is_written(table: BinaryIO, start: int, end: int) -> bool:

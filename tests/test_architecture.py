@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 
 #: Imports nothing of the package above itself.
-BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "posix", "linux_memory", "telemetry", "interrupts"}
+BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "telemetry", "interrupts"}
+BASE |= {"posix", "linux_memory"}
 STAGES = {"offload", "guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
 CORE = STAGES | {"compiler", "engine"}
 #: What each package may import beside the base and itself.

@@ -90,6 +90,7 @@ VALUES: dict[str, list[Any]] = {
     "precision": [None, 1, [], "", "f8", "fp32", "F 32", LONG, b"f32"],
     "unet": [None, 2, -1, 0.5, "maybe", [], {}, LONG, math.nan, b"1"],
     "model_caching": [None, 2, "maybe", [], {}, math.inf],
+    "low_memory": [None, True, 1, "", "yes", [], b"on"],
     "memory_mb": [None, True, -1, 1.5, math.nan, math.inf, "", "x", "1e99", [], {}, 1 << 40, "9" * 5000],
     "config_json": ["[]", "1", "{", "null", '{"CACHE_DIR": "/x"}', '{"A": 1}', '{"NUM_STREAMS": -1}', '{"NUM_STREAMS": null}',
         LONG, 7, [1]],
@@ -164,6 +165,7 @@ SETTINGS: dict[str, list[Any]] = {
     "fallback": [None, "eager", 1, ""],
     "memory_mb": [None, -1, 1.5, "1", True, math.nan, math.inf],
     "cache_mb": [None, -1, 1.5, "1", True],
+    "low_memory": [None, True, "maybe", 1, ""],
     "blob_cache": [None, True, "maybe", 1],
     "blob_mb": [None, -1, 1.5, "1", True],
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 from ov_backend.errors import OVBackendError, SettingsError, first_line
 from ov_backend.pipelines.sizes import MAX_GUIDANCE, parse_size
-from ov_backend.settings import PRECISIONS, Settings
+from ov_backend.settings import LOW_MEMORY, PRECISIONS, Settings
 
 #: Help of an argument that names a checkpoint.
 CHECKPOINT_HELP = "a Stable Diffusion 1, 2 or XL .safetensors file"
@@ -31,10 +31,12 @@ def add_command(
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--device`` and ``--precision``."""
+    """Add ``--device``, ``--precision`` and ``--low-memory``."""
     parser.add_argument("--device", help="an OpenVINO device, default CPU; see the command devices")
     precisions = ", ".join(PRECISIONS)
     parser.add_argument("--precision", default="auto", help=f"one of {precisions}; auto (default) is the device's own choice")
+    text = "whether the weights' memory is given back once they are compiled; auto (default): where memory is short"
+    parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +45,14 @@ def add_cache_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
-    """The settings for ``--device``, ``--precision`` and ``--cache-dir``.
+    """The settings for ``--device``, ``--precision``, ``--low-memory`` and ``--cache-dir``.
 
     Raises:
         SettingsError: a value cannot be used.
     """
     device = {"device": options.device} if options.device is not None else {}
-    return Settings(precision=options.precision, cache_dir=options.cache_dir, **device, **more)
+    common = {"precision": options.precision, "low_memory": options.low_memory, "cache_dir": options.cache_dir}
+    return Settings(**common, **device, **more)
 
 
 def guidance(text: str) -> float:

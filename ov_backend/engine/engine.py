@@ -67,6 +67,11 @@ class Engine:
         """The compiled graphs, within the memory budget."""
         return self.resources.compiled
 
+    @property
+    def low_memory(self) -> dict[str, str | int]:
+        """The setting, the bytes of this process's weights that lie on the disk now, and a sentence why not more, or ""."""
+        return self.resources.low_memory.as_dict(self.settings)
+
     def configure(self, settings: Settings) -> None:
         """Change the settings; graphs compiled for the previous ones are kept, in case these return.
 

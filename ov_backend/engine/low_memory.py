@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ov_backend.cache.memory import available_memory, total_memory
+from ov_backend.cache.memory import available_memory, release_free_memory, total_memory
 from ov_backend.offload.give_back import CannotGiveBack, give_back, page_out
 from ov_backend.offload.regions import regions
 from ov_backend.settings import Settings
@@ -70,6 +70,7 @@ class LowMemory:
             done.set()
             sweeper.join()
             page_out(weights)
+            release_free_memory()
 
     def as_dict(self, settings: Settings) -> dict[str, str | int]:
         """For JSON: the setting, the bytes of this process's weights that lie on the disk now, and why not more."""

@@ -17,7 +17,7 @@ import torch
 
 from ov_backend.guards import content
 from ov_backend.guards.content import Mark
-from ov_backend.offload.regions import regions
+from ov_backend.offload.regions import Region, regions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,29 +30,43 @@ _PATIENCE_AT_START = 20
 
 @dataclass(frozen=True)
 class Known:
-    """What was noted of one tensor: which object it was, where and which version, a few elements, its checksums."""
+    """What was noted of one tensor: which object it was, where and which version, a few elements, its checksums.
+
+    ``written`` is the tensor's region, if its memory had been given back and was written again when this was noted. Of any other
+    region the kernel says whether its content is still that of the time when it was given back, which has a checksum.
+    """
 
     tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now
     mark: Mark
     probe: torch.Tensor
     checksum: str
     crc: int
+    written: Region | None
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Known:
         """Read a tensor in full."""
+        region = regions.of(tensor)
+        written = region if region is not None and not regions.are_unwritten([(tensor, region)]) else None
         mark, probe = content.mark(tensor), content.probe(tensor).clone()
-        return cls(weakref.ref(tensor), mark, probe, *content.checksums(tensor))
+        return cls(weakref.ref(tensor), mark, probe, *content.checksums(tensor), written)
 
     def is_still(self, tensor: torch.Tensor) -> bool:
         """Whether it is the same object, and seems to have the same content."""
         if self.tensor() is not tensor or self.mark != content.mark(tensor):
             return False
-        region = regions.unwritten(tensor)
-        return self.crc == region.crc if region is not None else torch.equal(self.probe, content.probe(tensor))
+        region = self.watched(tensor)
+        if region is not None:
+            return self.crc == region.crc and regions.are_unwritten([(tensor, region)])
+        return torch.equal(self.probe, content.probe(tensor))
+
+    def watched(self, tensor: torch.Tensor) -> Region | None:
+        """The region that says whether the tensor was written since; None where its elements have to be compared."""
+        region = regions.of(tensor)
+        return None if region is self.written else region
 
     def has_changed(self) -> bool:
-        """Whether the content of a tensor that still exists has become another; it is read in full, unless it lies on the disk."""
+        """Whether the content of a tensor that still exists has become another; it is read, unless it lies on the disk."""
         tensor = self.tensor()
         if tensor is None:
             return False

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ov_backend.guards import content
-from ov_backend.guards.checksums import Checksums
+from ov_backend.guards.checksums import Checksums, Known
 from ov_backend.guards.content import Mark
 from ov_backend.guards.values import LooseTensor
 from ov_backend.offload.regions import Region, regions
@@ -178,7 +178,7 @@ class WeightsGuard:
         self._tensors = {name: weakref.ref(tensor) for name, tensor in tensors.items()}
         self._owners = [(table, key, _weak(value), _mark_or_none(value)) for table, key, value in _places(self._module)]
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
-        self._probes = self._gather()
+        self._probes = self._gather(known)
         self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
         self.layout = _digest(f"{name}={content.layout(tensor)}" for name, tensor in tensors.items())
         self.address = hash(tuple(content.address(tensor) for tensor in tensors.values()))
@@ -195,15 +195,15 @@ class WeightsGuard:
         self.generation += 1
         self.digest = ""
 
-    def _gather(self) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
+    def _gather(self, known: Mapping[str, Known]) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
         """Views on what is compared at every check, by dtype, and its content now: one comparison for each dtype.
 
         Small networks are compared in full: there are writes that no version counter sees, and these cost nothing there.
         """
         views = defaultdict(list)
         self._given_back = []
-        for tensor in self.tensors.values():
-            region = regions.unwritten(tensor)
+        for name, tensor in self.tensors.items():
+            region = known[name].watched(tensor)
             if region is not None:
                 self._given_back.append((weakref.ref(tensor), region))
             elif tensor.numel() and tensor.device.type == "cpu":

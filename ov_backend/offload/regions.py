@@ -71,7 +71,7 @@ class Regions:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._regions: dict[int, Region] = {}
-        #: Grows when regions are added.
+        #: Grows when regions are added, or found mapped from elsewhere.
         self.epoch = 0
         #: The numbers of all files that memory was moved into.
         self.files: set[int] = set()
@@ -98,14 +98,9 @@ class Regions:
         return region if region is not None and region.is_of(tensor) else None
 
     def unwritten(self, tensor: torch.Tensor) -> Region | None:
-        """The region of a tensor that was given back and not written since; a written one is removed."""
+        """The region of a tensor that was given back and not written since, or None."""
         region = self.of(tensor)
-        if region is None or self.are_unwritten([(tensor, region)]):
-            return region
-        with self._lock:
-            if self._regions.get(region.address) is region:
-                del self._regions[region.address]
-        return None
+        return region if region is not None and self.are_unwritten([(tensor, region)]) else None
 
     def are_unwritten(self, pairs: Iterable[tuple[torch.Tensor, Region]]) -> bool:
         """Whether these tensors still have their regions' memory and content."""
@@ -120,7 +115,8 @@ class Regions:
         with self._lock:
             if self._regions:
                 mappings = linux_memory.Mappings.read()
-                kept = (r for r in self._regions.values() if mappings.inodes(r.start, r.end) == {r.inode})
+                kept = [r for r in self._regions.values() if mappings.inodes(r.start, r.end) == {r.inode}]
+                self.epoch += len(kept) != len(self._regions)
                 self._regions = {region.address: region for region in kept}
 
     def given_back(self) -> int:

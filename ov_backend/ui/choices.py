@@ -1,4 +1,4 @@
-"""The user's choices: the panel's eight values, read from whatever a host passes, written as one infotext field."""
+"""The user's choices: the panel's nine values, read from whatever a host passes, written as one infotext field."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ov_backend.errors import SettingsError
-from ov_backend.settings import PRECISIONS, Settings, parse_bool
+from ov_backend.settings import LOW_MEMORY, PRECISIONS, Settings, parse_bool
 from ov_backend.ui.properties import MAX_LENGTH, read_properties
 
 #: Between a device's name and its description in the panel's list: "CPU — AMD EPYC 9B45".
@@ -46,6 +46,7 @@ class Choices:
         model_caching: keep captured graphs on disk.
         memory_mb: budget in MiB for compiled networks; 0 is half of the machine's memory.
         config_json: further OpenVINO properties as a JSON object, or "".
+        low_memory: give the memory of compiled weights back: "auto", "on" or "off". Hosts of earlier versions do not pass it.
     """
 
     device: str = "CPU"
@@ -56,6 +57,7 @@ class Choices:
     model_caching: bool = True
     memory_mb: int = 0
     config_json: str = ""
+    low_memory: str = "auto"
 
     @classmethod
     def from_args(cls, args: object, defaults: Choices | None = None) -> tuple[Choices, list[str]]:
@@ -75,7 +77,7 @@ class Choices:
         if not isinstance(args, (list, tuple)):
             return defaults, [f"The script's arguments are {short_repr(args)}; they must be a list: {', '.join(names)}."]
         messages = []
-        if args and len(args) != len(names):
+        if args and len(args) not in (len(names) - 1, len(names)):
             messages.append(f"{len(args)} arguments were given; the script takes {len(names)}: {', '.join(names)}.")
         values = dataclasses.asdict(defaults)
         for name, value in zip(names, args):
@@ -111,13 +113,14 @@ class Choices:
             model_caching=self.model_caching,
             cache_dir=cache_dir,
             memory_mb=self.memory_mb,
+            low_memory=self.low_memory,
             config=json.loads(self.config_json or "{}"),
         )
 
     def as_infotext(self) -> str:
         """The choices as one field for :meth:`from_infotext`: only what is not default, or "on" when all of it is."""
         parts = []
-        for f in dataclasses.fields(self):
+        for f in sorted(dataclasses.fields(self), key=lambda f: f.name == "config_json"):  # nothing may follow that one
             value = getattr(self, f.name)
             if value != f.default:
                 parts.append(f"{f.name}={('off', 'on')[value] if isinstance(value, bool) else value}")
@@ -168,6 +171,12 @@ def _read_precision(value: object) -> str:
     return value.strip().lower()
 
 
+def _read_low_memory(value: object) -> str:
+    if not isinstance(value, str) or value.strip().lower() not in LOW_MEMORY:
+        raise ValueError(f"one of {', '.join(LOW_MEMORY)}")
+    return value.strip().lower()
+
+
 def _read_switch(value: object) -> bool:
     if isinstance(value, (bool, str)) or (isinstance(value, (int, float)) and value in (0, 1)):
         try:
@@ -205,4 +214,5 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "model_caching": _read_switch,
     "memory_mb": _read_memory,
     "config_json": _read_config,
+    "low_memory": _read_low_memory,
 }

@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ov_backend.settings import PRECISIONS
+from ov_backend.settings import LOW_MEMORY, PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, SWITCHES, Choices
 from ov_backend.ui.status_html import details_html, prepare_html, status_html
 from ov_backend.version import openvino_problem
@@ -41,6 +41,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "config_json": (
         "Further OpenVINO properties",
         'A JSON object such as {"PERFORMANCE_HINT": "LATENCY"}; docs/panel.md lists what is allowed',
+    ),
+    "low_memory": (
+        "Give the weights' memory back",
+        "PyTorch's weights lie on the disk once they are compiled; auto does so where memory is short (Linux)",
     ),
 }
 
@@ -111,12 +115,13 @@ def build_panel(
             with gr.Row(elem_classes=["openvino-row"]):
                 model_caching = gr.Checkbox(min_width=200, **texts("model_caching"))
                 memory = gr.Number(precision=0, min_width=200, **texts("memory_mb"))
+                low_memory = gr.Dropdown(choices=list(LOW_MEMORY), min_width=200, **texts("low_memory"))
             config = gr.Textbox(lines=1, max_lines=4, placeholder="{}", **texts("config_json"))
             problem = gr.HTML(elem_id=f"openvino_{tab}_problem", elem_classes=["openvino-problem"])
             gr.HTML(details_html(tab), elem_id=f"openvino_{tab}_details")
     refresh.click(lambda: gr.update(choices=device_choices()[0]), outputs=[device])
     config.blur(_config_error, inputs=[config], outputs=[problem])
-    return [device, precision, *switches, model_caching, memory, config]
+    return [device, precision, *switches, model_caching, memory, config, low_memory]
 
 
 def _texts(tab: str, defaults: Choices, field: str) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def _texts(tab: str, defaults: Choices, field: str) -> dict[str, Any]:
 
 def _config_error(config: Any) -> str:
     """What is wrong with the properties typed in, as HTML, or ""."""
-    _, messages = Choices.from_args([*dataclasses.astuple(Choices())[:-1], config])
+    _, messages = Choices.from_args([*dataclasses.astuple(dataclasses.replace(Choices(), config_json=config))])
     return "".join(f'<p class="openvino-note" role="alert">{html.escape(message)}</p>' for message in messages)
 
 

@@ -50,6 +50,10 @@ class ObservedEngine(Protocol):
         """The compiled networks in memory, by key."""
 
     @property
+    def low_memory(self) -> dict[str, str | int]:
+        """The setting, the bytes of weights that lie on the disk, and why not more."""
+
+    @property
     def networks(self) -> Mapping[str, Any]:
         """The networks by name, each with its ``statistics``."""
 
@@ -203,6 +207,7 @@ def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
         "precision": engine.settings.precision,
         "bytes": engine.compiled.bytes,
         "budget_bytes": engine.compiled.budget,
+        "low_memory": engine.low_memory,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from modules import scripts, shared
 
-from ov_backend.settings import PRECISIONS
+from ov_backend.settings import LOW_MEMORY, PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, device_choices
 
@@ -22,6 +22,7 @@ DEFAULTS = {
     "openvino_precision": "precision",
     "openvino_model_caching": "model_caching",
     "openvino_memory_mb": "memory_mb",
+    "openvino_low_memory": "low_memory",
 }
 #: A value of the device axis: PyTorch generates this column.
 PYTORCH = "PyTorch"
@@ -60,6 +61,9 @@ def add_settings() -> None:
         "openvino_memory_mb": shared.OptionInfo(default.memory_mb, TEXTS["memory_mb"][0], gr.Slider, memory).info(
             "0 is half of this machine's memory"
         ),
+        "openvino_low_memory": shared.OptionInfo(
+            default.low_memory, TEXTS["low_memory"][0], gr.Radio, {"choices": list(LOW_MEMORY)}
+        ).info(TEXTS["low_memory"][1]),
         ALLOWED_HOSTS: shared.OptionInfo("", _HOSTS_LABEL).info(
             "besides addresses, localhost, --server-name, this machine's own name and the share link; separated by commas"
         ),

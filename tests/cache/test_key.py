@@ -96,6 +96,7 @@ SETTINGS_THAT_DO_NOT: dict[str, dict[str, Any]] = {
     "cache_dir": {"cache_dir": "/elsewhere"},
     "memory_mb": {"memory_mb": 5},
     "cache_mb": {"cache_mb": 5},
+    "low_memory": {"low_memory": "on"},
     "fallback": {"fallback": "raise"},
     "model_caching": {"model_caching": False},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_a_single_element_written_past_all_counters_is_seen_at_once(pair: tuple[
 def test_weights_that_are_given_back_are_not_read_to_check_them(
     pair: tuple[Network, Small], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network, module = pair
+    network, _ = pair
     sizes: list[int] = []
     for name in ("probe", "crc32", "checksums"):
         function = getattr(content, name)
@@ -141,11 +142,23 @@ def test_memory_that_was_replaced_by_other_memory_is_read_again(tmp_path: Path) 
     state = WeightsGuard(module)
     given_back(module, tmp_path)
     assert state.check()
-    module.matrix.weight.untyped_storage().resize_(0)
-    module.matrix.weight.untyped_storage().resize_(640 * 512 * 4)
-    module.matrix.weight.data.zero_()
+    module.matrix.weight.data = torch.empty(0)
+    gc.collect()
+    module.matrix.weight.data = torch.zeros(640, 512)  # may lie at the same address, where no page was written
     assert not state.check()
     assert state.digest == fresh(module)
+
+
+def test_a_write_between_two_guards_is_seen_by_both(tmp_path: Path) -> None:
+    module = Small()
+    states = [WeightsGuard(module), WeightsGuard(module)]
+    given_back(module, tmp_path)
+    assert states[0].check()
+    module.matrix.weight.detach().numpy()[333, 333] = 5.0
+    assert [state.check() for state in states] == [False, False]
+    module.matrix.weight.detach().numpy()[0, 0] = 5.0  # the memory is ordinary now, and this is a probe
+    assert [state.check() for state in states] == [False, False]
+    assert [state.digest for state in states] == [fresh(module)] * 2
 
 
 def test_where_it_is_impossible_the_weights_stay_and_the_log_says_so_once(

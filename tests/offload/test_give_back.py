@@ -1,4 +1,4 @@
-"""Weights that were given back are what they were, for everybody who has them; no write is lost, and a full disk costs nothing."""
+"""Weights that were given back are what they were, for all who have them; no write is lost, and a full disk costs nothing."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_weights_in_a_file_of_the_host_leave_it(tmp_path: Path) -> None:
     path.write_bytes(torch.arange(MIB, dtype=torch.float32).numpy().tobytes())
     tensor = torch.from_file(str(path), shared=False, size=MIB)
     assert give_back([tensor], on_disk(tmp_path)) == 4 * MIB
-    with open(path, "r+b") as file:
+    with path.open("r+b") as file:
         file.write(bytes(4 * MIB))
     assert torch.equal(tensor, torch.arange(MIB, dtype=torch.float32))
 
@@ -244,7 +244,7 @@ def test_a_disk_that_fails_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     kept, start = tensor.clone(), -(-tensor.data_ptr() // linux_memory.PAGE) * linux_memory.PAGE
     (on_disk(tmp_path) / "file").write_bytes(b"")
     mover = linux_memory.Mover()
-    with open(tmp_path / "file", "rb") as unwritable, pytest.raises(OSError):
+    with (tmp_path / "file").open("rb") as unwritable, pytest.raises(OSError, match="descriptor"):
         mover.write(start, mover.bytes_at_once, unwritable)
     mover.close()
     assert torch.equal(tensor, kept)

@@ -36,6 +36,7 @@ CHOICES = st.builds(
     text_encoder=st.booleans(),
     model_caching=st.booleans(),
     memory_mb=st.integers(0, 1 << 24),
+    low_memory=st.sampled_from(["auto", "on", "off"]),
     config_json=PROPERTIES.map(lambda properties: json.dumps(properties, sort_keys=True) if properties else ""),
 )
 
@@ -84,8 +85,12 @@ def test_a_value_that_makes_no_sense_becomes_the_default_and_one_message(place: 
 def test_a_wrong_number_of_arguments_is_reported() -> None:
     choices, messages = Choices.from_args(["CPU", "f32"], Choices(unet=False))
     assert choices == Choices(precision="f32", unet=False)
-    expected = "device, precision, unet, vae, text_encoder, model_caching, memory_mb, config_json"
-    assert messages == [f"2 arguments were given; the script takes 8: {expected}."]
+    expected = "device, precision, unet, vae, text_encoder, model_caching, memory_mb, config_json, low_memory"
+    assert messages == [f"2 arguments were given; the script takes 9: {expected}."]
+
+
+def test_the_arguments_of_earlier_versions_lack_low_memory() -> None:
+    assert Choices.from_args(["CPU", "f32", True, True, True, True, 0, ""]) == (Choices(precision="f32"), [])
 
 
 @settings(deadline=None)
@@ -128,7 +133,7 @@ def test_a_picture_sets_the_panel_and_one_without_the_field_leaves_it_as_it_is()
     values = {name: read({"OpenVINO": "precision=f32; vae=off; memory_mb=512"}) for name, read in fields}
     assert (values["precision"], values["vae"], values["unet"], values["memory_mb"]) == ("f32", False, True, 512)
     assert values["device"].startswith("CPU")
-    assert [read({"Steps": "20"}) for _, read in fields] == [None] * 8
+    assert [read({"Steps": "20"}) for _, read in fields] == [None] * 9
 
 
 def test_every_network_belongs_to_a_switch() -> None:

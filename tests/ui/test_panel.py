@@ -25,16 +25,16 @@ def build(**kwargs: Any) -> tuple[gr.Blocks, list[Any]]:
     return blocks, components
 
 
-def test_eight_controls_in_order_each_named_and_explained() -> None:
+def test_nine_controls_in_order_each_named_and_explained() -> None:
     _, components = build()
     assert [component.elem_id for component in components] == [f"openvino_txt2img_{field}" for field in FIELDS]
     assert [component.label for component in components] == [TEXTS[field][0] for field in FIELDS]
     assert all(component.info for component in components)
-    assert len({component.label for component in components}) == 8
+    assert len({component.label for component in components}) == 9
 
 
 def test_the_initial_values_are_the_defaults() -> None:
-    choices = Choices("AUTO:GPU,CPU", "f32", False, True, False, False, 2048, '{"PERF_COUNT": true}')
+    choices = Choices("AUTO:GPU,CPU", "f32", False, True, False, False, 2048, '{"PERF_COUNT": true}', "on")
     _, components = build(defaults=choices)
     assert Choices.from_args([component.value for component in components]) == (choices, [])
 
@@ -78,7 +78,7 @@ def test_without_openvino_the_panel_says_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(panel.importlib.util, "find_spec", lambda name: None if name == "openvino" else real(name))
     assert device_choices() == (["CPU"], panel.NOT_INSTALLED)
     blocks, components = build()
-    assert len(components) == 8
+    assert len(components) == 9
     notes = [each["props"].get("value") for each in blocks.get_config_file()["components"]]
     assert any("pip install openvino" in str(note) for note in notes)
 
@@ -91,7 +91,7 @@ def test_an_openvino_that_does_not_start_does_not_break_the_page(monkeypatch: py
 
     monkeypatch.setattr(devices, "list_devices", broken)
     blocks, components = build()
-    assert len(components) == 8
+    assert len(components) == 9
     text = str(blocks.get_config_file())
     assert "&lt;b&gt;no plugin&lt;/b&gt;" in text
     assert "<b>no plugin" not in text
@@ -154,6 +154,6 @@ def test_device_precision_and_prepare_come_before_a_closed_accordion() -> None:
             yield from below(child, "more" if "more" in (name, inside) else "")
 
     places = {name: inside for name, inside in below(blocks.get_config_file()["layout"]) if name}
-    assert [name for name, inside in places.items() if inside and name in FIELDS] == FIELDS[2:]
+    assert [name for name, inside in places.items() if inside and name in FIELDS] == [*FIELDS[2:-2], "low_memory", "config_json"]
     order = list(places)
     assert order.index("device") < order.index("precision") < order.index("prepare") < order.index("status") < order.index("more")

@@ -114,7 +114,7 @@ def functions() -> dict[str, Any]:
 
 def arguments(precision: str = "f32", **switches: bool) -> list[Any]:
     """The script's arguments."""
-    return ["CPU", precision, *(switches.get(name, True) for name in SWITCHES), True, 0, ""]
+    return ["CPU", precision, *(switches.get(name, True) for name in SWITCHES), True, 0, "", "auto"]
 
 
 def text_encoder_is_supported() -> bool:

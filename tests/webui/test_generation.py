@@ -170,7 +170,7 @@ def test_a_device_that_is_not_there_leaves_the_picture_to_pytorch(values: list[A
 
 
 def test_the_field_of_a_picture_restores_the_choices(host: SimpleNamespace) -> None:
-    values = ["CPU", "f32", True, False, True, False, 512, '{"PERFORMANCE_HINT": "LATENCY"}']
+    values = ["CPU", "f32", True, False, True, False, 512, '{"PERFORMANCE_HINT": "LATENCY"}', "off"]
     on = host.processing.generate(TITLE, values, prompt="a cat")
     field = on.extra_generation_params["OpenVINO"]
     assert list(vars(Choices.from_infotext(field)).values()) == values
