@@ -3,8 +3,8 @@
     python -m benchmarks.bench_memory [--size 512] [--steps 2] [--more] [--mapped] [--weights FOLDER] [--json] [--tiny]
 
 Stable Diffusion 1.5 with random weights in float32 as diffusers' classes: text encoder, UNet, VAE. Each way to run it has a
-process of its own, with an empty folder for the graphs. Figures are VmRSS and VmHWM of the kernel, so file pages count. The weights
-lie in memory of their own, as in the WebUI; with ``--mapped`` in the checkpoint's file, as diffusers loads them. ``--more`` draws
+process of its own, with an empty folder for the graphs. Figures are VmRSS and VmHWM of the kernel, so file pages count. Weights
+lie in their own memory, as in the WebUI; with ``--mapped`` in the checkpoint's file, as diffusers loads them. ``--more`` draws
 two more pictures: with a LoRA in the weights, and of another size. Each is compared with PyTorch's before anything is printed.
 """
 
