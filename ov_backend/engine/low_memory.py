@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -16,8 +15,8 @@ from ov_backend.settings import Settings
 
 #: With "auto", weights are given back if less than this share of the memory would be free beside a second copy of them.
 AUTO_SHARE = 0.25
-#: Seconds between two times that pages which a compile has read are dropped.
-_SWEEP_S = 0.1
+#: For fewer bytes of weights no garbage is collected; a block of a network may be small.
+_WORTH_COLLECTING = 1 << 28
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +52,18 @@ class LowMemory:
 
     @contextlib.contextmanager
     def during_compile(self, settings: Settings, weights: Iterable[torch.Tensor]) -> Iterator[None]:
-        """Give weights back before they are compiled, and drop the pages that the compile has read as it goes on."""
+        """Give weights back before they are compiled, and drop the pages that the compile has read when it has ended.
+
+        Meanwhile the system drops them by itself where memory is short.
+        """
         weights = list(weights)
         self.give_back(settings, weights)
-        done = threading.Event()
-
-        def sweep() -> None:
-            while not done.wait(_SWEEP_S):
-                page_out(weights)
-
-        sweeper = threading.Thread(target=sweep, name="ov_backend low memory", daemon=True)
-        sweeper.start()
         try:
             yield
         finally:
-            done.set()
-            sweeper.join()
             page_out(weights)
-            release_free_memory()
+            if sum(tensor.nbytes for tensor in weights) >= _WORTH_COLLECTING:
+                release_free_memory()
 
     def as_dict(self, settings: Settings) -> dict[str, str | int]:
         """For JSON: the setting, the bytes of this process's weights that lie on the disk now, and why not more."""

@@ -76,24 +76,34 @@ def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
         CannotGiveBack: not all of them could be given back; nothing is lost.
     """
     check(folder)
-    with _giving, _undisturbed():
+    with _giving:
         chosen = _chosen(tensors)
-        size = sum(tensor.nbytes for tensor in chosen)
-        moved: list[Region] = []
-        mover = linux_memory.Mover()
-        try:
-            if chosen and (free := shutil.disk_usage(folder).free) < size + SPARE_BYTES:
-                raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free, {(size + SPARE_BYTES) >> 20} are needed")
-            for tensor in chosen:
+        return _move_all(chosen, folder) if chosen else 0
+
+
+def _move_all(tensors: Sequence[torch.Tensor], folder: Path) -> int:
+    """Move weights into files; the bytes that were moved.
+
+    Raises:
+        CannotGiveBack: not all of them could be moved.
+    """
+    moved: list[Region] = []
+    mover = linux_memory.Mover()
+    try:
+        needed, free = sum(tensor.nbytes for tensor in tensors) + SPARE_BYTES, shutil.disk_usage(folder).free
+        if free < needed:
+            raise OSError(errno.ENOSPC, f"{free >> 20} MiB are free, {needed >> 20} are needed")
+        with _undisturbed():
+            for tensor in tensors:
                 region = _move(tensor, folder, mover)
                 if region is not None:
                     moved.append(region)
-        except OSError as error:
-            raise CannotGiveBack(f"the weights cannot be written to {folder} ({error.strerror})") from error
-        finally:
-            mover.close()
-            regions.add(moved)  # also those before a failure
-        return sum(region.end - region.start for region in moved)
+    except OSError as error:
+        raise CannotGiveBack(f"the weights cannot be written to {folder} ({error.strerror})") from error
+    finally:
+        mover.close()
+        regions.add(moved)  # also those before a failure
+    return sum(region.end - region.start for region in moved)
 
 
 @contextlib.contextmanager
