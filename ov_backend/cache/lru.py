@@ -1,4 +1,4 @@
-"""Bounded stores in memory; the least recently used entry is evicted first."""
+"""Bounded stores in memory. One evicts what costs least to make again for its bytes, the other what was used least recently."""
 
 from __future__ import annotations
 
@@ -17,16 +17,31 @@ DEFAULT_SHARE = 0.5
 
 @dataclass
 class Entry:
-    """A value, its measured memory in bytes, the group that it is evicted with, and how often it was used since it was put."""
+    """A value in a store.
+
+    Attributes:
+        value: the value.
+        bytes: its measured memory.
+        group: what it is evicted with.
+        seconds: what making it again costs.
+        base: the store's level when it was used last, see :class:`MemoryLRU`.
+        hits: how often it was used since it was put.
+    """
 
     value: Any
     bytes: int
     group: Hashable = None
+    seconds: float = 0.0
+    base: float = 0.0
     hits: int = 0
 
 
 class MemoryLRU:
     """Holds values up to a budget of bytes; thread-safe.
+
+    What is evicted is decided by GreedyDual-Size (Cao and Irani, 1997): the priority of a value is the store's level when it was
+    used last, plus the seconds that making it again takes, for each byte. The lowest is evicted, and the level rises to it, so
+    that what is expensive is kept longer, but not for ever. Among values of equal priority the least recently used one goes.
 
     Args:
         budget_mb: MiB; 0 is :data:`DEFAULT_SHARE` of the machine's memory.
@@ -36,6 +51,7 @@ class MemoryLRU:
         self.budget = budget_bytes(budget_mb)
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._lock = threading.RLock()
+        self._level = 0.0
         #: Number of values evicted to stay within the budget.
         self.evictions = 0
 
@@ -59,7 +75,7 @@ class MemoryLRU:
             if entry is None:
                 return None
             self._entries.move_to_end(key)
-            entry.hits += 1
+            entry.hits, entry.base = entry.hits + 1, self._level
             return entry.value
 
     def peek(self, key: Hashable) -> Entry | None:
@@ -71,7 +87,7 @@ class MemoryLRU:
         with self._lock:
             return any(entry.group == group for entry in self._entries.values())
 
-    def put(self, key: Hashable, value: Any, size: int, group: Hashable = None) -> None:
+    def put(self, key: Hashable, value: Any, size: int, group: Hashable = None, seconds: float = 0.0) -> None:
         """Hold a value of ``size`` bytes, and evict others that exceed the budget.
 
         Args:
@@ -79,9 +95,10 @@ class MemoryLRU:
             value: the value.
             size: in bytes.
             group: values of one group are used together, and evicted together; None where a value is on its own.
+            seconds: what making it again costs.
         """
         with self._lock:
-            self._entries[key] = Entry(value, size, key if group is None else group)
+            self._entries[key] = Entry(value, size, key if group is None else group, seconds, self._level)
             self._entries.move_to_end(key)
         self.shrink()
 
@@ -96,20 +113,36 @@ class MemoryLRU:
         return len(keys)
 
     def shrink(self) -> None:
-        """Evict the least recently used groups until the rest fits the budget; the most recent value's always stays."""
+        """Evict the groups of the lowest priority until the rest fits the budget; the most recent value's always stays."""
         evicted = 0
         with self._lock:
             while self.bytes > self.budget:
-                groups = [entry.group for entry in self._entries.values()]
-                oldest = next((group for group in groups if group != groups[-1]), None)
-                if oldest is None:
+                priorities = self._priorities()
+                if not priorities:
                     break
-                for key in [key for key, entry in self._entries.items() if entry.group == oldest]:
+                group = min(priorities, key=lambda each: priorities[each])  # of equals the first, used least recently
+                self._level = max(self._level, priorities[group])
+                for key in [key for key, entry in self._entries.items() if entry.group == group]:
                     del self._entries[key]
                     evicted += 1
             self.evictions += evicted
         if evicted:
             release_free_memory()
+
+    def _priorities(self) -> dict[Hashable, float]:
+        """The priority of each group but the most recent one, the least recently used first."""
+        newest = next(reversed(self._entries.values())).group if self._entries else None
+        groups: dict[Hashable, list[Entry]] = {}
+        for entry in self._entries.values():
+            if entry.group != newest:
+                groups.setdefault(entry.group, []).append(entry)
+        return {group: _priority(entries) for group, entries in groups.items()}
+
+
+def _priority(entries: list[Entry]) -> float:
+    """Of values that are evicted together."""
+    size = sum(entry.bytes for entry in entries)
+    return max(entry.base for entry in entries) + sum(entry.seconds for entry in entries) / max(size, 1)
 
 
 class CountLRU:

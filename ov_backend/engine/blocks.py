@@ -166,6 +166,10 @@ class Blockwise(_Retried):
             return self.by_blocks(reason, self._fallback, args, kwargs)
         return super().__call__(*args, **kwargs)
 
+    def prepare_ahead(self, signature: Signature) -> bool:
+        """As of every network; not where it is answered by its blocks."""
+        return not (self.left or self.refusal(self.module)) and super().prepare_ahead(signature)
+
     def by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a forward in PyTorch; the modules that it calls are answered by OpenVINO where possible.
 

@@ -7,6 +7,7 @@ for example); then the request is superseded, and its result is dropped.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
@@ -92,6 +93,8 @@ class CompileJob:
     resources: Resources
     request: CompileRequest
     context: JobContext
+    #: The end of a compile in the background whose result may serve this request.
+    ahead: threading.Event | None = None
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -102,7 +105,10 @@ class CompileJob:
         """
         resources = self.resources
         try:
-            self._check_refusals()
+            self.check_refusals()
+            if self.ahead is not None:
+                self._report("compile")
+                self.ahead.wait()
             entry = self.context.lookup(self.request)
             if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
@@ -110,18 +116,24 @@ class CompileJob:
             if not self.context.is_current(self.request, True):
                 raise Superseded
             if resources.epoch == self.request.epoch:
-                key = self.request.compiled_key
-                resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size, self.context.group)
+                self.put(entry, size)
             return entry
         finally:
             self._report("ready")
+
+    def put(self, entry: CompiledEntry, size: int) -> None:
+        """Put a result where later calls look it up."""
+        key, timings = self.request.compiled_key, entry.program.timings
+        seconds = timings.bind + timings.compile + timings.imported
+        self.resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size, self.context.group, seconds)
 
     def _report(self, stage: str) -> None:
         group = self.context.group
         signature = group.signature if group is not None else self.request.call.signature  # the user knows no blocks
         self.resources.report(self.context.name, stage, signature)
 
-    def _check_refusals(self) -> None:
+    def check_refusals(self) -> None:
+        """Raise if this cannot be compiled, as is known."""
         self.context.refusals.check(self.request.graph_key, self.request.compiled_key)
         for name, tensor in self.request.weights.items():  # not recorded as a refusal: the weights may move back
             if tensor.device.type != "cpu":
@@ -133,7 +145,7 @@ class CompileJob:
         program: tuple[Program, Spec] | None = resources.programs.get(self.request.graph_key)
         if program is None:
             try:
-                program = self._load() or self._capture()
+                program = self.load() or self._capture()
             except OVBackendError as error:
                 self.context.refusals.add(self.request.graph_key, error)
                 raise
@@ -141,7 +153,8 @@ class CompileJob:
                 resources.programs.put(self.request.graph_key, program, self.context.group)
         return program
 
-    def _load(self) -> tuple[Program, Spec] | None:
+    def load(self) -> tuple[Program, Spec] | None:
+        """The program from the store, or None."""
         store, key, context = self.resources.store, self.request.cache_key, self.context
         if store is None or key is None:
             return None
@@ -194,26 +207,47 @@ class CompileJob:
             group = self.context.group
             among_others = group is not None and self.resources.compiled.has_group(group)  # garbage was collected for these
             with self.resources.compiling(self.request.weights):
-                compiled, size = memory.measured(lambda: self._with_all_memory(program), collect=not among_others)
+                compiled, size = self.measured(lambda: self._with_all_memory(program), collect=not among_others)
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             refused = OVBackendError(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)
             raise refused from error
+        return self.entry(compiled, output), size
+
+    def entry(self, compiled: CompiledProgram, output: Spec) -> CompiledEntry:
+        """The result of a compile, which is counted."""
         stats = self.context.stats
         stats.compiled(compiled.timings)
         stats.coverage = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
-        return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name), size
+        return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name)
+
+    def measured(self, make: Callable[[], CompiledProgram], collect: bool) -> tuple[CompiledProgram, int]:
+        """A compiled program and its size; bounded by that of the weights where something else was compiled meanwhile."""
+        ahead = self.resources.ahead
+        overlaps, before = ahead.running, ahead.changes
+        compiled, size = memory.measured(make, collect)
+        if overlaps or ahead.changes != before:
+            largest = 2 * self.float_bytes()
+            size = min(max(size, largest // 4), largest)
+        return compiled, size
+
+    def float_bytes(self) -> int:
+        """What the weights take in float32."""
+        return sum(4 * tensor.numel() for tensor in self.request.weights.values())
 
     def _with_all_memory(self, program: Program) -> CompiledProgram:
         """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""
-        blob_entry = self._blob_entry(program)
         try:
-            return program.compile(self.request.weights, self.request.settings, blob_entry)
+            return self.compile(program)
         except (MemoryError, RuntimeError):
             if not self.resources.compiled.evict(lambda key, entry: True):
                 raise
-            return program.compile(self.request.weights, self.request.settings, blob_entry)
+            return self.compile(program)
+
+    def compile(self, program: Program) -> CompiledProgram:
+        """Bind the request's weights and compile."""
+        return program.compile(self.request.weights, self.request.settings, self._blob_entry(program))
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
         """The entries of the blob cache by subgraph; None if blobs are off, or if the program is split (its names may vary)."""

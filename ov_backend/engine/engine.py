@@ -7,13 +7,14 @@ PyTorch, and the reason is counted and logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.history import History, RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
 from ov_backend.engine.resources import Progress, Resources
@@ -94,6 +95,37 @@ class Engine:
         """Make a network, which has this engine's resources, one of the engine's."""
         self.networks[network.name] = self.resources.networks[network.name] = network
         return network
+
+    def begin_run(self, request: str, networks: Sequence[Network]) -> None:
+        """A run of calls begins: what was called when the same was asked for is prepared in the background, if it can be.
+
+        Weights and code must be as the run will find them.
+
+        Args:
+            request: what is asked for, in the host's words, such as the pictures' size.
+            networks: the networks that will be called; the first one names the kind of model.
+        """
+        self.cancel_ahead()
+        if not networks or self.store is None:
+            return
+        self.resources.run = run = Run(networks[0].kind, request)
+        self.prepare_ahead(History(self.store).calls(run.model, request), networks)
+
+    def prepare_ahead(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> int:
+        """Prepare remembered calls in the background, in their order; returns how many are begun or wait."""
+        return sum(network.prepare_ahead(signature) for network, signature in match(calls, networks))
+
+    def end_run(self, completed: bool = True) -> None:
+        """The run is over; what it has called is remembered if it was completed, and what waits to be prepared is dropped."""
+        run, self.resources.run = self.resources.run, None
+        self.cancel_ahead()
+        if run is not None and completed and self.store is not None:
+            History(self.store).add(run.model, run.finished())
+
+    def cancel_ahead(self) -> None:
+        """Drop what waits to be prepared in the background; what is being compiled goes on."""
+        self.resources.run = None
+        self.resources.ahead.cancel()
 
     def release(self, name: str) -> None:
         """Release one network; its compiled graphs are evicted when its weights are freed."""

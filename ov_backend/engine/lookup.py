@@ -19,8 +19,9 @@ from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards import content
 from ov_backend.guards.code import CodeGuard
+from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
-from ov_backend.guards.signature import Call
+from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.settings import Settings
 
@@ -112,6 +113,8 @@ class Lookup:
                 if guard.code.traced is not None:
                     resources.codes.use(family, guard.code.traced)
                 return entry
+            guard.check()  # reading everything once more may have shown a change
+            keys = self._keys(guard, call)
             requests.append(self._compile_request(call, guard, keys, family))
         if not requests:
             raise CaptureError(refused)
@@ -120,6 +123,27 @@ class Lookup:
         request = next((each for each in requests if self._is_known(each)), requests[0])
         self._unanswered.add(request.code)
         return request
+
+    def find_known(self, signature: Signature) -> CompileRequest | None:
+        """What can be compiled ahead for calls of a signature: None if it is compiled, or if its graph is not known.
+
+        Nothing that a call would find is changed by this, but for the state of code and weights that is noted.
+        """
+        resources, call = self._resources, Call(signature, (), {})
+        host, settings = self._hooks.host_key(), resources.settings
+        family = compiler.family_key(type(self._module), (signature.tensors, signature.statics), settings, host)
+        codes = resources.codes.of(family, resources.store)
+        for guard in self._guards.candidates(codes) if codes else ():
+            guard.check()
+            if guard.code.refused:
+                continue
+            keys = self._keys(guard, call)
+            if any(resources.compiled.peek(key) is not None for key in (keys[1].anywhere(), keys[1])):
+                return None
+            request = self._compile_request(call, guard, keys, family)
+            if self._is_known(request):
+                return request
+        return None
 
     def compiled(self, request: CompileRequest) -> CompiledEntry | None:
         """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
@@ -134,10 +158,22 @@ class Lookup:
         """What is compiled for a key, for these weights or for equal ones elsewhere."""
         compiled = self._resources.compiled
         entry: CompiledEntry | None = compiled.get(key.anywhere()) or compiled.get(key)
+        if entry is not None and entry.unverified is not None and not self._verify(entry, guard):
+            return None
         if entry is not None and entry.placement.address != guard.weights.address:
             placement = Placement.of(guard.weights.tensors, self._resources.evict_dead_soon)
             entry.placement, entry.network = placement, self._name
         return entry
+
+    def _verify(self, entry: CompiledEntry, guard: Guard) -> bool:
+        """Whether what was compiled ahead is of these weights; evicts it if that is not certain."""
+        with self.lock:
+            assert entry.unverified is not None
+            if entry.unverified.verify(guard.weights):
+                entry.unverified = None
+                return True
+        self._resources.compiled.evict(lambda each, value: value is entry)
+        return False
 
     def _is_known(self, request: CompileRequest) -> bool:
         """Whether the graph of a request is in memory or on disk."""
@@ -223,6 +259,17 @@ class Lookup:
         """Whether the code, and if asked the weights, are still those of a request."""
         with self.lock:
             return request.guard.is_current(request.code, request.generation if weights else None)
+
+    def is_untouched(self, request: CompileRequest, marks: tuple[Mark, ...]) -> bool:
+        """Whether the weights of a request have not been written to since; only looks.
+
+        Args:
+            request: the request.
+            marks: address and version of its weights when it was made.
+        """
+        weights = request.guard.weights
+        with self.lock:
+            return request.generation == weights.generation and weights.marks() == marks and weights.untouched()
 
     def raise_precision(self, digest: str) -> bool:
         """Compute in f32 from now on with these weights; False if that is so already."""

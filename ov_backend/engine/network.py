@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
+from ov_backend.engine.ahead_job import compile_ahead
 from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
@@ -124,6 +128,8 @@ class Network:
         outputs = self._compute(entry, call)
         if not _finite(outputs) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
+        if self.resources.run is not None:
+            self.resources.run.note(self, call.signature)
         return restore(entry.output, outputs)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -154,6 +160,35 @@ class Network:
         with contextlib.suppress(NothingToCompute):
             self._lookup_or_compile(self.hooks.generalize(self._binder(args, kwargs)), interrupted)
         return self.statistics.compiles + self.statistics.blob_hits != before
+
+    def prepare_ahead(self, signature: Signature) -> bool:
+        """Begin to compile in the background what calls of a signature will need; False if there is nothing to do.
+
+        That is so where it is compiled, where its graph is not in the store, and where anything is in the way. The state of code
+        and weights is looked at in this thread: nobody else may change them meanwhile.
+        """
+        if worker.inside() or os.getpid() != self._pid or not self._capturing.acquire(blocking=False):
+            return False
+        try:
+            with self._lookup.lock, self.statistics.time("check"):
+                request = self._lookup.find_known(signature)
+                marks = request.guard.weights.marks() if request is not None else ()
+        except Exception:  # a call would report it
+            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
+            return False
+        finally:
+            self._capturing.release()
+        if request is None:
+            return False
+        job = CompileJob(self.resources, request, self._job_context)
+        is_untouched = partial(self._lookup.is_untouched, marks=marks)
+        self.resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, is_untouched))
+        return True
+
+    @functools.cached_property
+    def kind(self) -> str:
+        """Names the network's architecture: its class, and names, shapes and dtypes of its weights."""
+        return kind_of(self.module)
 
     def stats(self) -> dict[str, Any]:
         """Counts, seconds, and the signatures that are compiled now."""
@@ -193,7 +228,8 @@ class Network:
                 self._give_back(request)
                 return request
             with contextlib.suppress(Superseded):
-                job = CompileJob(self.resources, request, self._job_context)
+                ahead = self.resources.ahead.claim(request.compiled_key)
+                job = CompileJob(self.resources, request, self._job_context, ahead)
                 try:
                     compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
                 except Interrupted:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ov_backend.cache.key import CacheKey
+from ov_backend.engine.ahead import Unverified
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
@@ -119,6 +120,7 @@ class CompiledEntry:
         weights: digest of the weights' content.
         placement: the live weights of the network that used it last.
         network: the name of that network.
+        unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
     """
 
     program: CompiledProgram
@@ -126,3 +128,4 @@ class CompiledEntry:
     weights: str
     placement: Placement
     network: str
+    unverified: Unverified | None = None

@@ -13,6 +13,8 @@ import torch
 from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.ahead import AheadWorker
+from ov_backend.engine.history import Run
 from ov_backend.engine.low_memory import LowMemory
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
@@ -55,6 +57,7 @@ class Resources:
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
         last: name of the network that was called last.
+        run: notes the calls of the run in progress, or None.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
 
@@ -68,12 +71,15 @@ class Resources:
     low_memory: LowMemory = field(default_factory=LowMemory)
     keeps_unloaded: bool = False
     last: str = ""
+    run: Run | None = None
     epoch: int = 0
 
     def __post_init__(self) -> None:
         """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
         devices.check(self.settings)
         self._evicting = False
+        #: Compiles in the background what calls will need.
+        self.ahead = AheadWorker(self.worker)
         self.compiled = MemoryLRU(self.settings.memory_mb)
         self.programs = CountLRU(MAX_PROGRAMS)
         if self.store is None and self.settings.model_caching:
@@ -142,6 +148,7 @@ class Resources:
     def clear(self) -> None:
         """Evict everything and clear the state of all networks; the results of running compiles are dropped."""
         self.epoch += 1
+        self.ahead.cancel()
         self.compiled.evict(lambda key, entry: True)
         self.programs.clear()
         self.codes.clear()

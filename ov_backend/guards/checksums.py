@@ -113,6 +113,11 @@ class Checksums:
         self._read_at = time.monotonic()
         self._seconds = self._read_at - start
 
+    def read_since(self, moment: float) -> None:
+        """Read everything again, unless that was done since a moment of the monotonic clock."""
+        if self._read_at - self._seconds < moment:
+            self.read_again(always=True)
+
     def _is_known(self, tensor: torch.Tensor) -> bool:
         known = self._known.get(id(tensor))
         return known is not None and known.is_still(tensor)

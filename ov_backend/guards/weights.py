@@ -189,6 +189,15 @@ class WeightsGuard:
         if not self._small:
             self._checksums.read_again(starts=True)
 
+    def read_since(self, moment: float) -> None:
+        """Read all content again, unless that was done since a moment of the monotonic clock."""
+        if not self._small:
+            self._checksums.read_since(moment)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """Address and version of every weight, as of now; versions only grow."""
+        return tuple(content.mark(tensor) for tensor in self.tensors.values())
+
     def release(self) -> None:
         """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
         self._tensors, self._owners, self._readers, self._probes, self._given_back = {}, [], [], [], []

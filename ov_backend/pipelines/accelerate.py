@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from ov_backend.engine.engine import Engine, Progress
+from ov_backend.engine.engine import Engine, Network, Progress
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.patching import Patch, patch_forward
+from ov_backend.pipelines.calls import Listener
 from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
 from ov_backend.settings import Settings
 
@@ -38,12 +40,26 @@ class Accelerated:
         self._target = target
         self._patches: list[Patch] = []
         self._final_stats: dict[str, dict[str, Any]] = {}
+        self._listener: Listener | None = None
         try:
             for name, module in modules.items():
                 self._patches.append(patch_forward(module, self._maker(name, module)))
+            if not isinstance(target, (Mapping, torch.nn.Module)) and callable(target):
+                self._listener = Listener(target, self._run)
         except OVBackendError:
             self.restore()
             raise
+
+    @contextlib.contextmanager
+    def _run(self, request: str) -> Iterator[None]:
+        """Around a call of the pipeline: what it will need is prepared while its prompt is encoded."""
+        self.engine.begin_run(request, in_order_of_calls(self.engine.networks))
+        completed = False
+        try:
+            yield
+            completed = True
+        finally:
+            self.engine.end_run(completed)
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,6 +112,9 @@ class Accelerated:
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
+        if self._listener is not None:
+            self._listener.undo()
+            self._listener = None
         self.engine.clear()
         self._final_stats.update(self.engine.stats())
         for name in list(self.engine.networks):
@@ -140,6 +159,13 @@ def _with_tensor_timestep(network: Callable[..., Any], forward: Callable[..., An
         return network(*bound.args, **bound.kwargs)
 
     return call
+
+
+def in_order_of_calls(networks: Mapping[str, Network]) -> list[Network]:
+    """The networks that a pipeline calls after its text encoders: first what denoises, which takes longest to compile."""
+    denoising = [name for name in networks if name in ("unet", "transformer")]
+    others = [name for name in networks if name not in denoising and not name.startswith("text_encoder")]
+    return [networks[name] for name in (*denoising, *others)]
 
 
 def networks_of(target: Any) -> dict[str, torch.nn.Module]:

@@ -19,7 +19,7 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
-from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.pipelines.accelerate import in_order_of_calls, networks_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
@@ -134,7 +134,7 @@ class PictureGenerator:
             self._previews = LatentPreview(self.pipe.vae)
         steps = Steps(self.status, parameters.steps, self._interrupted.is_set, self._show)
         try:
-            with self._accelerated(choices):
+            with self._accelerated(choices, _request_of(parameters, picture is not None)):
                 return list(self._pictures(parameters, picture, callback_on_step_end=steps))
         except Interrupted:
             if steps.latents is None:
@@ -188,16 +188,27 @@ class PictureGenerator:
         return pipe
 
     @contextlib.contextmanager
-    def _accelerated(self, choices: Choices) -> Iterator[None]:
-        """Run the chosen networks in OpenVINO in this block; compiled networks are kept after it."""
+    def _accelerated(self, choices: Choices, request: str = "") -> Iterator[None]:
+        """Run the chosen networks in OpenVINO in this block; compiled networks are kept after it.
+
+        Args:
+            choices: what runs where.
+            request: of the generation in this block, see :meth:`Engine.begin_run`.
+        """
         engine = self._configure(choices)
         patches: list[Patch] = []
+        completed, networks = False, {}
         try:
             for role, module in networks_of(self.pipe).items():
                 if getattr(choices, switch_of(role)):
                     patches.append(patch_forward(module, self._replacement(engine, role, module)))
+                    networks[role] = self._networks[role]
+            if request:
+                engine.begin_run(request, in_order_of_calls(networks))
             yield
+            completed = True
         finally:
+            engine.end_run(completed)
             for patch in patches:
                 patch.undo()
 
@@ -262,3 +273,9 @@ class PictureGenerator:
         path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{parameters.seed}-{time.time_ns() % 10**9:09d}-{index}.png"
         picture.save(path, pnginfo=info)
         return path
+
+
+def _request_of(parameters: Parameters, from_picture: bool) -> str:
+    """What decides with which shapes the networks are called."""
+    guided = " guided" if parameters.guidance > 1 else ""
+    return f"{parameters.width}x{parameters.height} batch {parameters.batch}{guided}{' from a picture' if from_picture else ''}"

@@ -1,0 +1,134 @@
+"""Compiles in the background what calls will need, while other networks compute; a call never waits for what it can do itself.
+
+Only known graphs are bound and compiled here: a capture runs the module's own code, and belongs to the call. What is compiled
+ahead is used after the same check as everything else, see :meth:`ov_backend.engine.lookup.Lookup.find`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ov_backend.engine.worker import Worker
+from ov_backend.guards.weights import WeightsGuard
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """Weights that were in use elsewhere while a graph was compiled of them.
+
+    Attributes:
+        guard: of the weights.
+        generation: of the weights when their digest was taken.
+        ended: when the compile ended, in seconds of the monotonic clock.
+    """
+
+    guard: weakref.ref[WeightsGuard]
+    generation: int
+    ended: float
+
+    def verify(self, guard: WeightsGuard) -> bool:
+        """Whether the weights have been those of the digest all the time; everything is read once more after the compile.
+
+        This only looks, for another thread may go on with the weights if the call was interrupted.
+        """
+        if self.guard() is not guard or self.generation != guard.generation:
+            return False
+        guard.read_since(self.ended)
+        return guard.untouched()
+
+
+class AheadWorker:
+    """One thread for jobs that nobody waits for; they begin while the front's worker has none.
+
+    Args:
+        front: the worker of the calls.
+    """
+
+    def __init__(self, front: Worker) -> None:
+        self._front = front
+        self._waiting: OrderedDict[Hashable, Job] = OrderedDict()
+        self._running: tuple[Hashable, threading.Event] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._has_thread = False
+        self._idle = threading.Condition()
+        #: Grows when a job begins and when it ends: memory that is measured meanwhile is not of one compile alone.
+        self.changes = 0
+
+    def __len__(self) -> int:
+        """The number of jobs, the running one included."""
+        with self._idle:
+            return len(self._waiting) + (self._running is not None)
+
+    @property
+    def running(self) -> bool:
+        """Whether a job runs now."""
+        return self._running is not None
+
+    def submit(self, key: Hashable, job: Job) -> None:
+        """Run ``job()`` after those that wait, unless there is one of the same key; its errors are logged for debugging."""
+        with self._idle:
+            if key in self._waiting or (self._running is not None and self._running[0] == key):
+                return
+            self._waiting[key] = job
+            if self._has_thread:
+                return
+            self._has_thread = True
+        self._continue()
+
+    def claim(self, key: Hashable) -> threading.Event | None:
+        """A call needs this key itself: a job that has not begun is dropped; returns the end of one that runs, or None."""
+        with self._idle:
+            self._waiting.pop(key, None)
+            return self._running[1] if self._running is not None and self._running[0] == key else None
+
+    def cancel(self) -> None:
+        """Drop the jobs that have not begun."""
+        with self._idle:
+            self._waiting.clear()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is no job; False after ``timeout`` seconds."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._waiting and self._running is None, timeout)
+
+    def _continue(self) -> None:
+        try:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ov_backend ahead")
+            self._pool.submit(self._run_next)
+        except RuntimeError:  # the interpreter ends
+            with self._idle:
+                self._waiting.clear()
+                self._has_thread = False
+                self._idle.notify_all()
+
+    def _run_next(self) -> None:
+        self._front.wait()
+        with self._idle:
+            if not self._waiting:
+                self._has_thread = False
+                self._idle.notify_all()
+                return
+            key, job = self._waiting.popitem(last=False)
+            ended = threading.Event()
+            self._running, self.changes = (key, ended), self.changes + 1
+        try:
+            job()
+        except Exception:  # the call that needs it does it itself, and reports its own error
+            log.debug("Nothing was prepared ahead", exc_info=True)
+        finally:
+            with self._idle:
+                self._running, self.changes = None, self.changes + 1
+                self._idle.notify_all()
+            ended.set()
+        self._continue()  # as a task of its own: none begins while the interpreter ends

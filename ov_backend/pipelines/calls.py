@@ -1,0 +1,101 @@
+"""The calls of diffusers pipelines: who wants to know of those of one pipeline, and what a call asks for.
+
+Python looks ``__call__`` up on the class, so the class is patched while somebody listens to one of its pipelines; the calls of
+others go straight on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ov_backend.patching import Patch
+from ov_backend.pipelines.sizes import own_size
+
+#: Entered around a call with the request, see :func:`request_of`.
+Around = Callable[[str], contextlib.AbstractContextManager[Any]]
+
+#: Arguments that change what is computed, but not which shapes the networks are called with.
+_IGNORED = frozenset({"num_inference_steps", "output_type", "return_dict", "generator", "timesteps", "sigmas"})
+
+
+class Listener:
+    """Enters ``around(request)`` around every call of a pipeline, until :meth:`undo`.
+
+    Args:
+        pipe: the pipeline.
+        around: see above.
+    """
+
+    #: The patch of each class, and its listeners by the id of their pipelines.
+    _classes: dict[type, tuple[Patch, dict[int, Listener]]] = {}
+
+    def __init__(self, pipe: Any, around: Around) -> None:
+        self._pipe, self._around = pipe, around
+        cls = type(pipe)
+        if cls not in self._classes:
+            listeners: dict[int, Listener] = {}
+            self._classes[cls] = Patch(cls, "__call__", lambda original: _replacement(original, listeners)), listeners
+        self._classes[cls][1][id(pipe)] = self
+
+    def call(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One call of the pipeline."""
+        with self._around(request_of(self._pipe, original, args, kwargs)):
+            return original(self._pipe, *args, **kwargs)
+
+    def undo(self) -> None:
+        """Listen no more."""
+        cls = type(self._pipe)
+        patch, listeners = self._classes[cls]
+        if listeners.get(id(self._pipe)) is self:
+            del listeners[id(self._pipe)]
+        if not listeners:
+            patch.undo()
+            del self._classes[cls]
+
+
+def _replacement(original: Callable[..., Any], listeners: Mapping[int, Listener]) -> Callable[..., Any]:
+    def call(pipe: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = listeners.get(id(pipe))
+        return original(pipe, *args, **kwargs) if listener is None else listener.call(original, args, kwargs)
+
+    return call
+
+
+def request_of(pipe: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What a call of a pipeline asks for, as far as it decides with which shapes the networks are called; no prompts.
+
+    Returns:
+        JSON, or "" where the arguments do not fit.
+    """
+    try:
+        bound = inspect.signature(function).bind(pipe, *args, **kwargs)
+        bound.apply_defaults()
+    except (TypeError, ValueError):
+        return ""
+    given = {name: value for name, value in list(bound.arguments.items())[1:] if value is not None and name not in _IGNORED}
+    if "width" not in given or "height" not in given:
+        with contextlib.suppress(Exception):  # a pipeline of another kind, whose sizes are those of its pictures
+            given = {**dict(zip(("width", "height"), own_size(pipe))), **given}
+    return json.dumps({name: text for name, value in given.items() if (text := _described(name, value))}, sort_keys=True)
+
+
+def _described(name: str, value: Any) -> str:
+    if name.endswith("guidance_scale") and isinstance(value, (int, float)):
+        return "guided" if value > 1 else ""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"{len(value)} of {_described(name, value[0])}" if value else ""
+    if isinstance(value, (bool, int)):
+        return str(value)
+    if isinstance(value, str):
+        return "text" if value else ""
+    if hasattr(value, "width") and hasattr(value, "height"):
+        return f"{value.width}x{value.height}"
+    return ""
