@@ -74,6 +74,11 @@ class Companion(scripts.Script):
         if not PROBLEM:
             callbacks.before_process(p)
 
+    def process_batch(self, p, *args, **kwargs):
+        """A batch begins; its LoRAs are set, and nothing is encoded yet."""
+        if not PROBLEM:
+            callbacks.before_batch()
+
     def process_before_every_sampling(self, p, *args, **kwargs):
         """Sampling begins; all extensions have patched what they need."""
         if not PROBLEM:

@@ -300,6 +300,9 @@ class Block(_Retried):
     def _count(self) -> None:
         self.statistics.block_calls += 1
 
+    def _note(self, signature: Signature) -> None:
+        """Nothing: blocks are no networks of the run."""
+
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.resources.settings.fallback == "raise":
             return super()._fall_back(error, args, kwargs)

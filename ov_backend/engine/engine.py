@@ -96,36 +96,36 @@ class Engine:
         self.networks[network.name] = self.resources.networks[network.name] = network
         return network
 
-    def begin_run(self, request: str, networks: Sequence[Network]) -> None:
-        """A run of calls begins: what was called when the same was asked for is prepared in the background, if it can be.
-
-        Weights and code must be as the run will find them.
+    def begin_run(self, model: str, request: str) -> Sequence[RememberedCall]:
+        """A run of calls begins; they are noted until its end.
 
         Args:
+            model: names the kind of model, see :func:`ov_backend.engine.history.kind_of`.
             request: what is asked for, in the host's words, such as the pictures' size.
-            networks: the networks that will be called; the first one names the kind of model.
+
+        Returns:
+            the calls that followed when the same was asked for last, for :meth:`prepare_ahead`.
         """
-        self.cancel_ahead()
-        if not networks or self.store is None:
-            return
-        self.resources.run = run = Run(networks[0].kind, request)
-        self.prepare_ahead(History(self.store).calls(run.model, request), networks)
+        self.resources.ahead.cancel()
+        self.resources.run = None
+        if self.store is None:
+            return ()
+        self.resources.run = Run(model, request)
+        return History(self.store).calls(model, request)
 
     def prepare_ahead(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> int:
-        """Prepare remembered calls in the background, in their order; returns how many are begun or wait."""
+        """Prepare remembered calls in the background, in their order; returns how many are begun or wait.
+
+        Weights and code must be as the calls will find them, and nobody else may change them during this call.
+        """
         return sum(network.prepare_ahead(signature) for network, signature in match(calls, networks))
 
     def end_run(self, completed: bool = True) -> None:
         """The run is over; what it has called is remembered if it was completed, and what waits to be prepared is dropped."""
         run, self.resources.run = self.resources.run, None
-        self.cancel_ahead()
+        self.resources.ahead.cancel()
         if run is not None and completed and self.store is not None:
             History(self.store).add(run.model, run.finished())
-
-    def cancel_ahead(self) -> None:
-        """Drop what waits to be prepared in the background; what is being compiled goes on."""
-        self.resources.run = None
-        self.resources.ahead.cancel()
 
     def release(self, name: str) -> None:
         """Release one network; its compiled graphs are evicted when its weights are freed."""

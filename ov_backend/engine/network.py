@@ -116,6 +116,10 @@ class Network:
     def _count(self) -> None:
         self.statistics.calls += 1
 
+    def _note(self, signature: Signature) -> None:
+        if self.resources.run is not None:
+            self.resources.run.note(self, signature)
+
     def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if os.getpid() != self._pid:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
@@ -128,8 +132,7 @@ class Network:
         outputs = self._compute(entry, call)
         if not _finite(outputs) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
-        if self.resources.run is not None:
-            self.resources.run.note(self, call.signature)
+        self._note(call.signature)
         return restore(entry.output, outputs)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:

@@ -53,7 +53,7 @@ class Accelerated:
     @contextlib.contextmanager
     def _run(self, request: str) -> Iterator[None]:
         """Around a call of the pipeline: what it will need is prepared while its prompt is encoded."""
-        self.engine.begin_run(request, in_order_of_calls(self.engine.networks))
+        begin_run(self.engine, request, self.engine.networks)
         completed = False
         try:
             yield
@@ -161,11 +161,20 @@ def _with_tensor_timestep(network: Callable[..., Any], forward: Callable[..., An
     return call
 
 
-def in_order_of_calls(networks: Mapping[str, Network]) -> list[Network]:
-    """The networks that a pipeline calls after its text encoders: first what denoises, which takes longest to compile."""
-    denoising = [name for name in networks if name in ("unet", "transformer")]
-    others = [name for name in networks if name not in denoising and not name.startswith("text_encoder")]
-    return [networks[name] for name in (*denoising, *others)]
+def begin_run(engine: Engine, request: str, networks: Mapping[str, Network]) -> None:
+    """A pipeline is called: what it called last for the same request is prepared in the background.
+
+    Its text encoders are left out: they are called at once.
+
+    Args:
+        engine: of the networks.
+        request: see :func:`ov_backend.pipelines.calls.request_of`.
+        networks: by role.
+    """
+    denoiser = networks.get("unet") or networks.get("transformer")
+    if denoiser is not None:
+        calls = engine.begin_run(denoiser.kind, request)
+        engine.prepare_ahead(calls, [network for name, network in networks.items() if not name.startswith("text_encoder")])
 
 
 def networks_of(target: Any) -> dict[str, torch.nn.Module]:

@@ -19,7 +19,7 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
-from ov_backend.pipelines.accelerate import in_order_of_calls, networks_of
+from ov_backend.pipelines.accelerate import begin_run, networks_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
@@ -204,7 +204,7 @@ class PictureGenerator:
                     patches.append(patch_forward(module, self._replacement(engine, role, module)))
                     networks[role] = self._networks[role]
             if request:
-                engine.begin_run(request, in_order_of_calls(networks))
+                begin_run(engine, request, networks)
             yield
             completed = True
         finally:

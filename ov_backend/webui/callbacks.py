@@ -8,12 +8,13 @@ from modules import processing, script_callbacks
 
 from ov_backend.ui.choices import Choices
 from ov_backend.webui import routes, settings_page
+from ov_backend.webui.ahead import readiness
 from ov_backend.webui.always_on import always_on
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.session import session
 from ov_backend.webui.settings_page import defaults
 
-__all__ = ["before_process", "before_sampling", "defaults", "register", "report", "run"]
+__all__ = ["before_batch", "before_process", "before_sampling", "defaults", "register", "report", "run"]
 
 
 def register() -> None:
@@ -21,7 +22,7 @@ def register() -> None:
     script_callbacks.on_ui_settings(settings_page.add_settings)
     script_callbacks.on_before_ui(settings_page.add_axes)
     script_callbacks.on_cfg_denoised(_after_step)
-    script_callbacks.on_model_loaded(lambda _: session.status.forget_job())  # nothing is ready for its weights
+    script_callbacks.on_model_loaded(_model_loaded)
     script_callbacks.on_script_unloaded(unload)
     routes.register()
 
@@ -67,11 +68,22 @@ def before_process(p: Any) -> None:
     always_on.begin(p)
 
 
+def before_batch() -> None:
+    """A batch of a generation begins; its LoRAs are set, and nothing is encoded yet."""
+    if Generation.current is not None:
+        Generation.current.begin_batch()
+
+
 def before_sampling() -> None:
     """Sampling begins; all extensions have patched what they need."""
     if Generation.current is not None:
         Generation.current.denoised_steps = 0
         Generation.current.check_instances()
+
+
+def _model_loaded(_: Any) -> None:
+    session.status.forget_job()  # nothing is ready for its weights
+    readiness.model_loaded()
 
 
 def _after_step(params: Any) -> None:

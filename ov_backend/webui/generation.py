@@ -17,7 +17,7 @@ from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
 from ov_backend.ui.snapshot import INTERRUPTED, network_label
-from ov_backend.webui import compatibility
+from ov_backend.webui import ahead, compatibility
 from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.patch_points import PATCH_POINTS, HostNetwork, networks_of
 from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
@@ -85,6 +85,8 @@ class Generation:
         if error is None and not shared.state.interrupted and self._active and self._is_reported:
             session.last_request = LastRequest.of(self.p)
         interrupted = INTERRUPTED if shared.state.interrupted else ""
+        if self._active:
+            session.end_run(completed=error is None and not interrupted)
         self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
 
     def _patch(self) -> None:
@@ -121,9 +123,15 @@ class Generation:
         if self._active:
             self._active = False
             Generation.current = None
+            session.end_run(completed=False)
             session.end()
             if self._is_reported:
                 session.status.end(error)
+
+    def begin_batch(self) -> None:
+        """A batch begins, its LoRAs are set: what it will call is prepared while its prompt is encoded."""
+        if self._active:
+            ahead.begin_batch(self.p, self.choices)
 
     def check_instances(self) -> None:
         """Before sampling, when all extensions have patched what they need: check for functions on the instances."""

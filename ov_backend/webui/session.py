@@ -71,6 +71,11 @@ class Session:
         for network in [*(network for _, network in self._networks.values()), *self._companions.values()]:
             network.retry()
 
+    def end_run(self, completed: bool) -> None:
+        """The calls of a generation are over."""
+        if self.engine is not None:
+            self.engine.end_run(completed)
+
     def end(self) -> None:
         """A generation ends: networks of other extensions that it did not use are released, for these may unload them."""
         for key in self._companions.keys() - self._used_companions:

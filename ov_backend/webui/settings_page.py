@@ -10,6 +10,8 @@ from modules import scripts, shared
 from ov_backend.settings import LOW_MEMORY, PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, device_choices
+from ov_backend.webui.ahead import LABEL as PREPARE_AHEAD_LABEL
+from ov_backend.webui.ahead import PREPARE_AHEAD, readiness
 
 SECTION = ("openvino", "OpenVINO")
 ALWAYS_ON = "openvino_always_on"
@@ -64,6 +66,9 @@ def add_settings() -> None:
         "openvino_low_memory": shared.OptionInfo(
             default.low_memory, TEXTS["low_memory"][0], gr.Radio, {"choices": list(LOW_MEMORY)}
         ).info(TEXTS["low_memory"][1]),
+        PREPARE_AHEAD: shared.OptionInfo(True, PREPARE_AHEAD_LABEL, onchange=readiness.setting_changed).info(
+            "while the prompt is encoded, and after a model is loaded, if OpenVINO was used with this kind of model before"
+        ),
         ALLOWED_HOSTS: shared.OptionInfo("", _HOSTS_LABEL).info(
             "besides addresses, localhost, --server-name, this machine's own name and the share link; separated by commas"
         ),

@@ -11,6 +11,7 @@ import torch
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.history import History, RememberedCall, RememberedRun, Run, kind_of, match
+from ov_backend.engine.network import Network
 from ov_backend.guards.signature import Signature
 from ov_backend.tensors import TensorSpec
 from tests.helpers.small import Small, assert_right, counts, inputs
@@ -23,6 +24,10 @@ def run_of(request: str, side: int = 8) -> RememberedRun:
     return RememberedRun(request, (RememberedCall("unet", "ab", 0, signature),))
 
 
+def begin(engine: Engine, request: str, network: Network) -> None:
+    engine.prepare_ahead(engine.begin_run(network.kind, request), [network])
+
+
 def history(strict: Strict) -> History:
     store = Engine(strict()).store
     assert store is not None
@@ -33,7 +38,7 @@ def test_a_run_of_another_process_is_prepared(strict: Strict) -> None:
     for expected in ((1, 1), (0, 1)):
         engine, module = Engine(strict()), Small()
         network = engine.network("unet", module)
-        engine.begin_run("8x8", [network])
+        begin(engine, "8x8", network)
         assert engine.resources.ahead.wait(60)
         assert (engine.compiled.bytes > 0) == (expected == (0, 1))
         assert_right(network, module, *inputs())
@@ -44,11 +49,11 @@ def test_a_run_of_another_process_is_prepared(strict: Strict) -> None:
 def test_another_request_prepares_nothing(strict: Strict) -> None:
     engine, module = Engine(strict()), Small()
     network = engine.network("unet", module)
-    engine.begin_run("8x8", [network])
+    begin(engine, "8x8", network)
     network(*inputs())
     engine.end_run()
     engine.clear()
-    engine.begin_run("9x9", [network])
+    begin(engine, "9x9", network)
     assert len(engine.resources.ahead) == 0
     engine.end_run()
 
@@ -56,7 +61,7 @@ def test_another_request_prepares_nothing(strict: Strict) -> None:
 def test_a_run_that_was_interrupted_is_not_remembered(strict: Strict) -> None:
     engine = Engine(strict())
     network = engine.network("unet", Small())
-    engine.begin_run("8x8", [network])
+    begin(engine, "8x8", network)
     network(*inputs())
     engine.end_run(completed=False)
     assert history(strict).runs(network.kind) == []
@@ -92,7 +97,7 @@ def test_an_entry_that_makes_no_sense_is_nothing_remembered(content: str, strict
 def test_it_holds_no_value_but_shapes_and_plain_arguments(strict: Strict) -> None:
     engine = Engine(strict())
     network = engine.network("unet", Small())
-    engine.begin_run("8x8", [network])
+    begin(engine, "8x8", network)
     network(*inputs())
     engine.end_run()
     files = history(strict)._store.get(network.kind)

@@ -50,9 +50,10 @@ def start_host(cache: Path) -> SimpleNamespace:
 
     scripts.initialize([ROOT])
     if "ov_backend.webui.generation" in sys.modules:  # it is not without OpenVINO
+        import ov_backend.webui.ahead as ahead
         import ov_backend.webui.generation as generation
 
-        generation.CACHE_DIR = cache
+        generation.CACHE_DIR = ahead.CACHE_DIR = cache
     return SimpleNamespace(
         processing=processing,
         scripts=scripts,
@@ -75,6 +76,7 @@ def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
     _webui.sd_hijack.patch_classes()
     _webui.networks.patch_classes()
     before = dict(vars(_webui.shared.opts))
+    _webui.shared.opts.openvino_prepare_ahead = False  # but in the tests of it: another thread would compile meanwhile
     try:
         _webui.sd_models.reload_model_weights("a")
         originals = functions()

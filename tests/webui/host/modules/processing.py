@@ -142,6 +142,8 @@ def process_images_inner(p: StableDiffusionProcessing) -> Processed:
                 break
             sd_models.reload_model_weights(shared.opts.sd_model_checkpoint)  # a refiner may be in use
             networks.load_networks([(name, float(s)) for name, s in re.findall(r"<lora:(\w+):([\d.]+)>", p.prompt)])
+            p.prompts, p.negative_prompts = [_without_tags(p.prompt)], [p.negative_prompt]
+            p.hook("process_batch", batch_number=n)
             samples = _sample(p, initial, n)
             for sample in samples:  # one at a time, as the WebUI does
                 decoded = p.sd_model.first_stage_model.decode(sample[None])[0]

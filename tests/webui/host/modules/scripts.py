@@ -35,7 +35,7 @@ class Script:
         return True
 
 
-HOOKS = ("before_process", "process", "process_before_every_sampling", "postprocess")
+HOOKS = ("before_process", "process", "process_batch", "process_before_every_sampling", "postprocess")
 for _hook in HOOKS:
     setattr(Script, _hook, lambda self, p, *args, **kwargs: None)
 

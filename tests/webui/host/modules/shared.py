@@ -10,8 +10,11 @@ cmd_opts = SimpleNamespace(no_half=True, no_prompt_history=False)
 
 
 class OptionInfo:
-    def __init__(self, default: Any = None, label: str = "", component: Any = None, component_args: Any = None) -> None:
+    def __init__(
+        self, default: Any = None, label: str = "", component: Any = None, component_args: Any = None, onchange: Any = None
+    ) -> None:
         self.default, self.label, self.component, self.component_args = default, label, component, component_args
+        self.onchange = onchange
         self.section: tuple[str, str] | None = None
 
     def info(self, text: str) -> OptionInfo:

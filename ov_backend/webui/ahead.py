@@ -1,0 +1,201 @@
+"""What a generation will call is prepared before it is called, from what the last one like it has called.
+
+When a batch begins, sizes are known and LoRAs are set: the UNet and the VAE are compiled while the prompt is encoded, the
+VAE also while the UNet samples. Once a model is loaded, what the last generation has called is prepared before anybody asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from modules import call_queue, sd_hijack, sd_models, shared
+
+from ov_backend.cache.store import GraphStore
+from ov_backend.engine.history import History, RememberedCall, kind_of
+from ov_backend.engine.marker import Marker
+from ov_backend.errors import OVBackendError
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.snapshot import Job
+from ov_backend.webui import compatibility
+from ov_backend.webui.patch_points import HostNetwork, networks_of
+from ov_backend.webui.session import CACHE_DIR, session
+
+log = logging.getLogger("ov_backend")
+
+#: The setting that switches it.
+PREPARE_AHEAD = "openvino_prepare_ahead"
+LABEL = "Prepare networks before they are needed"
+_STOPPED = (
+    "Networks are not prepared when a model is loaded: the WebUI ended the last time while that was done. To try again, switch"
+    f" Settings > OpenVINO > \"{LABEL}\" off and on."
+)
+#: Seconds between two looks whether the WebUI is idle, and how long it is waited for.
+_POLL_S, _PATIENCE_S = 0.2, 120.0
+
+
+def enabled() -> bool:
+    """Whether the setting is on."""
+    return bool(getattr(shared.opts, PREPARE_AHEAD, True))
+
+
+def request_of(p: Any, choices: Choices) -> str:
+    """What decides with which shapes networks are called, and what runs where, as JSON; no prompts."""
+    fields = {
+        "size": f"{p.width}x{p.height}",
+        "batch": p.batch_size,
+        "guided": p.cfg_scale != 1,
+        "from_picture": bool(getattr(p, "init_images", None)),
+        "tokens": [_tokens(getattr(p, "prompts", None)), _tokens(getattr(p, "negative_prompts", None))],
+        "hires": [str(getattr(p, name, "")) for name in ("hr_scale", "hr_resize_x", "hr_resize_y", "hr_checkpoint_name")]
+        if getattr(p, "enable_hr", False)
+        else None,
+        "refiner": getattr(p, "refiner_checkpoint", None) or None,
+        "choices": choices.as_infotext(),
+    }
+    return json.dumps(fields, sort_keys=True)
+
+
+def _tokens(prompts: Any) -> int:
+    """The tokens that the longest of these prompts is padded to; 0 where the model does not say."""
+    longest = 0
+    with contextlib.suppress(Exception):  # the model's tokenizer is the WebUI's, or another extension's
+        for prompt in prompts or ():
+            longest = max(longest, int(sd_hijack.model_hijack.get_prompt_lengths(prompt)[1]))
+    return longest
+
+
+def begin_batch(p: Any, choices: Choices) -> None:
+    """A batch of a generation begins: prepare in the background what the last one like it has called after its prompt."""
+    engine, sd_model = session.engine, shared.sd_model
+    unet = next((network.module for network in networks_of(sd_model) if network.role == "unet"), None)
+    if engine is None or unet is None or not enabled():
+        return
+    calls = engine.begin_run(kind_of(unet), request_of(p, choices))
+    others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))
+    _prepare([call for call in calls if not call.role.startswith("text_encoder")], choices, others)
+
+
+def _prepare(calls: Sequence[RememberedCall], choices: Choices, others: bool = False) -> int:
+    """Prepare remembered calls; returns how many are begun.
+
+    Args:
+        calls: the calls.
+        choices: what runs where.
+        others: whether other loaded models may be called too, such as a refiner's.
+    """
+    engine, roles = session.engine, {call.role for call in calls}
+    models = [shared.sd_model, *(sd_models.model_data.loaded_sd_models if others else ())]
+    host_networks = {id(each.owner): each for model in models if model is not None for each in networks_of(model)}
+    networks = []
+    for network in host_networks.values():
+        if network.role in roles and getattr(choices, network.switch) and _is_plain(network):
+            session.lora_weights.apply(network.module)
+            networks.append(session.network(network, network.class_function))
+    return engine.prepare_ahead(calls, networks) if engine is not None else 0
+
+
+def _is_plain(network: HostNetwork) -> bool:
+    """Whether a network is answered as a whole, as far as that is known before sampling."""
+    return network.instance_function is None and not compatibility.replaced(network) and not compatibility.refusal(network)
+
+
+class Readiness:
+    """Prepares what the last generation has called, once a model is loaded and the WebUI is idle."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._again = False
+
+    def model_loaded(self) -> None:
+        """A model is loaded, or other weights in its place; returns at once."""
+        with self._lock:
+            self._again = True
+            if enabled() and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="openvino-ready", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being prepared."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def setting_changed(self) -> None:
+        """The user has switched the setting: what died before is forgotten."""
+        Marker(CACHE_DIR).forget()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again or not enabled():
+                    self._thread = None
+                    return
+                self._again = False
+            try:
+                self._prepare_when_idle()
+            except Exception:  # nobody has asked for it
+                log.debug("Nothing was prepared before a generation", exc_info=True)
+
+    def _prepare_when_idle(self) -> None:
+        if not _acquire_when_idle():
+            return
+        marker = Marker(CACHE_DIR)
+        try:
+            if session.status.busy:
+                return
+            run = _likely()
+            if run is None:
+                return
+            size, batch, choices, calls = run
+            if marker.died():
+                session.status.add_message(_STOPPED)
+                return
+            marker.set()
+            session.configure(choices.settings(str(CACHE_DIR)))
+            begun = _prepare(calls, choices)
+        finally:
+            call_queue.queue_lock.release()
+        try:
+            engine, unet = session.engine, shared.sd_model
+            if engine is None or not begun:
+                return
+            engine.resources.ahead.wait()
+            if not session.status.busy and shared.sd_model is unet and engine.compiled.bytes:
+                session.status.job = Job("precompile", state="done", result={"sizes": [size], "batch": batch})
+        finally:
+            marker.remove()
+
+
+def _likely() -> tuple[str, int, Choices, Sequence[RememberedCall]] | None:
+    """Size, batch, choices and calls of the last generation with this kind of model; None if there was none."""
+    unet = next((each.module for each in networks_of(shared.sd_model) if each.role == "unet"), None)
+    store = session.engine.store if session.engine is not None else GraphStore(CACHE_DIR)
+    runs = History(store).runs(kind_of(unet)) if unet is not None and store is not None else []
+    if not runs:
+        return None
+    fields = json.loads(runs[0].request)
+    return str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), runs[0].calls
+
+
+def _acquire_when_idle() -> bool:
+    """Take the WebUI's lock as soon as it is free and a model is there; False if that takes too long."""
+    end = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < end:
+        if call_queue.queue_lock.acquire(blocking=False):
+            model = sd_models.model_data.sd_model
+            if model is not None and hasattr(model, "cond_stage_model_empty_prompt"):
+                return True
+            call_queue.queue_lock.release()
+        time.sleep(_POLL_S)
+    return False
+
+
+#: Process-wide instance.
+readiness = Readiness()
