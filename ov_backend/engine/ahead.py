@@ -89,12 +89,14 @@ class AheadWorker:
         """A call needs this key itself: a job that has not begun is dropped; returns the end of one that runs, or None."""
         with self._idle:
             self._waiting.pop(key, None)
+            self._idle.notify_all()
             return self._running[1] if self._running is not None and self._running[0] == key else None
 
     def cancel(self) -> None:
         """Drop the jobs that have not begun."""
         with self._idle:
             self._waiting.clear()
+            self._idle.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is no job; False after ``timeout`` seconds."""

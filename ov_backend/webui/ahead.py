@@ -12,14 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from modules import call_queue, sd_hijack, sd_models, shared
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.history import History, RememberedCall, kind_of
 from ov_backend.engine.marker import Marker
-from ov_backend.errors import OVBackendError
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.snapshot import Job
 from ov_backend.webui import compatibility
@@ -148,40 +147,46 @@ class Readiness:
             return
         marker = Marker(CACHE_DIR)
         try:
-            if session.status.busy:
-                return
-            run = _likely()
-            if run is None:
-                return
-            size, batch, choices, calls = run
-            if marker.died():
-                session.status.add_message(_STOPPED)
-                return
-            marker.set()
-            session.configure(choices.settings(str(CACHE_DIR)))
-            begun = _prepare(calls, choices)
-        finally:
-            call_queue.queue_lock.release()
-        try:
-            engine, unet = session.engine, shared.sd_model
-            if engine is None or not begun:
-                return
-            engine.resources.ahead.wait()
-            if not session.status.busy and shared.sd_model is unet and engine.compiled.bytes:
-                session.status.job = Job("precompile", state="done", result={"sizes": [size], "batch": batch})
+            try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
+                model = shared.sd_model
+                run = None if session.status.busy else _likely()
+                if run is None:
+                    return
+                if marker.died():
+                    session.status.add_message(_STOPPED)
+                    return
+                marker.set()
+                session.configure(run.choices.settings(str(CACHE_DIR)))
+                begun = _prepare(run.calls, run.choices)
+            finally:
+                call_queue.queue_lock.release()
+            if begun and session.engine is not None:
+                session.engine.resources.ahead.wait()
+                if not session.status.busy and shared.sd_model is model:
+                    result = {"sizes": [run.size], "batch": run.batch}
+                    session.status.job = Job("precompile", state="done", result=result)
         finally:
             marker.remove()
 
 
-def _likely() -> tuple[str, int, Choices, Sequence[RememberedCall]] | None:
-    """Size, batch, choices and calls of the last generation with this kind of model; None if there was none."""
+class _Likely(NamedTuple):
+    """What will probably be asked for."""
+
+    size: str
+    batch: int
+    choices: Choices
+    calls: Sequence[RememberedCall]
+
+
+def _likely() -> _Likely | None:
+    """What the last generation with this kind of model was asked for, and has called; None if there was none."""
     unet = next((each.module for each in networks_of(shared.sd_model) if each.role == "unet"), None)
     store = session.engine.store if session.engine is not None else GraphStore(CACHE_DIR)
     runs = History(store).runs(kind_of(unet)) if unet is not None and store is not None else []
     if not runs:
         return None
     fields = json.loads(runs[0].request)
-    return str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), runs[0].calls
+    return _Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), runs[0].calls)
 
 
 def _acquire_when_idle() -> bool:

@@ -151,7 +151,7 @@ def test_clearing_drops_what_is_being_prepared(strict: Strict, monkeypatch: pyte
 
 
 def test_nothing_is_evicted_for_it(strict: Strict) -> None:
-    network, module, signature = seen_before(strict())
+    network, _, signature = seen_before(strict())
     network(*inputs(9, 9))
     network.resources.compiled.budget = network.resources.compiled.bytes + 1
     network.prepare_ahead(signature)
