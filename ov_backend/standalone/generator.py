@@ -17,6 +17,8 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
+from ov_backend.engine.history import kind_of
+from ov_backend.engine.marker import Marker
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import begin_run, networks_of
@@ -24,12 +26,13 @@ from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.preview import LatentPreview, Steps
+from ov_backend.standalone.readiness import STOPPED, likely, prepare_in_background, request_of
 from ov_backend.standalone.samplers import make_sampler, with_float_timestep
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters
-from ov_backend.ui.snapshot import INTERRUPTED
+from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
@@ -134,7 +137,7 @@ class PictureGenerator:
             self._previews = LatentPreview(self.pipe.vae)
         steps = Steps(self.status, parameters.steps, self._interrupted.is_set, self._show)
         try:
-            with self._accelerated(choices, _request_of(parameters, picture is not None)):
+            with self._accelerated(choices, request_of(parameters, choices, picture is not None)):
                 return list(self._pictures(parameters, picture, callback_on_step_end=steps))
         except Interrupted:
             if steps.latents is None:
@@ -212,13 +215,49 @@ class PictureGenerator:
             for patch in patches:
                 patch.undo()
 
+    def prepare_likely(self, enabled: bool = True) -> threading.Thread | None:
+        """Prepare in the background what the last generation with this kind of model has called; a generation goes first.
+
+        Args:
+            enabled: otherwise nothing is prepared, and the next start tries it again.
+
+        Returns:
+            the thread, or None where nothing is prepared.
+        """
+        return prepare_in_background(self._prepare_likely, self._store(), enabled)
+
+    def _prepare_likely(self, marker: Marker) -> None:
+        modules, store = networks_of(self.pipe), self._store()
+        if store is None or "unet" not in modules or not self._lock.acquire(blocking=False):
+            return
+        try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
+            run = likely(store, kind_of(modules["unet"]))
+            if run is None:
+                return
+            if marker.died():
+                self.status.add_message(STOPPED)
+                return
+            marker.set()
+            engine = self._configure(run.choices)
+            networks = [self._network(engine, role, module, module.forward) for role, module in modules.items()]
+            begun = engine.prepare_ahead(run.calls, networks)
+        finally:
+            self._lock.release()
+        engine.resources.ahead.wait()
+        if begun and not self.status.busy:
+            self.status.job = Job("precompile", state="done", result={"sizes": [run.size], "batch": run.batch})
+
     def _replacement(self, engine: Engine, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-            if role not in self._networks:
-                self._networks[role] = engine.network(role, module, original)
-            return with_float_timestep(self._networks[role]) if role == "unet" else self._networks[role]
+            network = self._network(engine, role, module, original)
+            return with_float_timestep(network) if role == "unet" else network
 
         return replace
+
+    def _network(self, engine: Engine, role: str, module: Any, original: Callable[..., Any]) -> Network:
+        if role not in self._networks:
+            self._networks[role] = engine.network(role, module, original)
+        return self._networks[role]
 
     def _configure(self, choices: Choices) -> Engine:
         settings = choices.settings(self._cache_dir)
@@ -274,8 +313,3 @@ class PictureGenerator:
         picture.save(path, pnginfo=info)
         return path
 
-
-def _request_of(parameters: Parameters, from_picture: bool) -> str:
-    """What decides with which shapes the networks are called."""
-    guided = " guided" if parameters.guidance > 1 else ""
-    return f"{parameters.width}x{parameters.height} batch {parameters.batch}{guided}{' from a picture' if from_picture else ''}"

@@ -32,6 +32,7 @@ class Options:
         out: folder that the pictures are written to.
         cache_dir: folder of the graph store; None is the user's cache folder.
         auth: the login to ask for, "user:password", or None.
+        prepare: prepare what was called last before it is asked for.
         allow_host: further names that the page may be opened under, where no login is asked for.
     """
 
@@ -42,6 +43,7 @@ class Options:
     out: Path = Path("out")
     cache_dir: str | None = None
     auth: str | None = None
+    prepare: bool = True
     allow_host: tuple[str, ...] = ()
 
 
@@ -60,7 +62,9 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
         address = f"{options.host}:{options.port}"
         raise SettingsError(f"Cannot listen at {address}: {error}. Choose another --port or --host.") from error
     with listening:
-        app = application(load(options), auth, (options.host, *options.allow_host))
+        generator = load(options)
+        app = application(generator, auth, (options.host, *options.allow_host))
+        generator.prepare_likely(options.prepare)
         if options.host not in _LOOPBACK and auth is None:
             log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
         announce(f"http://{options.host}:{listening.getsockname()[1]}")
