@@ -70,7 +70,7 @@ GRAPHS = Kind(".ovgraph", "ov_backend graph 2", 256 << 20, packed=True)
 #: A compiled graph with its weights, as large as these.
 BLOBS = Kind(".ovblob", "ov_backend blob 2", 64 << 30, packed=False)
 #: What networks were called with, for the next process.
-RUNS = Kind(".ovruns", "ov_backend runs 1", 1 << 20, packed=True)
+RUNS = Kind(".ovruns", "ov_backend run 1", 1 << 20, packed=True)
 
 
 def pack(file: IO[bytes], kind: Kind, key: str, files: Mapping[str, bytes]) -> None:

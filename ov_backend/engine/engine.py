@@ -14,7 +14,7 @@ import torch
 
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.store import GraphStore
-from ov_backend.engine.history import History, RememberedCall, Run, match
+from ov_backend.engine.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
 from ov_backend.engine.resources import Progress, Resources
@@ -108,10 +108,11 @@ class Engine:
         """
         self.resources.ahead.cancel()
         self.resources.run = None
-        if self.store is None:
+        history = self.resources.history
+        if history is None:
             return ()
         self.resources.run = Run(model, request)
-        return History(self.store).calls(model, request)
+        return history.calls(model, request)
 
     def prepare_ahead(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> int:
         """Prepare remembered calls in the background, in their order; returns how many are begun or wait.
@@ -124,8 +125,9 @@ class Engine:
         """The run is over; what it has called is remembered if it was completed, and what waits to be prepared is dropped."""
         run, self.resources.run = self.resources.run, None
         self.resources.ahead.cancel()
-        if run is not None and completed and self.store is not None:
-            History(self.store).add(run.model, run.finished())
+        history = self.resources.history
+        if run is not None and completed and history is not None:
+            history.add(run.model, run.finished())
 
     def release(self, name: str) -> None:
         """Release one network; its compiled graphs are evicted when its weights are freed."""

@@ -102,6 +102,7 @@ class History:
     """
 
     def __init__(self, graphs: GraphStore) -> None:
+        self.graphs = graphs
         self._store = GraphStore(graphs.folder / "runs", _MAX_STORE_BYTES, RUNS)
 
     def runs(self, model: str) -> list[RememberedRun]:

@@ -16,6 +16,7 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.history import Run
 from ov_backend.engine.low_memory import LowMemory
+from ov_backend.engine.history import History, Run
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
@@ -78,6 +79,7 @@ class Resources:
         """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
         devices.check(self.settings)
         self._evicting = False
+        self._history: History | None = None
         #: Compiles in the background what calls will need.
         self.ahead = AheadWorker(self.worker)
         self.compiled = MemoryLRU(self.settings.memory_mb)
@@ -99,6 +101,15 @@ class Resources:
         if store is not None and (self.store is None or self.store.folder != store.folder):
             self.codes.clear()  # another folder has other graphs
         self.store = store
+
+    @property
+    def history(self) -> History | None:
+        """The runs that are remembered beside the graphs; None without a store that can be used."""
+        if self.store is None or self.store.problem():
+            return None
+        if self._history is None or self._history.graphs is not self.store:
+            self._history = History(self.store)
+        return self._history
 
     def report(self, network: str, stage: str, signature: Signature) -> None:
         """Call ``progress``, if there is one."""

@@ -63,7 +63,7 @@ def prepare_in_background(prepare: Callable[[Marker], None], store: GraphStore |
     Returns:
         the thread, or None where nothing is prepared.
     """
-    if store is None:
+    if store is None or store.problem():
         return None
     marker = Marker(store.folder)
     if not enabled:

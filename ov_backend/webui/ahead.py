@@ -89,7 +89,7 @@ def _prepare(calls: Sequence[RememberedCall], choices: Choices, others: bool = F
         others: whether other loaded models may be called too, such as a refiner's.
     """
     engine, roles = session.engine, {call.role for call in calls}
-    models = [shared.sd_model, *(sd_models.model_data.loaded_sd_models if others else ())]
+    models = [sd_models.model_data.sd_model, *(sd_models.model_data.loaded_sd_models if others else ())]
     host_networks = {id(each.owner): each for model in models if model is not None for each in networks_of(model)}
     networks = []
     for network in host_networks.values():
@@ -148,7 +148,7 @@ class Readiness:
         marker = Marker(CACHE_DIR)
         try:
             try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
-                model = shared.sd_model
+                model = sd_models.model_data.sd_model  # shared.sd_model would load one
                 run = None if session.status.busy else _likely()
                 if run is None:
                     return
@@ -162,7 +162,7 @@ class Readiness:
                 call_queue.queue_lock.release()
             if begun and session.engine is not None:
                 session.engine.resources.ahead.wait()
-                if not session.status.busy and shared.sd_model is model:
+                if not session.status.busy and sd_models.model_data.sd_model is model:
                     result = {"sizes": [run.size], "batch": run.batch}
                     session.status.job = Job("precompile", state="done", result=result)
         finally:
@@ -180,9 +180,12 @@ class _Likely(NamedTuple):
 
 def _likely() -> _Likely | None:
     """What the last generation with this kind of model was asked for, and has called; None if there was none."""
-    unet = next((each.module for each in networks_of(shared.sd_model) if each.role == "unet"), None)
+    networks = networks_of(sd_models.model_data.sd_model)
+    unet = next((each.module for each in networks if each.role == "unet"), None)
     store = session.engine.store if session.engine is not None else GraphStore(CACHE_DIR)
-    runs = History(store).runs(kind_of(unet)) if unet is not None and store is not None else []
+    if unet is None or store is None or store.problem():
+        return None
+    runs = History(store).runs(kind_of(unet))
     if not runs:
         return None
     fields = json.loads(runs[0].request)
