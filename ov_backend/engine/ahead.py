@@ -44,7 +44,7 @@ class Unverified:
         if self.guard() is not guard or self.generation != guard.generation:
             return False
         guard.read_since(self.ended)
-        return guard.untouched()
+        return guard.is_unchanged()
 
 
 class AheadWorker:

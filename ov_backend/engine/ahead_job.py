@@ -51,5 +51,7 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
 
 
 def _has_room(job: CompileJob) -> bool:
-    weights, compiled = job.float_bytes(), job.resources.compiled
+    weights, compiled, low_memory = job.float_bytes(), job.resources.compiled, job.resources.low_memory
+    if low_memory.is_wanted(job.request.settings, sum(tensor.nbytes for tensor in job.request.weights.values())):
+        return False  # weights are given back meanwhile, one network after another
     return compiled.bytes + _LEFT * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()

@@ -269,7 +269,7 @@ class Lookup:
         """
         weights = request.guard.weights
         with self.lock:
-            return request.generation == weights.generation and weights.marks() == marks and weights.untouched()
+            return request.generation == weights.generation and weights.marks() == marks and weights.is_unchanged()
 
     def raise_precision(self, digest: str) -> bool:
         """Compute in f32 from now on with these weights; False if that is so already."""

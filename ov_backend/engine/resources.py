@@ -14,9 +14,8 @@ from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.ahead import AheadWorker
-from ov_backend.engine.history import Run
-from ov_backend.engine.low_memory import LowMemory
 from ov_backend.engine.history import History, Run
+from ov_backend.engine.low_memory import LowMemory
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker

@@ -140,6 +140,13 @@ class WeightsGuard:
         self.refresh()
         return self.digest == before
 
+    def is_unchanged(self) -> bool:
+        """Whether nothing has changed since the last refresh; unlike :meth:`untouched`, this never takes note of anything.
+
+        Another thread may be writing weights meanwhile, and a note would give what it writes the digest of what was there.
+        """
+        return self._epoch == regions.epoch and self.untouched()
+
     def untouched(self) -> bool:
         """Whether nothing has changed since the last refresh; only looks, but at other places once memory was given back."""
         if self._changes != self._checksums.changes or not self.in_place():

@@ -56,7 +56,7 @@ def held(monkeypatch: pytest.MonkeyPatch, network: Network, signature: Signature
 
 
 def test_a_call_of_a_prepared_network_compiles_nothing(strict: Strict) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     assert network.prepare_ahead(signature)
     assert network.resources.ahead.wait(60)
     assert counts(network) == (0, 1)
@@ -66,15 +66,15 @@ def test_a_call_of_a_prepared_network_compiles_nothing(strict: Strict) -> None:
 
 
 def test_what_was_never_called_is_left_to_the_call(strict: Strict) -> None:
-    network, module, signature = seen_before(strict())
-    other = Engine(strict(cache_dir=str(strict().cache_folder / "empty"))).network("net", module)
+    network, module, signature = seen_before(strict(low_memory="off"))
+    other = Engine(strict(cache_dir=str(strict(low_memory="off").cache_folder / "empty"))).network("net", module)
     assert not other.prepare_ahead(signature)
     assert_right(network, module, *inputs(9, 9))
     assert counts(network) == (1, 1)
 
 
 def test_a_call_joins_the_compile_that_runs(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     answers: list[torch.Tensor] = []
 
     @torch.no_grad()
@@ -92,7 +92,7 @@ def test_a_call_joins_the_compile_that_runs(strict: Strict, monkeypatch: pytest.
 
 
 def test_another_network_does_not_wait_for_it(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     with held(monkeypatch, network, signature):
         assert_right(network, module, *inputs(9, 9))
     assert counts(network) == (1, 2)
@@ -102,7 +102,7 @@ def test_another_network_does_not_wait_for_it(strict: Strict, monkeypatch: pytes
 def test_weights_written_while_it_is_compiled_leave_nothing_behind(
     back: bool, strict: Strict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     with held(monkeypatch, network, signature):
         with torch.no_grad():
@@ -115,7 +115,7 @@ def test_weights_written_while_it_is_compiled_leave_nothing_behind(
 
 
 def test_a_write_that_nothing_counts_is_found_before_it_is_used(strict: Strict) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     assert network.prepare_ahead(signature)
     assert network.resources.ahead.wait(60)
     module.matrix.weight.data.view(-1)[5] += 50  # beside the elements that are compared at every check
@@ -124,7 +124,7 @@ def test_a_write_that_nothing_counts_is_found_before_it_is_used(strict: Strict) 
 
 
 def test_weights_that_were_others_meanwhile_are_compiled_again(strict: Strict) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     assert network.prepare_ahead(signature)
     assert network.resources.ahead.wait(60)
     module.load_state_dict(Small(seed=3).state_dict())
@@ -135,7 +135,7 @@ def test_weights_that_were_others_meanwhile_are_compiled_again(strict: Strict) -
 
 
 def test_a_checkpoint_loaded_meanwhile_is_the_one_that_answers(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     with held(monkeypatch, network, signature):
         for parameter in module.parameters():
             parameter.data = torch.zeros_like(parameter)
@@ -143,7 +143,7 @@ def test_a_checkpoint_loaded_meanwhile_is_the_one_that_answers(strict: Strict, m
 
 
 def test_clearing_drops_what_is_being_prepared(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     with held(monkeypatch, network, signature):
         network.resources.clear()
     assert len(network.resources.compiled) == 0
@@ -151,7 +151,7 @@ def test_clearing_drops_what_is_being_prepared(strict: Strict, monkeypatch: pyte
 
 
 def test_nothing_is_evicted_for_it(strict: Strict) -> None:
-    network, _, signature = seen_before(strict())
+    network, _, signature = seen_before(strict(low_memory="off"))
     network(*inputs(9, 9))
     network.resources.compiled.budget = network.resources.compiled.bytes + 1
     network.prepare_ahead(signature)
@@ -161,7 +161,7 @@ def test_nothing_is_evicted_for_it(strict: Strict) -> None:
 
 
 def test_a_machine_without_memory_prepares_nothing(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     monkeypatch.setattr(ahead_job.memory, "available_memory", lambda: 1000)
     network.prepare_ahead(signature)
     assert network.resources.ahead.wait(60)
@@ -169,8 +169,16 @@ def test_a_machine_without_memory_prepares_nothing(strict: Strict, monkeypatch: 
     assert_right(network, module, *inputs())
 
 
+def test_where_weights_are_given_back_nothing_is_prepared(strict: Strict) -> None:
+    network, module, signature = seen_before(strict(low_memory="on"))
+    network.prepare_ahead(signature)
+    assert network.resources.ahead.wait(60)
+    assert network.stats()["held"] == 0
+    assert_right(network, module, *inputs())
+
+
 def test_a_failure_in_the_background_is_nobodys_error(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
 
     def fail(*_: object) -> CompiledProgram:
         raise RuntimeError("planted")
@@ -184,7 +192,7 @@ def test_a_failure_in_the_background_is_nobodys_error(strict: Strict, monkeypatc
 
 
 def test_a_damaged_graph_is_captured_by_the_call(strict: Strict) -> None:
-    network, module, signature = seen_before(strict())
+    network, module, signature = seen_before(strict(low_memory="off"))
     with network._lookup.lock:
         assert network._lookup.find_known(signature) is not None
     for entry in network.resources.store.entries():

@@ -29,14 +29,14 @@ def begin(engine: Engine, request: str, network: Network) -> None:
 
 
 def history(strict: Strict) -> History:
-    store = Engine(strict()).store
+    store = Engine(strict(low_memory="off")).store
     assert store is not None
     return History(store)
 
 
 def test_a_run_of_another_process_is_prepared(strict: Strict) -> None:
     for expected in ((1, 1), (0, 1)):
-        engine, module = Engine(strict()), Small()
+        engine, module = Engine(strict(low_memory="off")), Small()
         network = engine.network("unet", module)
         begin(engine, "8x8", network)
         assert engine.resources.ahead.wait(60)
@@ -47,7 +47,7 @@ def test_a_run_of_another_process_is_prepared(strict: Strict) -> None:
 
 
 def test_another_request_prepares_nothing(strict: Strict) -> None:
-    engine, module = Engine(strict()), Small()
+    engine, module = Engine(strict(low_memory="off")), Small()
     network = engine.network("unet", module)
     begin(engine, "8x8", network)
     network(*inputs())
@@ -59,7 +59,7 @@ def test_another_request_prepares_nothing(strict: Strict) -> None:
 
 
 def test_a_run_that_was_interrupted_is_not_remembered(strict: Strict) -> None:
-    engine = Engine(strict())
+    engine = Engine(strict(low_memory="off"))
     network = engine.network("unet", Small())
     begin(engine, "8x8", network)
     network(*inputs())
@@ -95,7 +95,7 @@ def test_an_entry_that_makes_no_sense_is_nothing_remembered(content: str, strict
 
 
 def test_it_holds_no_value_but_shapes_and_plain_arguments(strict: Strict) -> None:
-    engine = Engine(strict())
+    engine = Engine(strict(low_memory="off"))
     network = engine.network("unet", Small())
     begin(engine, "8x8", network)
     network(*inputs())
@@ -108,7 +108,7 @@ def test_it_holds_no_value_but_shapes_and_plain_arguments(strict: Strict) -> Non
 
 
 def test_networks_of_one_kind_are_told_apart_by_their_order(strict: Strict) -> None:
-    engine = Engine(strict())
+    engine = Engine(strict(low_memory="off"))
     base, refiner = engine.network("unet", Small(1)), engine.network("unet #2", Small(2))
     run = Run(base.kind, "8x8")
     signature = run_of("").calls[0].signature

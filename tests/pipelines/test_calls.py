@@ -27,7 +27,7 @@ def picture(pipe: Any, size: int = 32) -> Any:
 def test_a_new_process_prepares_what_the_pipeline_called_before(strict: Strict) -> None:
     pipe, pictures = tiny("sd", shallow=True), []
     for is_known in (False, True):
-        with accelerate(pipe, strict()) as accelerated:
+        with accelerate(pipe, strict(low_memory="off")) as accelerated:
             pictures.append(picture(pipe))
             assert (accelerated.engine.resources.ahead.changes > 0) == is_known
             stats = accelerated.stats()

@@ -21,7 +21,7 @@ from ov_backend.standalone.generator import PictureGenerator
 from tests.standalone.checkpoints import write_small_checkpoint
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
-OPENVINO = Choices("CPU", "f32")
+OPENVINO = Choices("CPU", "f32", low_memory="off")
 
 
 @pytest.fixture(scope="module")
