@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ov_backend.engine import worker
 from ov_backend.engine.worker import Worker
 from ov_backend.guards.weights import WeightsGuard
 
@@ -39,12 +40,12 @@ class Unverified:
     def verify(self, guard: WeightsGuard) -> bool:
         """Whether the weights have been those of the digest all the time; everything is read once more after the compile.
 
-        This only looks, for another thread may go on with the weights if the call was interrupted.
+        In a worker's thread this only looks, for the caller may go on with the weights if it was interrupted.
         """
         if self.guard() is not guard or self.generation != guard.generation:
             return False
         guard.read_since(self.ended)
-        return guard.is_unchanged()
+        return guard.is_unchanged() if worker.inside() else guard.untouched()
 
 
 class AheadWorker:
