@@ -232,7 +232,7 @@ class _NetworkFallback:
 
 def add_network(engine: Engine, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
     """A network of the engine for one graph; its name is part of its key, because graphs do not share programs."""
-    return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False))
+    return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False, quantizable=True))
 
 
 def _changes(network: Network) -> int:

@@ -284,7 +284,7 @@ class Block(_Retried):
     def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
         self.shadow = vars(module).get("forward")
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
-        hooks = replace(whole.hooks, fallback=partial(original, module))
+        hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics)
         self._whole = whole
         self.starts = True

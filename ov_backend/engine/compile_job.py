@@ -203,17 +203,17 @@ class CompileJob:
         stats.compiled(compiled.timings)
         stats.coverage = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
-        return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name), size
+        return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name, self.request.form.name), size
 
     def _with_all_memory(self, program: Program) -> CompiledProgram:
         """Compile; if that fails, perhaps for lack of memory, evict every other compiled graph and try once more."""
-        blob_entry = self._blob_entry(program)
+        blob_entry, rewrite = self._blob_entry(program), self.request.form.rewrite
         try:
-            return program.compile(self.request.weights, self.request.settings, blob_entry)
+            return program.compile(self.request.weights, self.request.settings, blob_entry, rewrite)
         except (MemoryError, RuntimeError):
             if not self.resources.compiled.evict(lambda key, entry: True):
                 raise
-            return program.compile(self.request.weights, self.request.settings, blob_entry)
+            return program.compile(self.request.weights, self.request.settings, blob_entry, rewrite)
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
         """The entries of the blob cache by subgraph; None if blobs are off, or if the program is split (its names may vary)."""

@@ -18,6 +18,7 @@ from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
+from ov_backend.quantization.recipes import Recipes
 from ov_backend.settings import Settings
 
 #: Called as ``progress(network, stage, signature)`` in the worker's thread, when a "capture", "convert" or "compile" begins,
@@ -54,6 +55,7 @@ class Resources:
         keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded.
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
+        recipes: for int8.
         last: name of the network that was called last.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
@@ -67,6 +69,7 @@ class Resources:
     codes: TracedCodes = field(default_factory=TracedCodes)
     low_memory: LowMemory = field(default_factory=LowMemory)
     keeps_unloaded: bool = False
+    recipes: Recipes = field(default_factory=Recipes)
     last: str = ""
     epoch: int = 0
 
@@ -78,6 +81,7 @@ class Resources:
         self.programs = CountLRU(MAX_PROGRAMS)
         if self.store is None and self.settings.model_caching:
             self.store = compiler.open_store(self.settings)
+        self.recipes.open(None if self.store is None else self.store.folder)
 
     def configure(self, settings: Settings) -> None:
         """Change the settings; graphs compiled for the previous ones are kept, in case these return.
@@ -93,6 +97,7 @@ class Resources:
         if store is not None and (self.store is None or self.store.folder != store.folder):
             self.codes.clear()  # another folder has other graphs
         self.store = store
+        self.recipes.open(None if store is None else store.folder)
 
     def report(self, network: str, stage: str, signature: Signature) -> None:
         """Call ``progress``, if there is one."""
@@ -145,5 +150,6 @@ class Resources:
         self.compiled.evict(lambda key, entry: True)
         self.programs.clear()
         self.codes.clear()
+        self.recipes.clear()
         for network in list(self.networks.values()):
             network.clear()

@@ -1,0 +1,72 @@
+"""Collects the ranges of a network's activations over the calls of a generation, and calls to compare int8 with afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ov_backend.transformations.low_precision import Range
+
+#: A recipe needs as many calls as a short generation has; a longer run of calls is enough without its end.
+MIN_CALLS, MAX_CALLS = 8, 64
+#: How many calls are kept, spread over all of them.
+SAMPLES = 4
+
+T = TypeVar("T")
+
+
+class Calibration(Generic[T]):
+    """The ranges so far, over all calls, and a few of these calls."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranges: dict[str, Range] = {}
+        #: Every so many calls one is kept; doubled when there are too many.
+        self._stride = 1
+        self._samples: list[T] = []
+        self.calls = 0
+
+    def observe(self, ranges: Mapping[str, Range]) -> None:
+        """Take the ranges of one call, or of a part of the network in it. A call that is not finite has none."""
+        if not all(np.isfinite(r.low).all() and np.isfinite(r.high).all() for r in ranges.values()):
+            return
+        with self._lock:
+            for name, new in ranges.items():
+                old = self._ranges.get(name)
+                if old is None or old.low.shape != new.low.shape:
+                    self._ranges[name] = new
+                else:
+                    self._ranges[name] = Range(np.minimum(old.low, new.low), np.maximum(old.high, new.high))
+
+    def count(self, sample: T) -> None:
+        """Count a call; it is kept if its turn has come."""
+        with self._lock:
+            if self.calls % self._stride == 0:
+                self._samples.append(sample)
+                if len(self._samples) >= 2 * SAMPLES:
+                    self._samples, self._stride = self._samples[::2], 2 * self._stride
+            self.calls += 1
+
+    def wants(self) -> bool:
+        """Whether the next call that is counted would be kept."""
+        return self.calls % self._stride == 0
+
+    def is_complete(self, begins: bool) -> bool:
+        """Whether a recipe can be made; ``begins``: the next generation begins."""
+        return self.calls >= (MIN_CALLS if begins else MAX_CALLS)
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The ranges by layer."""
+        with self._lock:
+            return dict(self._ranges)
+
+    @property
+    def samples(self) -> list[T]:
+        """Some of the calls, spread over all of them, at most :data:`SAMPLES`."""
+        with self._lock:
+            count = min(SAMPLES, len(self._samples))
+            return [self._samples[round(i * (len(self._samples) - 1) / max(1, count - 1))] for i in range(count)]
