@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import Generic, TypeVar
-
-import numpy as np
 
 from ov_backend.transformations.low_precision import Range
 
@@ -31,15 +30,11 @@ class Calibration(Generic[T]):
 
     def observe(self, ranges: Mapping[str, Range]) -> None:
         """Take the ranges of one call, or of a part of the network in it. A call that is not finite has none."""
-        if not all(np.isfinite(r.low).all() and np.isfinite(r.high).all() for r in ranges.values()):
+        if not all(math.isfinite(r.low) and math.isfinite(r.high) for r in ranges.values()):
             return
         with self._lock:
             for name, new in ranges.items():
-                old = self._ranges.get(name)
-                if old is None or old.low.shape != new.low.shape:
-                    self._ranges[name] = new
-                else:
-                    self._ranges[name] = Range(np.minimum(old.low, new.low), np.maximum(old.high, new.high))
+                self._ranges[name] = new.joined(self._ranges.get(name, new))
 
     def count(self, sample: T) -> None:
         """Count a call; it is kept if its turn has come."""

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ov_backend.transformations.low_precision import Range
 
 #: Version of a recipe's layout, and of what its ranges mean.
@@ -22,8 +20,9 @@ VERSION = 1
 #: The largest relative error of one call with which int8 is used.
 MAX_ERROR = 0.03
 
-_HEADER, _NUMBERS = "recipe.json", "ranges.bin"
-_MAX_TEXT, _MAX_LAYERS, _MAX_CHANNELS = 1000, 20_000, 1 << 20
+_FILE = "recipe.json"
+_MAX_TEXT, _MAX_LAYERS, _MAX_CALLS = 1000, 20_000, 1 << 30
+_LARGEST = 3.4e38
 
 
 @dataclass(frozen=True)
@@ -49,26 +48,13 @@ class Recipe:
     @functools.cached_property
     def digest(self) -> str:
         """Names the ranges; a part of the key of what is compiled."""
-        content = hashlib.sha256()
-        for name, given in sorted(self.ranges.items()):
-            content.update(f"{name}\n{given.low.size}\n".encode() + given.low.tobytes() + given.high.tobytes())
-        return content.hexdigest()[:32]
+        return hashlib.sha256(json.dumps(_plain(self.ranges), sort_keys=True).encode()).hexdigest()[:32]
 
     def as_files(self) -> dict[str, bytes]:
-        """For the store: a header in JSON, and the ranges as little-endian float32."""
-        groups = _same_ranges(self.ranges)
-        header = {
-            "version": VERSION,
-            "network": self.network,
-            "checkpoint": self.checkpoint,
-            "calls": self.calls,
-            "error": self.error,
-            "refused": self.refused,
-            "layers": [[names, self.ranges[names[0]].low.size] for names in groups],
-        }
-        numbers = [np.concatenate([self.ranges[names[0]].low, self.ranges[names[0]].high]) for names in groups]
-        data = np.concatenate(numbers).astype("<f4").tobytes() if numbers else b""
-        return {_HEADER: json.dumps(header, sort_keys=True).encode(), _NUMBERS: data}
+        """For the store: JSON."""
+        content = {**vars(self), "version": VERSION, "ranges": _plain(self.ranges)}
+        content.pop("digest", None)
+        return {_FILE: json.dumps(content, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Recipe:
@@ -78,55 +64,38 @@ class Recipe:
             ValueError: it is no recipe, or a value in it makes no sense.
         """
         try:
-            header = json.loads(files[_HEADER])
-            numbers = np.frombuffer(files[_NUMBERS], dtype="<f4")
-            return _checked(header, numbers)
-        except (LookupError, TypeError, AttributeError, RecursionError) as error:
+            return _checked(json.loads(files[_FILE]))
+        except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ValueError(f"it is no recipe ({type(error).__name__}: {error})") from error
 
 
-def _same_ranges(ranges: Mapping[str, Range]) -> list[list[str]]:
-    """The layers; those that share one range, because they read the same activation, together."""
-    groups: dict[tuple[bytes, bytes], list[str]] = {}
-    for name, given in ranges.items():
-        groups.setdefault((given.low.tobytes(), given.high.tobytes()), []).append(name)
-    return list(groups.values())
+def _plain(ranges: Mapping[str, Range]) -> dict[str, list[float]]:
+    return {name: [given.low, given.high] for name, given in ranges.items()}
 
 
-def _checked(header: Mapping[str, Any], numbers: np.ndarray) -> Recipe:
-    if header["version"] != VERSION:
+def _checked(content: Mapping[str, Any]) -> Recipe:
+    if content["version"] != VERSION:
         raise ValueError("another version of this package wrote it")
-    texts = [header[name] for name in ("network", "checkpoint", "refused")]
-    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts):
+    network, checkpoint, refused = (content[name] for name in ("network", "checkpoint", "refused"))
+    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in (network, checkpoint, refused)):
         raise ValueError("its texts are none")
-    calls, error = header["calls"], header["error"]
-    if not _is_count(calls, 1 << 30) or isinstance(error, bool) or not isinstance(error, (int, float)):
-        raise ValueError("its numbers are none")
-    if not (math.isfinite(error) and error >= 0) or (error > MAX_ERROR and not header["refused"]):
-        raise ValueError(f"its error is {error}")
-    return Recipe(texts[0], texts[1], calls, float(error), texts[2], _ranges(header["layers"], numbers))
+    calls, error = content["calls"], content["error"]
+    if not isinstance(calls, int) or isinstance(calls, bool) or not 0 < calls <= _MAX_CALLS:
+        raise ValueError("its number of calls is none")
+    if not _is_number(error) or error < 0 or (error > MAX_ERROR and not refused):
+        raise ValueError("its error is none of a recipe that is used")
+    ranges = content["ranges"]
+    if not isinstance(ranges, dict) or len(ranges) > _MAX_LAYERS:
+        raise ValueError("its ranges are none")
+    return Recipe(network, checkpoint, calls, float(error), refused, {name: _range(name, *ranges[name]) for name in ranges})
 
 
-def _ranges(layers: Any, numbers: np.ndarray) -> dict[str, Range]:
-    ranges: dict[str, Range] = {}
-    position = 0
-    if not isinstance(layers, list) or len(layers) > _MAX_LAYERS:
-        raise ValueError("its layers are no list")
-    for names, channels in layers:
-        if not _is_count(channels, _MAX_CHANNELS) or position + 2 * channels > numbers.size:
-            raise ValueError("its ranges are cut off")
-        low, high = numbers[position : position + channels], numbers[position + channels : position + 2 * channels]
-        position += 2 * channels
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
-            raise ValueError("a range in it is none")
-        for name in names:
-            if not isinstance(name, str) or len(name) > _MAX_TEXT or name in ranges:
-                raise ValueError("a layer's name in it is none")
-            ranges[name] = Range(low.astype(np.float32), high.astype(np.float32))
-    if position != numbers.size:
-        raise ValueError("it holds more numbers than its layers need")
-    return ranges
+def _range(name: str, low: object, high: object) -> Range:
+    if len(name) > _MAX_TEXT or not (_is_number(low) and _is_number(high)) or not low <= high:  # type: ignore[operator]
+        raise ValueError("a range in it is none")
+    return Range(float(low), float(high))  # type: ignore[arg-type]
 
 
-def _is_count(value: object, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+def _is_number(value: object) -> bool:
+    """Whether a value is a number that float32 has."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < _LARGEST

@@ -11,9 +11,9 @@ from ov_backend.quantization.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
-RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 64 << 20, packed=True)
+RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 16 << 20, packed=True)
 #: Bound of all recipes on disk.
-_MAX_BYTES = 256 << 20
+_MAX_BYTES = 64 << 20
 
 
 class Recipes:

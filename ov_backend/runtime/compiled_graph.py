@@ -132,7 +132,7 @@ class _Observed:
         """Report the ranges of the last inference; ``first`` is the index of the first additional result."""
         ranges = {}
         for i, names in enumerate(self.pairs):
-            low, high = (request.get_output_tensor(first + 2 * i + j).data.copy() for j in range(2))
+            low, high = (float(request.get_output_tensor(first + 2 * i + j).data) for j in range(2))
             ranges.update(dict.fromkeys(names.split("\n"), Range(low, high)))
         self.observer(ranges)
 

@@ -29,7 +29,6 @@ class Layer:
         node: the operator; its first input is the activation.
         weight: name of the weight.
         transposed: whether the weight of a matrix product is [out, in], as torch.nn.Linear's is.
-        channels: number of input channels; 0 where it is not known.
         left_out: why it stays in the device's own precision, or "".
     """
 
@@ -37,12 +36,11 @@ class Layer:
     node: ov.Node
     weight: str
     transposed: bool
-    channels: int
     left_out: str = ""
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is a convolution; its channels are the second axis, those of a matrix product the last."""
+        """Whether it is a convolution."""
         return bool(self.node.get_type_name() == "Convolution")
 
     @property
@@ -70,7 +68,7 @@ def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
         if layer is not None:
             uses[layer.weight] = count = uses.get(layer.weight, 0) + 1
             name = layer.weight if count == 1 else f"{layer.weight}#{count}"
-            layers.append(Layer(name, node, layer.weight, layer.transposed, layer.channels, _left_out(layer)))
+            layers.append(Layer(name, node, layer.weight, layer.transposed, _left_out(layer)))
     return layers
 
 
@@ -98,22 +96,18 @@ def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
     name = weight.get_friendly_name()
     if weight.get_type_name() != "Constant" or name not in weights:
         return None
-    shape = node.get_input_partial_shape(0)
-    channels = 0
-    if shape.is_static:
-        channels = int(shape[1 if kind == "Convolution" else len(shape) - 1].get_length())
-    return Layer(name, node, name, transposed, channels)
+    return Layer(name, node, name, transposed)
 
 
 def _left_out(layer: Layer) -> str:
     """Why a layer has more to lose than to gain. docs/int8.md has the measurements."""
-    if not layer.channels:
+    if layer.node.get_input_partial_shape(0).is_dynamic:
         return "sizes are dynamic"
     shape = layer.node.get_input_shape(0)
     if not layer.is_convolution:
         return "few rows, as in a time embedding" if math.prod(shape[:-1]) < FEW_ROWS else ""
-    outputs, _, *kernel = layer.node.get_input_shape(1)
-    if min(outputs, layer.channels) < FEW_CHANNELS:
+    outputs, inputs, *kernel = layer.node.get_input_shape(1)
+    if min(outputs, inputs) < FEW_CHANNELS:
         return "few channels, as in the first and last layer"
     if math.prod(kernel) == 1 and layer.source.get_node().get_type_name() == "Concat":
         return "a shortcut over two joined activations"

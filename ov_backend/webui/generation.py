@@ -46,6 +46,7 @@ class Generation:
         self.denoised_steps = 0
         self._warnings = warnings or []
         self._messages: list[str] = []
+        self._int8_messages: list[str] = []
         self._patches: list[Patch | Unshadow | CallsPatch] = []
         self._saved_conditionings: dict[str, Any] = {}
         #: The WebUI's own caches of encoded prompts when the generation began.
@@ -190,6 +191,7 @@ class Generation:
             if switch_of(role) == "unet":  # the sampler catches this one and returns what it has
                 raise sd_samplers_common.InterruptedException from None
             return in_pytorch()
+        self._tell_int8(role, network)
         if statistics.fallbacks.total() > fallbacks:
             self._count_refusal(role, statistics.last_reason)
         if statistics.calls > calls:
@@ -197,6 +199,13 @@ class Generation:
         if statistics.by_blocks.total() > by_blocks:
             self._count_blocks(role, statistics.last_reason)
         return result
+
+    def _tell_int8(self, role: str, network: Blockwise) -> None:
+        """Report what precision int8 does with a network in this generation, each sentence once."""
+        text = network.statistics.int8.get("text", "") if self.choices.precision == "int8" else ""
+        message = f"{_label(role)}: {text}."
+        if text and message not in self._int8_messages:
+            self._int8_messages.append(message)
 
     def _network_of(self, owner: Any) -> HostNetwork | None:
         """The network of the model in use that an object is; None for other models, and while a model is loaded."""
@@ -245,7 +254,7 @@ class Generation:
             return None
         refusals = {_in_pytorch(role, reason) for role, reasons in self._pytorch_reasons.items() for reason in reasons}
         divided = {_by_blocks(role, reason) for role, reasons in self._block_reasons.items() for reason in reasons}
-        messages = [*self._messages, *sorted(refusals), *sorted(divided), *sorted(self._corrections())]
+        messages = [*self._messages, *sorted(refusals), *sorted(divided), *sorted(self._corrections()), *self._int8_messages]
         processed.comments = (getattr(processed, "comments", "") or "") + "".join(f"{message}\n" for message in messages)
         parameters = getattr(processed, "extra_generation_params", None)
         if isinstance(parameters, dict) and INFOTEXT_FIELD in parameters:
