@@ -188,6 +188,8 @@ class Blockwise(_Retried):
         finally:
             _running.reset(token)
             self.resources.last = self.name
+        if self.hooks.quantizable and self.resources.settings.precision == "int8":
+            self.statistics.tell_int8(self.name, "off", "int8 is not used: it is for whole networks, and this one runs by its blocks")
         if self.statistics.block_calls > block_calls:
             self.statistics.divide(self.name, reason)
         elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole

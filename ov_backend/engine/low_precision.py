@@ -91,6 +91,8 @@ class LowPrecision:
         """The form in which a network with these weights is compiled now."""
         plain = Form(settings.replace(precision="auto") if settings.precision == "int8" else settings)
         if settings.precision != "int8" or not self._enabled:
+            if self._enabled:
+                self._statistics.int8 = {}
             return plain
         self._current = identity = self._identity(weights)
         trial = _trial.get()
@@ -100,7 +102,7 @@ class LowPrecision:
             return _quantized(settings, recipe) if recipe is not None and own else plain
         recipe = self._recipe(identity)
         if recipe is None:
-            self._statistics.tell_int8(self._name, _CALIBRATES)
+            self._statistics.tell_int8(self._name, "calibrating", _CALIBRATES)
             observed = self._observed.setdefault(identity, _Observed(Calibration(), next(_numbers)))
             return Form(plain.settings, f"observing {observed.number}", Observe(observed.calibration.observe))
         self._tell(recipe, recipe.checkpoint == identity[1])
@@ -123,10 +125,10 @@ class LowPrecision:
 
     def _tell(self, recipe: Recipe, is_own: bool) -> None:
         if recipe.refused:
-            self._statistics.tell_int8(self._name, f"int8 is not used: {recipe.refused}", recipe.error)
+            self._statistics.tell_int8(self._name, "off", f"int8 is not used: {recipe.refused}", recipe.error)
         else:
             text = describe(recipe.error) if is_own else f"{_BORROWED}; there it was: {describe(recipe.error)}"
-            self._statistics.tell_int8(self._name, text, recipe.error)
+            self._statistics.tell_int8(self._name, "on", text, recipe.error)
 
     def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
         """Count a call that was answered by what was compiled in this form."""

@@ -33,7 +33,8 @@ class NetworkStats:
         corrections: number of calls that were computed again or in another way, by reason.
         seconds: time spent, by stage.
         coverage: operators that stay in PyTorch, with counts, in the graph compiled last.
-        int8: what precision "int8" does now: a sentence, and the relative error of a call, None while it is not known.
+        int8: what precision "int8" does now: its state ("calibrating", "on", "off"), a sentence, and the relative error of a
+            call, None while it is not known; empty with another precision.
     """
 
     captures: int = 0
@@ -97,11 +98,11 @@ class NetworkStats:
             log.warning("%s: %s.", network, reason)
         self.corrections[reason] += 1
 
-    def tell_int8(self, network: str, text: str, error: float | None = None) -> None:
+    def tell_int8(self, network: str, state: str, text: str, error: float | None = None) -> None:
         """Set what precision "int8" does now; a new sentence is logged."""
         if self.int8.get("text") != text:
             log.warning("%s: %s.", network, text)
-        self.int8 = {"text": text, "error": error}
+        self.int8 = {"state": state, "text": text, "error": error}
 
     def as_dict(self) -> dict[str, Any]:
         """The statistics as a dict, for JSON."""

@@ -24,6 +24,8 @@ from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionin
 
 log = logging.getLogger("ov_backend")
 
+#: What int8 did with a network, behind its name in the picture's field.
+_INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
 _UNSUPPORTED = "its class in this model is not supported"
 
 
@@ -47,6 +49,8 @@ class Generation:
         self._warnings = warnings or []
         self._messages: list[str] = []
         self._int8_messages: list[str] = []
+        #: By role, what int8 did at the last call.
+        self._int8_states: dict[str, str] = {}
         self._patches: list[Patch | Unshadow | CallsPatch] = []
         self._saved_conditionings: dict[str, Any] = {}
         #: The WebUI's own caches of encoded prompts when the generation began.
@@ -202,9 +206,12 @@ class Generation:
 
     def _tell_int8(self, role: str, network: Blockwise) -> None:
         """Report what precision int8 does with a network in this generation, each sentence once."""
-        text = network.statistics.int8.get("text", "") if self.choices.precision == "int8" else ""
-        message = f"{_label(role)}: {text}."
-        if text and message not in self._int8_messages:
+        stated = network.statistics.int8
+        if not stated:
+            return
+        self._int8_states[role] = stated["state"]
+        message = f"{_label(role)}: {stated['text']}."
+        if message not in self._int8_messages:
             self._int8_messages.append(message)
 
     def _network_of(self, owner: Any) -> HostNetwork | None:
@@ -243,7 +250,7 @@ class Generation:
             ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
             divided = any(switch_of(role) == switch for role in self._block_reasons)
-            whole = f"{label} by its blocks" if divided else label
+            whole = f"{label} by its blocks" if divided else label + _INT8.get(self._int8_states.get(switch, ""), "")
             parts.append(whole if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
         choices = self.choices.as_infotext()
         return f"ran={', '.join(parts)}" + ("" if choices == "on" else f"; {choices}")
