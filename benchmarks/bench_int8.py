@@ -5,8 +5,8 @@
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
 the pairs. Before anything is printed, it is asserted that the layers compute in 8 bits, that the result of a step
-with random weights is within 12 percent and a recipe of the demo checkpoint within the 3 percent that int8 demands, and that every
-picture is that of its prompt: PSNR against f32 is at least 15 dB.
+with random weights is within 12 percent, that the recipe of the demo checkpoint is within the 3 percent that int8 demands, and
+that every picture is that of its prompt: PSNR against f32 is at least 15 dB.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ui": {"cache", "pipelines"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
     "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},
-    "cli": {"cache", "checkpoint", "compiler", "dynamo", "pipelines", "report", "standalone", "ui"},
+    "cli": {"quantization", "cache", "checkpoint", "compiler", "dynamo", "pipelines", "report", "standalone", "ui"},
     "__init__": {"dynamo", "pipelines"},
     "__main__": {"cli"},
 }

@@ -34,6 +34,7 @@ from ov_backend.tensors import TensorSpec, nested_tensors
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
+_NO_INT8 = "int8 is not used: it is for whole networks, and this one runs by its blocks"
 _UNSTEADY = "its code or its attributes change at every call"
 
 #: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
@@ -189,7 +190,7 @@ class Blockwise(_Retried):
             _running.reset(token)
             self.resources.last = self.name
         if self.hooks.quantizable and self.resources.settings.precision == "int8":
-            self.statistics.tell_int8(self.name, "off", "int8 is not used: it is for whole networks, and this one runs by its blocks")
+            self.statistics.tell_int8(self.name, "off", _NO_INT8)
         if self.statistics.block_calls > block_calls:
             self.statistics.divide(self.name, reason)
         elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole

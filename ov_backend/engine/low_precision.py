@@ -36,24 +36,42 @@ _CALIBRATES = (
     "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; the"
     " next one is made in int8"
 )
-_BORROWED = "int8 with the ranges of another checkpoint of this architecture, because this one has none of its own"
+_BORROWED = "int8 with the ranges of another checkpoint of this architecture; this picture collects its own"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A call that was observed: its arguments, its flat results, and the digest of the weights that gave them."""
+    """A call that was observed: its arguments, its flat results, and the digest of the weights that gave them.
+
+    The digest is "" if these are no results in the device's own precision.
+    """
 
     call: Call
     outputs: tuple[torch.Tensor, ...]
     weights: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Observed:
-    """A calibration in progress; its number tells what was compiled for it from what was compiled for another."""
+    """A calibration in progress.
 
-    calibration: Calibration[Sample]
+    Attributes:
+        number: tells what was compiled for it from what was compiled for another.
+        borrowed: the recipe of another checkpoint with which the calls are computed meanwhile, or None.
+        calibration: what was observed.
+    """
+
     number: int
+    borrowed: Recipe | None
+    calibration: Calibration[Sample]
+
+    def form(self, settings: Settings) -> Form:
+        """The form of the calls that are observed; these settings are without int8."""
+        observer, name = self.calibration.observe, f"observing {self.number}"
+        if self.borrowed is None:
+            return Form(settings, name, Observe(observer))
+        int8 = settings.replace(precision="int8")
+        return Form(int8, f"int8 {self.borrowed.digest} {name}", Quantize(self.borrowed.ranges, observer))
 
 
 #: The recipe that the calls of this thread are computed with, to see whether it can be used; None computes without int8.
@@ -100,12 +118,15 @@ class LowPrecision:
             recipe = trial[1]
             own = recipe is not None and recipe.checkpoint == identity[1]
             return _quantized(settings, recipe) if recipe is not None and own else plain
-        recipe = self._recipe(identity)
+        recipe = self._resources.recipes.get(*identity)
         if recipe is None:
-            self._statistics.tell_int8(self._name, "calibrating", _CALIBRATES)
-            observed = self._observed.setdefault(identity, _Observed(Calibration(), next(_numbers)))
-            return Form(plain.settings, f"observing {observed.number}", Observe(observed.calibration.observe))
-        self._tell(recipe, recipe.checkpoint == identity[1])
+            observed = self._observation(identity)
+            if observed.borrowed is None:
+                self._statistics.tell_int8(self._name, "calibrating", _CALIBRATES)
+            else:
+                self._statistics.tell_int8(self._name, "on", _BORROWED)
+            return observed.form(plain.settings)
+        self._tell(recipe)
         return plain if recipe.refused else _quantized(settings, recipe)
 
     def _identity(self, weights: WeightsGuard) -> tuple[str, str]:
@@ -117,27 +138,25 @@ class LowPrecision:
             self._identities[weights.digest] = architecture_of(kind, tensors), checkpoint
         return self._identities[weights.digest]
 
-    def _recipe(self, identity: tuple[str, str]) -> Recipe | None:
-        recipe = self._resources.recipes.get(*identity)
-        if recipe is None and self._borrows and identity not in self._observed:
-            recipe = self._resources.recipes.of_architecture(identity[0])
-        return recipe
+    def _observation(self, identity: tuple[str, str]) -> _Observed:
+        if identity not in self._observed:
+            borrowed = self._resources.recipes.of_architecture(identity[0]) if self._borrows else None
+            self._observed[identity] = _Observed(next(_numbers), borrowed, Calibration())
+        return self._observed[identity]
 
-    def _tell(self, recipe: Recipe, is_own: bool) -> None:
+    def _tell(self, recipe: Recipe) -> None:
         if recipe.refused:
             self._statistics.tell_int8(self._name, "off", f"int8 is not used: {recipe.refused}", recipe.error)
         else:
-            text = describe(recipe.error) if is_own else f"{_BORROWED}; there it was: {describe(recipe.error)}"
-            self._statistics.tell_int8(self._name, "on", text, recipe.error)
+            self._statistics.tell_int8(self._name, "on", describe(recipe.error), recipe.error)
 
     def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
         """Count a call that was answered by what was compiled in this form."""
         observed = self._observed.get(self._current)
-        if observed is None or form != f"observing {observed.number}":
+        if observed is None or not form.endswith(f"observing {observed.number}"):
             return
-        calibration = observed.calibration
-        sample = Sample(_cloned(call), tuple(x.clone() for x in outputs), weights) if calibration.wants() else None
-        calibration.count(sample)
+        own = "" if observed.borrowed is not None else weights
+        observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), own))
 
     def complete(self, begins: bool) -> Calibration[Sample] | None:
         """The calibration of the weights called last, if a recipe can be made of it; ``begins``: the next picture begins."""
@@ -154,7 +173,7 @@ class LowPrecision:
         """Keep a recipe, whether it is used or not, so that nothing is calibrated again."""
         self._resources.recipes.put(self._current[0], recipe)
         self._observed.pop(self._current, None)
-        self._tell(recipe, True)
+        self._tell(recipe)
 
     @contextlib.contextmanager
     def trying(self, recipe: Recipe | None) -> Iterator[None]:

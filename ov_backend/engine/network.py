@@ -288,7 +288,7 @@ class Network:
         if not recipe.ranges:
             return refused(recipe, "no layer of it can be computed in 8 bits")
         evict = self.resources.compiled.evict
-        evict(lambda key, entry: entry.network == self.name and entry.form.startswith("observing"))
+        evict(lambda key, entry: entry.network == self.name and "observing" in entry.form)
         low_precision, interrupted, errors = self._lookup.low_precision, self.resources.interrupted, []
         for sample in samples:
             with low_precision.trying(recipe):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from ov_backend.transformations.low_precision import Range
@@ -36,18 +36,14 @@ class Calibration(Generic[T]):
             for name, new in ranges.items():
                 self._ranges[name] = new.joined(self._ranges.get(name, new))
 
-    def count(self, sample: T) -> None:
-        """Count a call; it is kept if its turn has come."""
+    def count(self, sample: Callable[[], T]) -> None:
+        """Count a call; ``sample()`` is kept if its turn has come."""
         with self._lock:
             if self.calls % self._stride == 0:
-                self._samples.append(sample)
+                self._samples.append(sample())
                 if len(self._samples) >= 2 * SAMPLES:
                     self._samples, self._stride = self._samples[::2], 2 * self._stride
             self.calls += 1
-
-    def wants(self) -> bool:
-        """Whether the next call that is counted would be kept."""
-        return self.calls % self._stride == 0
 
     def is_complete(self, begins: bool) -> bool:
         """Whether a recipe can be made; ``begins``: the next generation begins."""

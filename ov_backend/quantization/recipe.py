@@ -64,8 +64,12 @@ class Recipe:
             ValueError: it is no recipe, or a value in it makes no sense.
         """
         try:
-            return _checked(json.loads(files[_FILE]))
-        except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            content = json.loads(files[_FILE])
+        except (LookupError, ValueError, RecursionError) as error:
+            raise ValueError(f"it is no recipe ({type(error).__name__}: {error})") from error
+        try:
+            return _checked(content)
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"it is no recipe ({type(error).__name__}: {error})") from error
 
 

@@ -16,6 +16,11 @@ RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 16 << 20, packed=True)
 _MAX_BYTES = 64 << 20
 
 
+def recipe_store(graphs: Path) -> GraphStore:
+    """The store of recipes, a folder inside that of the graph store."""
+    return GraphStore(graphs / "recipes", _MAX_BYTES, RECIPES)
+
+
 class Recipes:
     """Recipes by architecture and checkpoint.
 
@@ -29,9 +34,9 @@ class Recipes:
 
     def open(self, graphs: Path | None) -> None:
         """Keep recipes on disk in a folder inside that of the graphs; None keeps them in memory only."""
-        folder = None if graphs is None else graphs / "recipes"
-        if folder != (None if self.store is None else self.store.folder):
-            self.store = None if folder is None else GraphStore(folder, _MAX_BYTES, RECIPES)
+        store = None if graphs is None else recipe_store(graphs)
+        if getattr(store, "folder", None) != getattr(self.store, "folder", None):
+            self.store = store
             self._known = {key: recipe for key, recipe in self._known.items() if recipe is not None}
 
     def get(self, architecture: str, checkpoint: str) -> Recipe | None:

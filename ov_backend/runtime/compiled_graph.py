@@ -179,9 +179,7 @@ def bind_and_compile(
         compiled, timings = imported
     else:
         start = time.perf_counter()
-        model, buffer = _bound(graph, live, settings, rewrite)
-        if isinstance(rewrite, Observe):
-            observed = _Observed(observe(model, live), rewrite.observer)
+        model, buffer, observed = _bound(graph, live, settings, rewrite)
         bound = time.perf_counter()
         compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
         del model  # the compiled model holds all that the device needs of the constants
@@ -222,21 +220,25 @@ def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings
 
 def _bound(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
-) -> tuple[ov.Model, WeightBuffer | None]:
+) -> tuple[ov.Model, WeightBuffer | None, _Observed | None]:
     """The model with its weights, as the device gets it."""
     if devices.members(settings.device) != ["CPU"]:
-        return bind(graph, live), None
-    buffer, precision = None, devices.resolved_precision(settings)
+        return bind(graph, live), None, None
+    buffer, observed, precision = None, None, devices.resolved_precision(settings)
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
-        rewrite.done(quantize(model, live, rewrite.ranges))
+        if rewrite.observer is not None:  # before there are layers in 8 bits, which have other names
+            observed = _Observed(observe(model, live), rewrite.observer)
+        quantize(model, live, rewrite.ranges)
         types = weight_conversion(list(live.values()), "f32")
         if types is not None:
             convert_precision(model, *types)
     else:
         model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
     transformations.apply(model, precision)
-    return model, buffer
+    if isinstance(rewrite, Observe):
+        observed = _Observed(observe(model, live), rewrite.observer)
+    return model, buffer, observed
 
 
 def _in_computed_type(

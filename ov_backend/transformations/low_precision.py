@@ -61,11 +61,11 @@ class Quantize:
 
     Attributes:
         ranges: of the layers' inputs; a layer without one stays in the device's precision.
-        done: called with the names of the layers that compute in 8 bits.
+        observer: gets the ranges of every inference, too; None observes nothing.
     """
 
     ranges: Mapping[str, Range]
-    done: Callable[[Sequence[str]], None] = lambda names: None
+    observer: Observer | None = None
 
 
 Rewrite = Observe | Quantize

@@ -102,11 +102,17 @@ def test_a_lora_added_before_the_recipe_is_made_is_no_error_of_int8(settings: Se
     assert network.stats()["int8"]["error"] < MAX_ERROR
 
 
-def test_another_checkpoint_of_the_architecture_borrows_the_ranges_and_says_so(calibrated: Network, settings: Settings) -> None:
+def test_another_checkpoint_borrows_the_ranges_until_it_has_its_own(calibrated: Network, settings: Settings) -> None:
     other = network_of(settings, Denoiser(seed=1))
-    picture(other, 1)
+    picture(other)
     assert forms(other) == {"int8"}
+    assert runtime_types(other)["Convolution"] <= EIGHT_BITS
     assert "another checkpoint" in other.stats()["int8"]["text"]
+    picture(other, 1)
+    assert "% off" in other.stats()["int8"]["text"]
+    recipes = other.resources.recipes.store
+    assert recipes is not None
+    assert len(recipes.entries()) == 2
 
 
 def test_a_recipe_that_is_off_too_much_is_not_used_now_or_later(settings: Settings) -> None:

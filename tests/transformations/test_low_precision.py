@@ -49,6 +49,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 CONVOLUTION = {"w": random(48, 32, 3, 3), "b": random(48)}
 LINEAR = {"w": random(48, 32), "b": random(48)}
+ZEROS = {**LINEAR, "w": LINEAR["w"] * (torch.arange(48) > 3)[:, None]}
 PICTURE, ROWS = random(2, 32, 12, 12, seed=1), random(2, 40, 32, seed=1)
 CASES: dict[str, tuple[Function, dict[str, torch.Tensor], torch.Tensor]] = {
     "a convolution": (lambda w, b, x: F.conv2d(x, w, b, padding=1), CONVOLUTION, PICTURE),
@@ -58,7 +59,7 @@ CASES: dict[str, tuple[Function, dict[str, torch.Tensor], torch.Tensor]] = {
     "a product with a matrix": (lambda w, x: x @ w, {"w": random(32, 48)}, ROWS[0].repeat(2, 1)),
     "values above zero": (lambda w, b, x: F.linear(x.abs() + 3, w, b), LINEAR, ROWS),
     "values below zero": (lambda w, b, x: F.conv2d(-x.abs() - 1, w, b, padding=1), CONVOLUTION, PICTURE),
-    "an output channel of zeros": (lambda w, b, x: F.linear(x, w, b), {**LINEAR, "w": LINEAR["w"] * (torch.arange(48) > 3)[:, None]}, ROWS),
+    "an output channel of zeros": (lambda w, b, x: F.linear(x, w, b), ZEROS, ROWS),
 }
 
 
