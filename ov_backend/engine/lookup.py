@@ -51,8 +51,7 @@ class Lookup:
         statistics: NetworkStats,
     ) -> None:
         self._resources, self._name, self._module, self._hooks, self._statistics = resources, name, module, hooks, statistics
-        borrows = hooks.keyed_by_code
-        self.low_precision = LowPrecision(resources, name, module, statistics, hooks.quantizable, borrows)
+        self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
         self.lock = threading.RLock()
         self._guards = Guards(module, (forward, *hooks.traced_code), hooks)
         #: Digests of weights that overflowed in a lower precision.

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
+from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.request import Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import WeightsGuard
-from ov_backend.quantization.calibration import Calibration
+from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, Calibration
 from ov_backend.quantization.identity import architecture_of, checkpoint_of
 from ov_backend.quantization.recipe import MAX_ERROR, Recipe
 from ov_backend.settings import Settings
@@ -36,6 +37,7 @@ _CALIBRATES = (
     "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; the"
     " next one is made in int8"
 )
+_NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
 _BORROWED = "int8 with the ranges of another checkpoint of this architecture; this picture collects its own"
 
 
@@ -86,16 +88,17 @@ class LowPrecision:
         resources: shared with the engine's other networks.
         name: of the network.
         module: the owner of the weights.
+        hooks: of the network.
         statistics: of the network.
-        enabled: whether this network may be computed in 8 bits.
-        borrows: whether a recipe of another checkpoint serves while there is none of its own.
     """
 
     def __init__(
-        self, resources: Resources, name: str, module: torch.nn.Module, statistics: NetworkStats, enabled: bool, borrows: bool
+        self, resources: Resources, name: str, module: torch.nn.Module, hooks: NetworkHooks, statistics: NetworkStats
     ) -> None:
         self._resources, self._name, self._module, self._statistics = resources, name, module, statistics
-        self._enabled, self._borrows = enabled, borrows
+        self._hooks = hooks
+        #: Whether a recipe of another checkpoint serves while there is none of its own; what Dynamo traced has only its own.
+        self._borrows = hooks.keyed_by_code
         self._identities: dict[str, tuple[str, str]] = {}
         self._observed: dict[tuple[str, str], _Observed] = {}
         self._current: tuple[str, str] = ("", "")
@@ -108,9 +111,11 @@ class LowPrecision:
     def form(self, settings: Settings, weights: WeightsGuard) -> Form:
         """The form in which a network with these weights is compiled now."""
         plain = Form(settings.replace(precision="auto") if settings.precision == "int8" else settings)
-        if settings.precision != "int8" or not self._enabled:
-            if self._enabled:
+        if settings.precision != "int8" or not self._hooks.quantizable:
+            if self._hooks.quantizable:
                 self._statistics.int8 = {}
+            elif settings.precision == "int8" and not self._hooks.keyed_by_code:
+                self._statistics.tell_int8(self._name, "off", _NOT_STATIC)
             return plain
         self._current = identity = self._identity(weights)
         trial = _trial.get()
@@ -133,7 +138,7 @@ class LowPrecision:
         """Architecture and checkpoint of the weights as they are now."""
         if weights.digest not in self._identities:
             tensors = dict(self._module.named_parameters()) or dict(weights.tensors)
-            kind = f"{type(self._module).__module__}.{type(self._module).__qualname__}"
+            kind = f"{type(self._module).__module__}.{type(self._module).__qualname__} {self._hooks.function}"
             checkpoint = checkpoint_of(tensors) if self._borrows else weights.digest
             self._identities[weights.digest] = architecture_of(kind, tensors), checkpoint
         return self._identities[weights.digest]
@@ -141,7 +146,8 @@ class LowPrecision:
     def _observation(self, identity: tuple[str, str]) -> _Observed:
         if identity not in self._observed:
             borrowed = self._resources.recipes.of_architecture(identity[0]) if self._borrows else None
-            self._observed[identity] = _Observed(next(_numbers), borrowed, Calibration())
+            most = MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS
+            self._observed[identity] = _Observed(next(_numbers), borrowed, Calibration(most))
         return self._observed[identity]
 
     def _tell(self, recipe: Recipe) -> None:

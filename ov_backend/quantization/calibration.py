@@ -11,6 +11,8 @@ from ov_backend.transformations.low_precision import Range
 
 #: A recipe needs as many calls as a short generation has; a longer run of calls is enough without its end.
 MIN_CALLS, MAX_CALLS = 8, 64
+#: The same for a graph of ``torch.compile``, of whose calls nobody knows what they belong to.
+MAX_GRAPH_CALLS = 16
 #: How many calls are kept, spread over all of them.
 SAMPLES = 4
 
@@ -18,9 +20,14 @@ T = TypeVar("T")
 
 
 class Calibration(Generic[T]):
-    """The ranges so far, over all calls, and a few of these calls."""
+    """The ranges so far, over all calls, and a few of these calls.
 
-    def __init__(self) -> None:
+    Args:
+        most: number of calls that are enough without the end of a picture.
+    """
+
+    def __init__(self, most: int = MAX_CALLS) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._ranges: dict[str, Range] = {}
         #: Every so many calls one is kept; doubled when there are too many.
@@ -47,7 +54,7 @@ class Calibration(Generic[T]):
 
     def is_complete(self, begins: bool) -> bool:
         """Whether a recipe can be made; ``begins``: the next generation begins."""
-        return self.calls >= (MIN_CALLS if begins else MAX_CALLS)
+        return self.calls >= (MIN_CALLS if begins else self._most)
 
     @property
     def ranges(self) -> dict[str, Range]:
