@@ -24,6 +24,7 @@ from ov_backend.guards.weights import WeightsGuard
 from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, Calibration
 from ov_backend.quantization.identity import architecture_of, checkpoint_of
 from ov_backend.quantization.recipe import MAX_ERROR, Recipe
+from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
 from ov_backend.transformations.low_precision import Observe, Quantize
 
@@ -37,6 +38,7 @@ _CALIBRATES = (
     "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; the"
     " next one is made in int8"
 )
+_NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 _NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
 _BORROWED = "int8 with the ranges of another checkpoint of this architecture; this picture collects its own"
 
@@ -116,6 +118,9 @@ class LowPrecision:
                 self._statistics.int8 = {}
             elif settings.precision == "int8" and not self._hooks.keyed_by_code:
                 self._statistics.tell_int8(self._name, "off", _NOT_STATIC)
+            return plain
+        if not multiplies_8_bits_exactly():
+            self._statistics.tell_int8(self._name, "off", _NO_VNNI)
             return plain
         self._current = identity = self._identity(weights)
         trial = _trial.get()

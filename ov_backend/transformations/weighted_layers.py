@@ -19,6 +19,16 @@ FEW_ROWS = 32
 #: A convolution of fewer channels than this, in or out, reads the latent or writes the result.
 FEW_CHANNELS = 16
 
+#: Operators that only move values.
+_MOVED = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
+#: Why a layer of one row or pixel at a time is left out, by what it reads.
+_LEFT_OUT_INPUTS = {
+    "Parameter": "reads an input of the network, such as the prompt, whose range is another in every picture",
+    "Concat": "a shortcut over two joined activations",
+    "Multiply": "reads a product of activations, as behind a gate",
+    "Add": "reads a sum of activations, as behind the blocks of a transformer",
+}
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -103,12 +113,28 @@ def _left_out(layer: Layer) -> str:
     """Why a layer has more to lose than to gain. docs/int8.md has the measurements."""
     if layer.node.get_input_partial_shape(0).is_dynamic:
         return "sizes are dynamic"
-    shape = layer.node.get_input_shape(0)
-    if not layer.is_convolution:
-        return "few rows, as in a time embedding" if math.prod(shape[:-1]) < FEW_ROWS else ""
     outputs, inputs, *kernel = layer.node.get_input_shape(1)
-    if min(outputs, inputs) < FEW_CHANNELS:
+    if not layer.is_convolution and math.prod(layer.node.get_input_shape(0)[:-1]) < FEW_ROWS:
+        return "few rows, as in a time embedding"
+    if layer.is_convolution and min(outputs, inputs) < FEW_CHANNELS:
         return "few channels, as in the first and last layer"
-    if math.prod(kernel) == 1 and layer.source.get_node().get_type_name() == "Concat":
-        return "a shortcut over two joined activations"
-    return ""
+    if math.prod(kernel) > 1 and layer.is_convolution:
+        return ""
+    return _LEFT_OUT_INPUTS.get(_kind_of(layer.source), "")
+
+
+def _kind_of(value: ov.Output) -> str:
+    """The operator that computes an activation, if it joins two activations: a sum with a weight is none of these."""
+    node = value.get_node()
+    while node.get_type_name() in ("Convert", *_MOVED):
+        node = node.input_value(0).get_node()
+    if node.get_type_name() in ("Concat", "Parameter"):
+        return str(node.get_type_name())
+    return str(node.get_type_name()) if len(node.inputs()) == 2 and not any(map(_is_weight, node.input_values())) else ""
+
+
+def _is_weight(value: ov.Output) -> bool:
+    node = value.get_node()
+    while node.get_type_name() in (*_CONVERTED, *_MOVED):
+        node = node.input_value(0).get_node()
+    return bool(node.get_type_name() == "Constant")

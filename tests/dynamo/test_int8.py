@@ -11,8 +11,9 @@ import torch
 import ov_backend
 from ov_backend.quantization.calibration import MAX_GRAPH_CALLS
 from ov_backend.quantization.recipe import MAX_ERROR
-from tests.helpers.layers_in_8_bits import Denoiser, call_of, error
+from tests.helpers.layers_in_8_bits import Denoiser, call_of, error, needs_vnni
 
+pytestmark = needs_vnni
 Run = Callable[[torch.nn.Module, int], list[torch.Tensor]]
 
 

@@ -15,6 +15,7 @@ from ov_backend.runtime.compiled_graph import CompiledGraph, bind_and_compile
 from ov_backend.transformations.low_precision import Observe, Quantize, Range, quantize
 from ov_backend.transformations.weighted_layers import weighted_layers
 from tests.helpers.graphs import SETTINGS, traced
+from tests.helpers.layers_in_8_bits import needs_vnni
 
 Function = Callable[..., torch.Tensor]
 F = torch.nn.functional
@@ -55,14 +56,15 @@ CASES: dict[str, tuple[Function, dict[str, torch.Tensor], torch.Tensor]] = {
     "a convolution": (lambda w, b, x: F.conv2d(x, w, b, padding=1), CONVOLUTION, PICTURE),
     "one with strides": (lambda w, b, x: F.conv2d(x, w, b, stride=2, padding=(1, 0)), CONVOLUTION, PICTURE),
     "one with dilations": (lambda w, b, x: F.conv2d(x, w, b, dilation=2), CONVOLUTION, PICTURE),
-    "a layer of rows": (lambda w, b, x: F.linear(x, w, b), LINEAR, ROWS),
-    "a product with a matrix": (lambda w, x: x @ w, {"w": random(32, 48)}, ROWS[0].repeat(2, 1)),
+    "a layer of rows": (lambda w, b, x: F.linear(x.sin(), w, b), LINEAR, ROWS),
+    "a product with a matrix": (lambda w, x: x.sin() @ w, {"w": random(32, 48)}, ROWS[0].repeat(2, 1)),
     "values above zero": (lambda w, b, x: F.linear(x.abs() + 3, w, b), LINEAR, ROWS),
     "values below zero": (lambda w, b, x: F.conv2d(-x.abs() - 1, w, b, padding=1), CONVOLUTION, PICTURE),
-    "an output channel of zeros": (lambda w, b, x: F.linear(x, w, b), ZEROS, ROWS),
+    "an output channel of zeros": (lambda w, b, x: F.linear(x.sin(), w, b), ZEROS, ROWS),
 }
 
 
+@needs_vnni
 @pytest.mark.parametrize("case", CASES)
 def test_a_layer_computes_in_8_bits_and_is_nearly_right(case: str) -> None:
     function, weights, x = CASES[case]
@@ -73,6 +75,7 @@ def test_a_layer_computes_in_8_bits_and_is_nearly_right(case: str) -> None:
     assert float((result - expected).norm() / expected.norm()) < 0.02
 
 
+@needs_vnni
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_weights_give_the_same_layers(dtype: torch.dtype) -> None:
     weights = {name: (0.001 * value).to(dtype) for name, value in CONVOLUTION.items()}  # small: factors that float16 has not
@@ -89,24 +92,26 @@ def test_the_ranges_are_those_of_the_inputs() -> None:
     weights = {"a": random(48, 32), "b": random(64, 32), "c": random(32, 48)}
 
     def function(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        x = x.tanh()
         return F.linear(F.linear(x, a), c) + F.linear(x, b).sum()
 
     ranges = observed(function, weights, ROWS)
-    inner = F.linear(ROWS, weights["a"])
+    inner = F.linear(ROWS.tanh(), weights["a"])
     assert ranges.keys() == {"a", "b", "c"}
-    assert ranges["a"] == ranges["b"] == Range(float(ROWS.min()), float(ROWS.max()))
+    assert ranges["a"] == ranges["b"]
+    assert ranges["a"].high == pytest.approx(float(ROWS.tanh().max()), rel=1e-4)
     assert ranges["c"].low == pytest.approx(float(inner.min()), rel=1e-4)
     assert ranges["c"].high == pytest.approx(float(inner.max()), rel=1e-4)
 
 
 def test_a_weight_that_is_used_twice_gives_two_layers() -> None:
     weights = {"w": random(32, 32)}
-    assert observed(lambda w, x: F.linear(F.linear(x, w).sin(), w), weights, ROWS).keys() == {"w", "w#2"}
+    assert observed(lambda w, x: F.linear(F.linear(x.cos(), w).sin(), w), weights, ROWS).keys() == {"w", "w#2"}
 
 
 def test_a_layer_without_a_range_stays_as_it_is() -> None:
     weights = {"a": random(32, 32), "b": random(32, 32)}
-    model = bind(model_of(lambda a, b, x: F.linear(F.linear(x, a).sin(), b), weights, ROWS), weights)
+    model = bind(model_of(lambda a, b, x: F.linear(F.linear(x.cos(), a).sin(), b), weights, ROWS), weights)
     assert quantize(model, weights, {"b": Range(-1.0, 1.0), "no such layer": Range(0.0, 1.0)}) == ["b"]
 
 
@@ -114,6 +119,9 @@ LEFT_OUT: dict[str, tuple[Function, dict[str, torch.Tensor], torch.Tensor]] = {
     "few rows": (lambda w, x: F.linear(x, w), {"w": random(48, 32)}, ROWS[0, :4]),
     "few channels, as": (lambda w, x: F.conv2d(x[:, :4], w), {"w": random(48, 4, 3, 3)}, PICTURE),
     "few channels": (lambda w, x: F.conv2d(x, w), {"w": random(4, 32, 3, 3)}, PICTURE),
+    "reads an input": (lambda w, x: F.linear(x.reshape(80, 32), w), {"w": random(48, 32)}, ROWS),
+    "reads a product": (lambda w, x: F.linear(x * x.sin(), w), {"w": random(48, 32)}, ROWS),
+    "reads a sum": (lambda w, x: F.linear((x + x.sin()).reshape(80, 32), w), {"w": random(48, 32)}, ROWS),
     "a shortcut": (lambda w, x: F.conv2d(torch.cat([x, x.sin()], 1), w), {"w": random(32, 64, 1, 1)}, PICTURE),
 }
 

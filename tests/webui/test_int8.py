@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.layers_in_8_bits import needs_vnni
 from tests.webui.conftest import TITLE, arguments, engine_stats, ran
+
+pytestmark = needs_vnni
 
 
 def picture(host: SimpleNamespace, **changes: Any) -> Any:
