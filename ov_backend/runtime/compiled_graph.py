@@ -227,7 +227,7 @@ def _bound(
     buffer, observed, precision = None, None, devices.resolved_precision(settings)
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
-        if rewrite.observer is not None:  # before there are layers in 8 bits, which have other names
+        if rewrite.observer is not None:  # both in the same model, in which the same layers are left out
             observed = _Observed(observe(model, live), rewrite.observer)
         quantize(model, live, rewrite.ranges)
         types = weight_conversion(list(live.values()), "f32")
@@ -235,9 +235,9 @@ def _bound(
             convert_precision(model, *types)
     else:
         model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
+        if isinstance(rewrite, Observe):
+            observed = _Observed(observe(model, live), rewrite.observer)
     transformations.apply(model, precision)
-    if isinstance(rewrite, Observe):
-        observed = _Observed(observe(model, live), rewrite.observer)
     return model, buffer, observed
 
 

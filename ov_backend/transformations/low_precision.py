@@ -26,7 +26,7 @@ from ov_backend.tensors import TO_OV, constant
 from ov_backend.transformations.weighted_layers import Layer, weighted_layers
 
 #: Ranges are this much wider than what was observed, because other prompts have larger values.
-MARGIN = 1.0
+MARGIN = 1.2
 _F32 = TO_OV[torch.float32]
 _LEVELS = 256
 _LARGEST = 127

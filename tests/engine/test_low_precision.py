@@ -188,3 +188,19 @@ def test_a_damaged_recipe_is_made_again(calibrated: Network, settings: Settings,
         picture(later, 1)
     assert forms(later) == {"observing"}
     assert "Ignoring a stored recipe" in caplog.text
+
+
+def test_a_layer_behind_a_large_group_normalization_is_in_8_bits(settings: Settings) -> None:
+    class Normalized(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.norm, self.inner = torch.nn.GroupNorm(8, 32), torch.nn.Conv2d(32, 32, 1)
+
+        def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+            return self.inner(self.norm(x))
+
+    network = network_of(settings, Normalized())
+    picture(network, size=48)
+    picture(network, 1, size=48)
+    assert runtime_types(network)["Convolution"] <= EIGHT_BITS, "the CPU's form of the normalisation ends in a sum"
