@@ -143,6 +143,7 @@
                 ([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`,
             ),
             ...Object.entries(network.corrections || {}).map(([reason, count]) => `${network.label}, ${times(count)}: ${reason}`),
+            ...(network.int8 && network.int8.text ? [`${network.label}: ${network.int8.text}`] : []),
         ]);
     }
 

@@ -101,6 +101,10 @@ def check(settings: Settings) -> None:
     physical = members(settings.device)
     if settings.precision == "auto":
         return
+    if settings.precision == "int8":
+        if physical != ["CPU"]:
+            raise DeviceError(f"int8 is for the CPU alone, and not for {settings.device}. Choose the device CPU, or 'auto'.")
+        return
     for name in physical:
         device = next((d for d in list_devices() if name in (d.name, d.name.split(".")[0])), None)
         if device is not None and settings.precision not in device.precisions:
@@ -111,8 +115,8 @@ def check(settings: Settings) -> None:
 
 
 def resolved_precision(settings: Settings) -> str:
-    """The precision that the device computes in; "auto" becomes the device's default."""
-    if settings.precision != "auto":
+    """The precision that the device computes in; "auto" becomes the device's default, as does what is not in "int8"."""
+    if settings.precision not in ("auto", "int8"):
         return settings.precision
     return _describe(_existing(members(settings.device)[0])).default_precision
 
@@ -137,7 +141,7 @@ def full_name(device: str) -> str:
 def compile_config(settings: Settings) -> dict[str, Any]:
     """The properties for ``compile_model``: this package's own, overridden by the user's ``config``."""
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
-    if settings.precision != "auto":
+    if settings.precision not in ("auto", "int8"):
         config["INFERENCE_PRECISION_HINT"] = settings.precision
     config.update(settings.config)
     return config

@@ -19,7 +19,7 @@ from typing import Any
 
 from ov_backend.errors import SettingsError
 
-PRECISIONS = ("auto", "f32", "bf16", "f16")
+PRECISIONS = ("auto", "f32", "bf16", "f16", "int8")
 CONVERTERS = ("fx", "ts")
 BLOB_CACHES = ("auto", "on", "off")
 LOW_MEMORY = ("auto", "on", "off")
@@ -86,7 +86,8 @@ class Settings:
 
     Attributes:
         device: an OpenVINO device: "CPU", "GPU", "GPU.1", "NPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU".
-        precision: what the device computes in: "auto" (its default), "f32", "bf16" or "f16".
+        precision: what the device computes in: "auto" (its default), "f32", "bf16" or "f16"; with "int8" it multiplies 8-bit
+            integers in the networks that denoise, after calibrating on the first picture, and all else is as with "auto".
         model_caching: store captured graphs on disk, so that another process neither traces nor converts them.
         cache_dir: folder of the graph store; None selects the user's cache folder.
         disabled_ops: operators that stay in PyTorch, as ``torch.ops.aten.add.Tensor`` or ``"aten.add.Tensor"``.

@@ -13,6 +13,7 @@ from ov_backend.cache.entry_file import unpack
 from ov_backend.cache.store import Entry, GraphStore, open_store
 from ov_backend.cli.arguments import add_cache_dir, add_command, print_json, size_text
 from ov_backend.errors import SettingsError
+from ov_backend.quantization.recipes import recipe_store
 from ov_backend.settings import Settings
 from ov_backend.ui.snapshot import network_label, size_and_batch
 
@@ -74,11 +75,11 @@ def _verify(store: GraphStore, as_json: bool) -> int:
 
 
 def _clear(store: GraphStore, as_json: bool) -> int:
-    removed = store.clear()
+    removed, recipes = store.clear(), recipe_store(store.folder).clear()
     if as_json:
-        print_json({"folder": str(store.folder), "removed": removed})
+        print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes})
     else:
-        print(f"{_graphs(removed)} removed from {store.folder}.")
+        print(f"{_graphs(removed)} removed from {store.folder}.{f' So are {recipes} recipes of int8.' if recipes else ''}")
     left = len(store.entries())
     if left:
         raise SettingsError(f"{_graphs(left)} in {store.folder} cannot be removed; check the permissions of the folder.")

@@ -184,7 +184,8 @@ class CompiledDynamoGraph:
         if variant not in self._networks:
             holder = WeightHolder(self.graph, [] if variant.weights_are_inputs else self.graph.weights(full), len(full))
             engine = _engine(self.engine.settings.replace(wide_integers=True)) if wide else self.engine
-            hooks = NetworkHooks(fallback=_NetworkFallback(self._fallback, holder))
+            fallback, function = _NetworkFallback(self._fallback, holder), str(self.graph.gm.code)
+            hooks = NetworkHooks(fallback=fallback, quantizable=not variant.weights_are_inputs, function=function)
             self._networks[variant] = add_network(engine, variant.name(self.name), holder, hooks), holder
         return self._networks[variant]
 

@@ -34,6 +34,7 @@ from ov_backend.tensors import TensorSpec, nested_tensors
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
+_NO_INT8 = "int8 is not used: it is for whole networks, and this one runs by its blocks"
 _UNSTEADY = "its code or its attributes change at every call"
 
 #: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
@@ -192,6 +193,8 @@ class Blockwise(_Retried):
         finally:
             _running.reset(token)
             self.resources.last = self.name
+        if self.hooks.quantizable and self.resources.settings.precision == "int8":
+            self.statistics.tell_int8(self.name, "off", _NO_INT8)
         if self.statistics.block_calls > block_calls:
             self.statistics.divide(self.name, reason)
         elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole
@@ -288,7 +291,7 @@ class Block(_Retried):
     def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
         self.shadow = vars(module).get("forward")
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
-        hooks = replace(whole.hooks, fallback=partial(original, module))
+        hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics)
         self._whole = whole
         self.starts = True

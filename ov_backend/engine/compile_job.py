@@ -220,7 +220,8 @@ class CompileJob:
         stats.compiled(compiled.timings)
         stats.coverage = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
-        return CompiledEntry(compiled, output, self.request.digest, placement, self.context.name)
+        request = self.request
+        return CompiledEntry(compiled, output, request.digest, placement, self.context.name, form=request.form.name)
 
     def measured(self, make: Callable[[], CompiledProgram], collect: bool) -> tuple[CompiledProgram, int]:
         """A compiled program and its size; bounded by that of the weights where something else was compiled meanwhile."""
@@ -247,7 +248,8 @@ class CompileJob:
 
     def compile(self, program: Program) -> CompiledProgram:
         """Bind the request's weights and compile."""
-        return program.compile(self.request.weights, self.request.settings, self._blob_entry(program))
+        request = self.request
+        return program.compile(request.weights, request.settings, self._blob_entry(program), request.form.rewrite)
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
         """The entries of the blob cache by subgraph; None if blobs are off, or if the program is split (its names may vary)."""

@@ -28,6 +28,8 @@ class NetworkHooks:
         generalize: maps a call to one with dynamic sizes, under which its graph is looked up.
         keyed_by_code: look up stored graphs by the fingerprint of the module's code, without tracing it; otherwise by the
             text of the traced graph.
+        quantizable: whether the precision "int8" applies to it; other networks are computed in the device's own precision then.
+        function: what the module computes, where its class does not tell; a part of the key of a recipe for int8.
         block_refusal: why a module inside must be no network of its own, or ""; for a network that is answered by its blocks.
         companion: what answers a module that the forward calls and that is no part of the network, or None for PyTorch;
             without it such a module is a block as well.
@@ -42,5 +44,7 @@ class NetworkHooks:
     capture: Callable[..., Captured] = capture
     generalize: Callable[[Call], Call] = lambda call: call
     keyed_by_code: bool = True
+    quantizable: bool = False
+    function: str = ""
     block_refusal: Callable[[torch.nn.Module], str] = lambda module: ""
     companion: Callable[[torch.nn.Module], Callable[..., Any] | None] | None = None

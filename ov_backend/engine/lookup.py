@@ -12,7 +12,8 @@ import torch
 from ov_backend import compiler, devices
 from ov_backend.cache.key import CacheKey
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, GraphKey, Superseded
+from ov_backend.engine.low_precision import LowPrecision
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, GraphKey, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
@@ -51,6 +52,7 @@ class Lookup:
         statistics: NetworkStats,
     ) -> None:
         self._resources, self._name, self._module, self._hooks, self._statistics = resources, name, module, hooks, statistics
+        self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
         self.lock = threading.RLock()
         self._guards = Guards(module, (forward, *hooks.traced_code), hooks)
         #: Digests of weights that overflowed in a lower precision.
@@ -73,6 +75,7 @@ class Lookup:
             self._in_f32.clear()
             self._unanswered.clear()
             self._guards.clear()
+            self.low_precision.clear()
 
     def begin_run(self) -> None:
         """Read all weights in full now; the next lookup knows what has changed."""
@@ -106,7 +109,8 @@ class Lookup:
             if guard.code.refused:
                 refused = guard.code.refused
                 continue
-            keys = self._keys(guard, call)
+            form = self._form(guard)
+            keys = self._keys(guard, call, form)
             entry = self._entry(keys[1], guard)
             if entry is not None:
                 self._unanswered.add(guard.code.fingerprint)
@@ -114,8 +118,8 @@ class Lookup:
                     resources.codes.use(family, guard.code.traced)
                 return entry
             guard.check()  # reading everything once more may have shown a change
-            keys = self._keys(guard, call)
-            requests.append(self._compile_request(call, guard, keys, family))
+            form = self._form(guard)
+            requests.append(self._compile_request(call, guard, self._keys(guard, call, form), family, form))
         if not requests:
             raise CaptureError(refused)
         if not starts:
@@ -137,10 +141,11 @@ class Lookup:
             guard.check()
             if guard.code.refused:
                 continue
-            keys = self._keys(guard, call)
+            form = self._form(guard)
+            keys = self._keys(guard, call, form)
             if any(resources.compiled.peek(key) is not None for key in (keys[1].anywhere(), keys[1])):
                 return None
-            request = self._compile_request(call, guard, keys, family)
+            request = self._compile_request(call, guard, keys, family, form)
             if self._is_known(request):
                 return request
         return None
@@ -181,9 +186,9 @@ class Lookup:
         stored = store is not None and key is not None and str(key) in store
         return stored or self._resources.programs.get(request.graph_key) is not None
 
-    def _keys(self, guard: Guard, call: Call) -> tuple[GraphKey, CompiledKey]:
+    def _keys(self, guard: Guard, call: Call, form: Form) -> tuple[GraphKey, CompiledKey]:
         """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
-        settings, weights = self._settings(guard.weights.digest), guard.weights
+        settings, weights = form.settings, guard.weights
         graph = GraphKey(
             signature=call.signature,
             code=guard.code.fingerprint,
@@ -191,18 +196,20 @@ class Lookup:
             host=self._hooks.host_key(),
             settings=repr(settings.affecting("graph")),
         )
-        return graph, CompiledKey(graph, weights.digest, repr(settings.affecting("compile")), weights.address)
+        return graph, CompiledKey(graph, weights.digest, repr(settings.affecting("compile")), form.name, weights.address)
 
-    def _compile_request(self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str) -> CompileRequest:
-        weights, settings = guard.weights, self._settings(guard.weights.digest)
+    def _compile_request(
+        self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str, form: Form
+    ) -> CompileRequest:
+        weights = guard.weights
         return CompileRequest(
             call=call,
             graph_key=keys[0],
             compiled_key=keys[1],
-            cache_key=self._cache_key(call, guard, settings, family),
+            cache_key=self._cache_key(call, guard, form.settings, family),
             family=family,
             weights=weights.tensors,
-            settings=settings,
+            form=form,
             guard=guard,
             code=guard.code.fingerprint,
             digest=weights.digest,
@@ -220,6 +227,9 @@ class Lookup:
         slots = [(name, content.layout(tensor)) for name, tensor in guard.weights.tensors.items()]
         statement = (call.signature.tensors, call.signature.statics)
         return compiler.graph_key(code.fingerprint, statement, slots, settings, self._hooks.host_key(), family)
+
+    def _form(self, guard: Guard) -> Form:
+        return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
 
     def _settings(self, digest: str) -> Settings:
         """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
@@ -252,7 +262,8 @@ class Lookup:
             self._resources.codes.use(request.family, code.traced)  # the next attempt begins with it
             raise Superseded
         self._resources.codes.use(request.family, after.traced)
-        renewed = self._compile_request(request.call, guard, self._keys(guard, request.call), request.family)
+        keys = self._keys(guard, request.call, request.form)
+        renewed = self._compile_request(request.call, guard, keys, request.family, request.form)
         return replace(renewed, epoch=request.epoch, abandoned=request.abandoned, autocast=request.autocast)
 
     def is_current(self, request: CompileRequest, weights: bool) -> bool:

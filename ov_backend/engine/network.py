@@ -24,6 +24,7 @@ from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.low_precision import Sample, judged, refused, relative_error
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
@@ -32,6 +33,7 @@ from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
 from ov_backend.guards.weights import Placement
+from ov_backend.quantization.recipe import Recipe
 from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
@@ -79,6 +81,9 @@ class Network:
         self._pid = os.getpid()
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
+        #: Whether a run of calls begins, as far as the host has said so.
+        self._begins = False
+        self._making = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -128,10 +133,14 @@ class Network:
         if self.hooks.keyed_by_code and (mode := _foreign_mode()):
             raise CaptureError(f"{mode} is active, which sees every operator")
         call = self._call(args, kwargs)
+        if not warmup.active():
+            self._make_recipe()
         entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
         if not _finite(outputs) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
+        elif entry.form and not warmup.active():
+            self._lookup.low_precision.count(entry.form, call, outputs, entry.weights)
         self._note(call.signature)
         return restore(entry.output, outputs)
 
@@ -215,6 +224,7 @@ class Network:
 
     def begin_run(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
+        self._begins = True
         self._lookup.begin_run()
 
     def release(self) -> None:
@@ -290,6 +300,46 @@ class Network:
         if self.resources.settings.fallback == "raise":
             raise error
         return self._fallback(*args, **kwargs)
+
+    def _make_recipe(self) -> None:
+        """Make the recipe for int8, if enough was observed and a run of calls begins; compare it with what was observed."""
+        begins, self._begins = self._begins or self.resources.last != self.name, False
+        low_precision = self._lookup.low_precision
+        if low_precision.complete(begins) is None or not self._making.acquire(blocking=False):
+            return
+        try:
+            calibration = low_precision.complete(begins)
+            if calibration is not None:
+                recipe = low_precision.candidate(calibration)
+                try:
+                    result = self._try(recipe, calibration.samples)
+                except Interrupted:
+                    raise
+                except (OVBackendError, RuntimeError) as error:
+                    result = refused(recipe, last_line(error))
+                if result is not None:
+                    low_precision.keep(result)
+        finally:
+            self._making.release()
+
+    def _try(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe | None:
+        """A recipe with its error in some calls; None if the weights are those of another checkpoint by now."""
+        if not recipe.ranges:
+            return refused(recipe, "no layer of it can be computed in 8 bits")
+        evict = self.resources.compiled.evict
+        evict(lambda key, entry: entry.network == self.name and "observing" in entry.form)
+        low_precision, interrupted, errors = self._lookup.low_precision, self.resources.interrupted, []
+        for sample in samples:
+            with low_precision.trying(recipe):
+                entry = self._lookup_or_compile(sample.call, interrupted)
+                if not entry.form.startswith("int8"):
+                    return None
+                actual, expected = entry.program(sample.call.tensors), sample.outputs
+            if entry.weights != sample.weights:  # a LoRA was added or removed
+                with low_precision.trying(None):
+                    expected = tuple(self._lookup_or_compile(sample.call, interrupted).program(sample.call.tensors))
+            errors.append(relative_error(actual, expected))
+        return judged(recipe, errors)
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         if warmup.active():

@@ -17,6 +17,7 @@ from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.runtime.program import CompiledProgram
 from ov_backend.settings import Settings
+from ov_backend.transformations.low_precision import Rewrite
 
 
 class Superseded(Exception):
@@ -48,17 +49,34 @@ class CompiledKey(NamedTuple):
         graph: key of the graph.
         weights: digest of their content.
         settings: those that affect the compile.
+        form: see :class:`Form`.
         address: of the weights' memory; 0 for what is compiled and owns all that it reads.
     """
 
     graph: GraphKey
     weights: str
     settings: str
+    form: str = ""
     address: int = 0
 
     def anywhere(self) -> CompiledKey:
         """The key without the address."""
         return self._replace(address=0)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which a graph is compiled.
+
+    Attributes:
+        settings: of the compile.
+        name: a part of the key: "" for the device's own precision, "observing 1", or "int8" with the recipe's digest.
+        rewrite: of the bound model.
+    """
+
+    settings: Settings
+    name: str = ""
+    rewrite: Rewrite | None = None
 
 
 class Group(NamedTuple):
@@ -84,7 +102,7 @@ class CompileRequest:
         cache_key: of the graph on disk; None derives it from the text of the graph.
         family: of the graph.
         weights: the live weights.
-        settings: of this compile.
+        form: of this compile.
         guard: watches what the graph depends on.
         code: fingerprint of the module's code.
         digest: of the weights' content.
@@ -100,7 +118,7 @@ class CompileRequest:
     cache_key: CacheKey | None
     family: str
     weights: Mapping[str, torch.Tensor]
-    settings: Settings
+    form: Form
     guard: Guard
     code: str
     digest: str
@@ -108,6 +126,11 @@ class CompileRequest:
     epoch: int
     abandoned: threading.Event
     autocast: torch.dtype | None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this compile."""
+        return self.form.settings
 
 
 @dataclass
@@ -121,6 +144,7 @@ class CompiledEntry:
         placement: the live weights of the network that used it last.
         network: the name of that network.
         unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
+        form: its name, see :class:`Form`.
     """
 
     program: CompiledProgram
@@ -129,3 +153,4 @@ class CompiledEntry:
     placement: Placement
     network: str
     unverified: Unverified | None = None
+    form: str = ""

@@ -20,6 +20,7 @@ from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
+from ov_backend.quantization.recipes import Recipes
 from ov_backend.settings import Settings
 
 #: Called as ``progress(network, stage, signature)`` in the worker's thread, when a "capture", "convert" or "compile" begins,
@@ -56,6 +57,7 @@ class Resources:
         keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded.
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
+        recipes: for int8.
         last: name of the network that was called last.
         run: notes the calls of the run in progress, or None.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
@@ -70,6 +72,7 @@ class Resources:
     codes: TracedCodes = field(default_factory=TracedCodes)
     low_memory: LowMemory = field(default_factory=LowMemory)
     keeps_unloaded: bool = False
+    recipes: Recipes = field(default_factory=Recipes)
     last: str = ""
     run: Run | None = None
     epoch: int = 0
@@ -85,6 +88,7 @@ class Resources:
         self.programs = CountLRU(MAX_PROGRAMS)
         if self.store is None and self.settings.model_caching:
             self.store = compiler.open_store(self.settings)
+        self.recipes.open(None if self.store is None else self.store.folder)
 
     def configure(self, settings: Settings) -> None:
         """Change the settings; graphs compiled for the previous ones are kept, in case these return.
@@ -100,6 +104,7 @@ class Resources:
         if store is not None and (self.store is None or self.store.folder != store.folder):
             self.codes.clear()  # another folder has other graphs
         self.store = store
+        self.recipes.open(None if store is None else store.folder)
 
     @property
     def history(self) -> History | None:
@@ -162,5 +167,6 @@ class Resources:
         self.compiled.evict(lambda key, entry: True)
         self.programs.clear()
         self.codes.clear()
+        self.recipes.clear()
         for network in list(self.networks.values()):
             network.clear()

@@ -33,6 +33,8 @@ class NetworkStats:
         corrections: number of calls that were computed again or in another way, by reason.
         seconds: time spent, by stage.
         coverage: operators that stay in PyTorch, with counts, in the graph compiled last.
+        int8: what precision "int8" does now: its state ("calibrating", "on", "off"), a sentence, and the relative error of a
+            call, None while it is not known; empty with another precision.
     """
 
     captures: int = 0
@@ -48,6 +50,7 @@ class NetworkStats:
     corrections: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     coverage: dict[str, int] = field(default_factory=dict)
+    int8: dict[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def time(self, stage: str) -> Iterator[None]:
@@ -95,6 +98,12 @@ class NetworkStats:
             log.warning("%s: %s.", network, reason)
         self.corrections[reason] += 1
 
+    def tell_int8(self, network: str, state: str, text: str, error: float | None = None) -> None:
+        """Set what precision "int8" does now; a new sentence is logged."""
+        if self.int8.get("text") != text:
+            log.warning("%s: %s.", network, text)
+        self.int8 = {"state": state, "text": text, "error": error}
+
     def as_dict(self) -> dict[str, Any]:
         """The statistics as a dict, for JSON."""
         return {
@@ -110,4 +119,5 @@ class NetworkStats:
             "corrections": dict(self.corrections),
             "seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())},
             "in_pytorch": dict(self.coverage),
+            "int8": dict(self.int8),
         }

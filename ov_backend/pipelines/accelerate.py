@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.engine.engine import Engine, Network, Progress
+from ov_backend.engine.engine import Engine, Network, NetworkHooks, Progress
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.calls import Listener
@@ -29,6 +29,9 @@ ROLES: tuple[tuple[str, str], ...] = (
     ("text_encoder_3", "text_encoder_3"),
     ("controlnet", "controlnet"),
 )
+
+#: Networks that precision "int8" does not apply to; the others denoise.
+_NOT_QUANTIZABLE = ("vae", "text_encoder")
 
 
 class Accelerated:
@@ -63,7 +66,8 @@ class Accelerated:
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            network = self.engine.network(name, module, original)
+            hooks = NetworkHooks(quantizable=not name.startswith(_NOT_QUANTIZABLE))
+            network = self.engine.network(name, module, original, hooks)
             is_diffusers = type(module).__module__.startswith("diffusers.")
             has_timestep = is_diffusers and "timestep" in inspect.signature(original).parameters
             return _with_tensor_timestep(network, original) if has_timestep else network

@@ -41,9 +41,10 @@ def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: 
             continue
         tensor = weights[spec.name].detach()
         shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES and _is_packed(parameter)
-        value = constant(tensor.contiguous(), shared).output(0)
+        value = constant(tensor.contiguous(), shared)
+        value.set_friendly_name(spec.name)  # by which layers are known
         for target in parameter.output(0).get_target_inputs():
-            target.replace_source_output(value)
+            target.replace_source_output(value.output(0))
         model.remove_parameter(parameter)
     if validate:
         model.validate_nodes_and_infer_types()

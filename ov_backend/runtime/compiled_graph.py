@@ -19,6 +19,7 @@ from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, share
 from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
+from ov_backend.transformations.low_precision import Observe, Observer, Quantize, Range, Rewrite, observe, quantize
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class CompiledGraph:
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
     _buffer: WeightBuffer | None
+    _observed: _Observed | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -75,6 +77,8 @@ class CompiledGraph:
             self._request.wait()
             if dynamic:
                 results = self._copied()
+            if self._observed is not None:
+                self._observed.report(self._request, len(self.outputs))
         return self._returned(results, tensors)
 
     def blank(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -117,6 +121,22 @@ class CompiledGraph:
         return arguments
 
 
+@dataclass(frozen=True)
+class _Observed:
+    """Reports the ranges that a graph has as additional results; ``pairs`` is what :func:`observe` returned."""
+
+    pairs: Sequence[str]
+    observer: Observer
+
+    def report(self, request: ov.InferRequest, first: int) -> None:
+        """Report the ranges of the last inference; ``first`` is the index of the first additional result."""
+        ranges = {}
+        for i, names in enumerate(self.pairs):
+            low, high = (float(request.get_output_tensor(first + 2 * i + j).data) for j in range(2))
+            ranges.update(dict.fromkeys(names.split("\n"), Range(low, high)))
+        self.observer(ranges)
+
+
 class BlobEntry(Protocol):
     """One compiled graph's entry in the blob cache; see :mod:`ov_backend.cache.blobs`."""
 
@@ -131,7 +151,11 @@ class BlobEntry(Protocol):
 
 
 def bind_and_compile(
-    graph: WeightlessModel, weights: Mapping[str, torch.Tensor], settings: Settings, blob_entry: BlobEntry | None = None
+    graph: WeightlessModel,
+    weights: Mapping[str, torch.Tensor],
+    settings: Settings,
+    blob_entry: BlobEntry | None = None,
+    rewrite: Rewrite | None = None,
 ) -> CompiledGraph:
     """Bind live weights to a graph and compile it.
 
@@ -140,6 +164,7 @@ def bind_and_compile(
         weights: the live tensors by slot name, in the host's memory.
         settings: device, precision and OpenVINO properties.
         blob_entry: the blob is imported from there if it exists, and exported to there otherwise.
+        rewrite: observe the ranges of the layers, or compute layers in 8 bits; on the CPU device only, and without blobs.
 
     Raises:
         InputMismatch: a weight is missing or has another shape or dtype than its slot.
@@ -147,12 +172,18 @@ def bind_and_compile(
     """
     devices.check(settings)
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
-    buffer = None
+    buffer, observed = None, None
+    blob_entry = None if rewrite is not None else blob_entry
     imported = _import(blob_entry, settings) if blob_entry is not None else None
     if imported is not None:
         compiled, timings = imported
     else:
-        compiled, buffer, timings = _compile(graph, live, settings)
+        start = time.perf_counter()
+        model, buffer, observed = _bound(graph, live, settings, rewrite)
+        bound = time.perf_counter()
+        compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
+        del model  # the compiled model holds all that the device needs of the constants
+        timings = Timings(bind=bound - start, compile=time.perf_counter() - bound)
         if blob_entry is not None:
             blob_entry.save(compiled.export_model().getvalue())
     start = time.perf_counter()
@@ -168,12 +199,13 @@ def bind_and_compile(
         returns=graph.returns,
         weights=() if owns else tuple(live.values()),
         device=_property(compiled, "EXECUTION_DEVICES", settings.device),
-        precision=devices.resolved_precision(settings),
+        precision=f"{'int8, ' * isinstance(rewrite, Quantize)}{devices.resolved_precision(settings)}",
         timings=timings,
         owns=owns,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
         _buffer=buffer,
+        _observed=observed,
     )
 
 
@@ -186,21 +218,27 @@ def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings
     return int(compiled.get_property("NUM_STREAMS")) == 1  # each further stream packs weights at its first inference
 
 
-def _compile(
-    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings
-) -> tuple[ov.CompiledModel, WeightBuffer | None, Timings]:
-    start = time.perf_counter()
-    buffer = None
-    if devices.members(settings.device) == ["CPU"]:
-        precision = devices.resolved_precision(settings)
-        model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
-        transformations.apply(model, precision)
-    else:
+def _bound(
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
+) -> tuple[ov.Model, WeightBuffer | None, _Observed | None]:
+    """The model with its weights, as the device gets it."""
+    if devices.members(settings.device) != ["CPU"]:
+        return bind(graph, live), None, None
+    buffer, observed, precision = None, None, devices.resolved_precision(settings)
+    if isinstance(rewrite, Quantize):
         model = bind(graph, live)
-    bound = time.perf_counter()
-    compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
-    # the compiled model holds all that the device needs of the constants; the bound model is freed on return
-    return compiled, buffer, Timings(bind=bound - start, compile=time.perf_counter() - bound)
+        if rewrite.observer is not None:  # both in the same model, in which the same layers are left out
+            observed = _Observed(observe(model, live), rewrite.observer)
+        quantize(model, live, rewrite.ranges)
+        types = weight_conversion(list(live.values()), "f32")
+        if types is not None:
+            convert_precision(model, *types)
+    else:
+        model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
+        if isinstance(rewrite, Observe):
+            observed = _Observed(observe(model, live), rewrite.observer)
+    transformations.apply(model, precision)
+    return model, buffer, observed
 
 
 def _in_computed_type(

@@ -17,6 +17,7 @@ from ov_backend.fx_utils import output_node, placeholders
 from ov_backend.partitioning import Coverage
 from ov_backend.runtime.compiled_graph import BlobEntry, CompiledGraph, Timings, bind_and_compile
 from ov_backend.settings import Settings
+from ov_backend.transformations.low_precision import Rewrite
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Program:
         weights: Mapping[str, torch.Tensor],
         settings: Settings,
         blob_entry: Callable[[str], BlobEntry] | None = None,
+        rewrite: Rewrite | None = None,
     ) -> CompiledProgram:
         """Bind live weights to every subgraph and compile them.
 
@@ -55,9 +57,10 @@ class Program:
             weights: the live tensors by slot name.
             settings: device, precision and OpenVINO properties.
             blob_entry: a subgraph's entry in the blob cache, by the subgraph's name; None uses no blob cache.
+            rewrite: see :func:`bind_and_compile`.
         """
         parts = {
-            name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name))
+            name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name), rewrite)
             for name, model in self.models.items()
         }
         return CompiledProgram(self, parts, weights)

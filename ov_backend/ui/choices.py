@@ -39,7 +39,7 @@ class Choices:
 
     Attributes:
         device: an OpenVINO device, e.g. "CPU", "GPU.1", "AUTO:GPU,CPU".
-        precision: "auto", "f32", "bf16" or "f16".
+        precision: "auto", "f32", "bf16", "f16" or "int8".
         unet: run the UNet in OpenVINO.
         vae: run the VAE in OpenVINO.
         text_encoder: run the text encoder in OpenVINO.

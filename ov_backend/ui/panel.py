@@ -29,7 +29,7 @@ USUAL_SIZES = ("512x512", "512x768", "768x512")
 #: Label and explanation of each field.
 TEXTS: Mapping[str, tuple[str, str]] = {
     "device": ("OpenVINO device", "Where the networks run; AUTO and HETERO combine devices"),
-    "precision": ("Precision", "f32 gives PyTorch's picture"),
+    "precision": ("Precision", "f32 gives PyTorch's picture; int8 is the fastest, and calibrates on the first one"),
     "unet": ("Run the UNet in OpenVINO", "Most of a generation's time is spent here"),
     "vae": ("Run the VAE in OpenVINO", "Decodes the picture from the result of the last step"),
     "text_encoder": ("Run the text encoder in OpenVINO", "Reads the prompt"),

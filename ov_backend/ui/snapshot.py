@@ -32,7 +32,7 @@ _NETWORK_LABELS = {
 PREPARATION = ("load", "capture", "convert", "bind", "compile")
 _NETWORK_KEYS = (
     *("captures", "graph_hits", "compiles", "calls", "by_blocks", "block_calls", "blocks_in_pytorch", "fallbacks"),
-    *("corrections", "in_pytorch", "held", "bytes"),
+    *("corrections", "in_pytorch", "int8", "held", "bytes"),
 )
 #: Pixels per latent along each side, in every Stable Diffusion VAE.
 _LATENT_SCALE = 8

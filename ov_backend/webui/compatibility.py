@@ -34,6 +34,7 @@ def hooks(network: HostNetwork) -> NetworkHooks:
         ignore=lora.ATTRIBUTES,
         host_modules=lora.MODULES,
         traced_code=(*attention.traced_functions(), *lora.traced_functions()),
+        quantizable=network.switch == "unet",
         block_refusal=lambda module: block_refusal(network.switch, module),
     )
 

@@ -24,6 +24,8 @@ from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionin
 
 log = logging.getLogger("ov_backend")
 
+#: What int8 did with a network, behind its name in the picture's field.
+_INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
 _UNSUPPORTED = "its class in this model is not supported"
 
 
@@ -46,6 +48,9 @@ class Generation:
         self.denoised_steps = 0
         self._warnings = warnings or []
         self._messages: list[str] = []
+        self._int8_messages: list[str] = []
+        #: By role, what int8 did at the last call.
+        self._int8_states: dict[str, str] = {}
         self._patches: list[Patch | Unshadow | CallsPatch] = []
         self._saved_conditionings: dict[str, Any] = {}
         #: The WebUI's own caches of encoded prompts when the generation began.
@@ -198,6 +203,7 @@ class Generation:
             if switch_of(role) == "unet":  # the sampler catches this one and returns what it has
                 raise sd_samplers_common.InterruptedException from None
             return in_pytorch()
+        self._tell_int8(role, network)
         if statistics.fallbacks.total() > fallbacks:
             self._count_refusal(role, statistics.last_reason)
         if statistics.calls > calls:
@@ -205,6 +211,16 @@ class Generation:
         if statistics.by_blocks.total() > by_blocks:
             self._count_blocks(role, statistics.last_reason)
         return result
+
+    def _tell_int8(self, role: str, network: Blockwise) -> None:
+        """Report what precision int8 does with a network in this generation, each sentence once."""
+        stated = network.statistics.int8
+        if not stated:
+            return
+        self._int8_states[role] = stated["state"]
+        message = f"{_label(role)}: {stated['text']}."
+        if message not in self._int8_messages:
+            self._int8_messages.append(message)
 
     def _network_of(self, owner: Any) -> HostNetwork | None:
         """The network of the model in use that an object is; None for other models, and while a model is loaded."""
@@ -242,7 +258,7 @@ class Generation:
             ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
             divided = any(switch_of(role) == switch for role in self._block_reasons)
-            whole = f"{label} by its blocks" if divided else label
+            whole = f"{label} by its blocks" if divided else label + _INT8.get(self._int8_states.get(switch, ""), "")
             parts.append(whole if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
         choices = self.choices.as_infotext()
         return f"ran={', '.join(parts)}" + ("" if choices == "on" else f"; {choices}")
@@ -253,7 +269,7 @@ class Generation:
             return None
         refusals = {_in_pytorch(role, reason) for role, reasons in self._pytorch_reasons.items() for reason in reasons}
         divided = {_by_blocks(role, reason) for role, reasons in self._block_reasons.items() for reason in reasons}
-        messages = [*self._messages, *sorted(refusals), *sorted(divided), *sorted(self._corrections())]
+        messages = [*self._messages, *sorted(refusals), *sorted(divided), *sorted(self._corrections()), *self._int8_messages]
         processed.comments = (getattr(processed, "comments", "") or "") + "".join(f"{message}\n" for message in messages)
         parameters = getattr(processed, "extra_generation_params", None)
         if isinstance(parameters, dict) and INFOTEXT_FIELD in parameters:

@@ -42,7 +42,7 @@ test("a name that looks like HTML stays text, wherever it is shown", () => {
         what: NASTY, active: true, seconds: 2, step: 0, steps: 0, seconds_per_step: null, average_seconds_per_step: null, error: NASTY,
         shares: { [NASTY]: 0.7 },
     };
-    const network = { label: NASTY, calls: 1, in_pytorch: { [NASTY]: 1 }, fallbacks: { [NASTY]: 1 }, corrections: { [NASTY]: 1 } };
+    const network = { label: NASTY, calls: 1, in_pytorch: { [NASTY]: 1 }, fallbacks: { [NASTY]: 1 }, corrections: { [NASTY]: 1 }, int8: { text: NASTY } };
     const job = { kind: "precompile", state: "failed", text: NASTY, done: 0, total: 1, result: {} };
     const showsText = (changes, ...names) => {
         window.OpenVINOPanel.render(root, snapshot({ networks: { [NASTY]: network }, messages: [NASTY], compiled: [row], ...changes }));

@@ -30,7 +30,7 @@ PROPERTIES = st.fixed_dictionaries(
 CHOICES = st.builds(
     Choices,
     device=st.sampled_from(["CPU", "GPU.1", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU.0,CPU", "AUTO:-GPU"]),
-    precision=st.sampled_from(["auto", "f32", "bf16", "f16"]),
+    precision=st.sampled_from(["auto", "f32", "bf16", "f16", "int8"]),
     unet=st.booleans(),
     vae=st.booleans(),
     text_encoder=st.booleans(),
@@ -58,7 +58,7 @@ def test_no_arguments_are_the_defaults_without_a_message(args: Any) -> None:
     [
         (0, "my computer", "an OpenVINO device such as"),
         (0, 7, "an OpenVINO device such as"),
-        (1, "fp8", "one of auto, f32, bf16, f16"),
+        (1, "fp8", "one of auto, f32, bf16, f16, int8"),
         (2, None, "true or false"),
         (3, 2, "true or false"),
         (6, -1, "a whole number of MiB from 0"),

@@ -1,0 +1,234 @@
+"""int8 for one network: which form of it is compiled now, and how a recipe comes about.
+
+The first picture is computed in the device's own precision, and the ranges of the layers' inputs are observed. When the next
+picture begins, a recipe is made of them. It is used if some calls of the first picture have nearly the same result in 8 bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.request import Form
+from ov_backend.engine.resources import Resources
+from ov_backend.engine.stats import NetworkStats
+from ov_backend.guards.signature import Call
+from ov_backend.guards.weights import WeightsGuard
+from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, Calibration
+from ov_backend.quantization.identity import architecture_of, checkpoint_of
+from ov_backend.quantization.recipe import MAX_ERROR, Recipe
+from ov_backend.runtime.saturation import multiplies_8_bits_exactly
+from ov_backend.settings import Settings
+from ov_backend.transformations.low_precision import Observe, Quantize
+
+#: Errors of a call up to which its pictures are described so; docs/int8.md has the pictures that these were read from.
+_WORDS = (
+    (0.005, "hardly to be told apart from the device's own precision"),
+    (0.015, "the same picture with small differences"),
+    (MAX_ERROR, "the same picture with visible differences in details"),
+)
+_CALIBRATES = (
+    "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; the"
+    " next one is made in int8"
+)
+_NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
+_NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
+_BORROWED = "int8 with the ranges of another checkpoint of this architecture; this picture collects its own"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call that was observed: its arguments, its flat results, and the digest of the weights that gave them.
+
+    The digest is "" if these are no results in the device's own precision.
+    """
+
+    call: Call
+    outputs: tuple[torch.Tensor, ...]
+    weights: str
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """A calibration in progress.
+
+    Attributes:
+        number: tells what was compiled for it from what was compiled for another.
+        borrowed: the recipe of another checkpoint with which the calls are computed meanwhile, or None.
+        calibration: what was observed.
+    """
+
+    number: int
+    borrowed: Recipe | None
+    calibration: Calibration[Sample]
+
+    def form(self, settings: Settings) -> Form:
+        """The form of the calls that are observed; these settings are without int8."""
+        observer, name = self.calibration.observe, f"observing {self.number}"
+        if self.borrowed is None:
+            return Form(settings, name, Observe(observer))
+        int8 = settings.replace(precision="int8")
+        return Form(int8, f"int8 {self.borrowed.digest} {name}", Quantize(self.borrowed.ranges, observer))
+
+
+#: The recipe that the calls of this thread are computed with, to see whether it can be used; None computes without int8.
+_trial: contextvars.ContextVar[tuple[str, Recipe | None] | None] = contextvars.ContextVar("trial", default=None)
+_numbers = itertools.count(1)
+
+
+class LowPrecision:
+    """Int8 for one network.
+
+    Args:
+        resources: shared with the engine's other networks.
+        name: of the network.
+        module: the owner of the weights.
+        hooks: of the network.
+        statistics: of the network.
+    """
+
+    def __init__(
+        self, resources: Resources, name: str, module: torch.nn.Module, hooks: NetworkHooks, statistics: NetworkStats
+    ) -> None:
+        self._resources, self._name, self._module, self._statistics = resources, name, module, statistics
+        self._hooks = hooks
+        #: Whether a recipe of another checkpoint serves while there is none of its own; what Dynamo traced has only its own.
+        self._borrows = hooks.keyed_by_code
+        self._identities: dict[str, tuple[str, str]] = {}
+        self._observed: dict[tuple[str, str], _Observed] = {}
+        self._current: tuple[str, str] = ("", "")
+
+    def clear(self) -> None:
+        """Forget what was observed."""
+        self._observed.clear()
+        self._identities.clear()
+
+    def form(self, settings: Settings, weights: WeightsGuard) -> Form:
+        """The form in which a network with these weights is compiled now."""
+        plain = Form(settings.replace(precision="auto") if settings.precision == "int8" else settings)
+        if settings.precision != "int8" or not self._hooks.quantizable:
+            if self._hooks.quantizable:
+                self._statistics.int8 = {}
+            elif settings.precision == "int8" and not self._hooks.keyed_by_code:
+                self._statistics.tell_int8(self._name, "off", _NOT_STATIC)
+            return plain
+        if not multiplies_8_bits_exactly():
+            self._statistics.tell_int8(self._name, "off", _NO_VNNI)
+            return plain
+        self._current = identity = self._identity(weights)
+        trial = _trial.get()
+        if trial is not None and trial[0] == self._name:
+            recipe = trial[1]
+            own = recipe is not None and recipe.checkpoint == identity[1]
+            return _quantized(settings, recipe) if recipe is not None and own else plain
+        recipe = self._resources.recipes.get(*identity)
+        if recipe is None:
+            observed = self._observation(identity)
+            if observed.borrowed is None:
+                self._statistics.tell_int8(self._name, "calibrating", _CALIBRATES)
+            else:
+                self._statistics.tell_int8(self._name, "on", _BORROWED)
+            return observed.form(plain.settings)
+        self._tell(recipe)
+        return plain if recipe.refused else _quantized(settings, recipe)
+
+    def _identity(self, weights: WeightsGuard) -> tuple[str, str]:
+        """Architecture and checkpoint of the weights as they are now."""
+        if weights.digest not in self._identities:
+            tensors = dict(self._module.named_parameters()) or dict(weights.tensors)
+            kind = f"{type(self._module).__module__}.{type(self._module).__qualname__} {self._hooks.function}"
+            checkpoint = checkpoint_of(tensors) if self._borrows else weights.digest
+            self._identities[weights.digest] = architecture_of(kind, tensors), checkpoint
+        return self._identities[weights.digest]
+
+    def _observation(self, identity: tuple[str, str]) -> _Observed:
+        if identity not in self._observed:
+            borrowed = self._resources.recipes.of_architecture(identity[0]) if self._borrows else None
+            most = MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS
+            self._observed[identity] = _Observed(next(_numbers), borrowed, Calibration(most))
+        return self._observed[identity]
+
+    def _tell(self, recipe: Recipe) -> None:
+        if recipe.refused:
+            self._statistics.tell_int8(self._name, "off", f"int8 is not used: {recipe.refused}", recipe.error)
+        else:
+            self._statistics.tell_int8(self._name, "on", describe(recipe.error), recipe.error)
+
+    def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
+        """Count a call that was answered by what was compiled in this form."""
+        observed = self._observed.get(self._current)
+        if observed is None or not form.endswith(f"observing {observed.number}"):
+            return
+        own = "" if observed.borrowed is not None else weights
+        observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), own))
+
+    def complete(self, begins: bool) -> Calibration[Sample] | None:
+        """The calibration of the weights called last, if a recipe can be made of it; ``begins``: the next picture begins."""
+        observed = self._observed.get(self._current)
+        ready = observed is not None and observed.calibration.is_complete(begins)
+        return observed.calibration if observed is not None and ready else None
+
+    def candidate(self, calibration: Calibration[Sample]) -> Recipe:
+        """The recipe of a calibration, whose error is not known yet."""
+        network = type(self._module).__qualname__
+        return Recipe(network, self._current[1], calibration.calls, 0.0, "", calibration.ranges)
+
+    def keep(self, recipe: Recipe) -> None:
+        """Keep a recipe, whether it is used or not, so that nothing is calibrated again."""
+        self._resources.recipes.put(self._current[0], recipe)
+        self._observed.pop(self._current, None)
+        self._tell(recipe)
+
+    @contextlib.contextmanager
+    def trying(self, recipe: Recipe | None) -> Iterator[None]:
+        """In this block, this thread's calls are computed with a recipe; without int8 where it is None."""
+        token = _trial.set((self._name, recipe))
+        try:
+            yield
+        finally:
+            _trial.reset(token)
+
+
+def _quantized(settings: Settings, recipe: Recipe) -> Form:
+    return Form(settings, f"int8 {recipe.digest}", Quantize(recipe.ranges))
+
+
+def _cloned(call: Call) -> Call:
+    return Call(call.signature, tuple(tensor.clone() for tensor in call.tensors), call.spec)
+
+
+def relative_error(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The norm of the difference of a call's results, by the norm of the expected ones."""
+    pairs = [(a.double(), e.double()) for a, e in zip(actual, expected) if e.is_floating_point()]
+    difference = math.sqrt(sum(float((a - e).square().sum()) for a, e in pairs))
+    size = math.sqrt(sum(float(e.square().sum()) for _, e in pairs))
+    return difference / size if size else (math.inf if difference else 0.0)
+
+
+def judged(recipe: Recipe, errors: Sequence[float]) -> Recipe:
+    """A recipe with its error, and refused if that is too large."""
+    error = math.sqrt(sum(each * each for each in errors) / len(errors)) if errors else math.inf
+    finite = error if math.isfinite(error) else 1.0
+    refused = "" if error <= MAX_ERROR else f"a call's result is off by {100 * finite:.1f} %, more than {100 * MAX_ERROR:.0f} %"
+    return Recipe(recipe.network, recipe.checkpoint, recipe.calls, finite, refused, recipe.ranges)
+
+
+def describe(error: float) -> str:
+    """What an error of a call means for the picture, in words and dB."""
+    decibels = -20 * math.log10(max(error, 1e-9))
+    words = next(words for bound, words in (*_WORDS, (math.inf, "another picture")) if error <= bound)
+    return f"int8: a step's result is {100 * error:.1f} % off ({decibels:.0f} dB), {words}"
+
+
+def refused(recipe: Recipe, reason: str) -> Recipe:
+    """A recipe that is not used, for this reason."""
+    return Recipe(recipe.network, recipe.checkpoint, recipe.calls, 0.0, reason[:1000], recipe.ranges)
+
+

@@ -1,0 +1,81 @@
+"""All recipes of an engine: in memory, and on disk beside the graphs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ov_backend.cache.entry_file import Kind
+from ov_backend.cache.store import GraphStore
+from ov_backend.quantization.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 16 << 20, packed=True)
+#: Bound of all recipes on disk.
+_MAX_BYTES = 64 << 20
+
+
+def recipe_store(graphs: Path) -> GraphStore:
+    """The store of recipes, a folder inside that of the graph store."""
+    return GraphStore(graphs / "recipes", _MAX_BYTES, RECIPES)
+
+
+class Recipes:
+    """Recipes by architecture and checkpoint.
+
+    Attributes:
+        store: on disk, or None.
+    """
+
+    def __init__(self) -> None:
+        self.store: GraphStore | None = None
+        self._known: dict[tuple[str, str], Recipe | None] = {}
+
+    def open(self, graphs: Path | None) -> None:
+        """Keep recipes on disk in a folder inside that of the graphs; None keeps them in memory only."""
+        store = None if graphs is None else recipe_store(graphs)
+        if getattr(store, "folder", None) != getattr(self.store, "folder", None):
+            self.store = store
+            self._known = {key: recipe for key, recipe in self._known.items() if recipe is not None}
+
+    def get(self, architecture: str, checkpoint: str) -> Recipe | None:
+        """The recipe of a checkpoint, or None."""
+        key = (architecture, checkpoint)
+        if key not in self._known:
+            self._known[key] = self._read(architecture, checkpoint)
+        return self._known[key]
+
+    def of_architecture(self, architecture: str) -> Recipe | None:
+        """A usable recipe of another checkpoint of the architecture, the one used last; or None."""
+        in_memory = [recipe for (known, _), recipe in self._known.items() if known == architecture and recipe is not None]
+        checkpoints = [recipe.checkpoint for recipe in reversed(in_memory)]
+        if self.store is not None:
+            entries = reversed(self.store.entries())
+            checkpoints += [entry.key[len(architecture) :] for entry in entries if entry.key.startswith(architecture)]
+        recipes = (self.get(architecture, checkpoint) for checkpoint in checkpoints)
+        return next((recipe for recipe in recipes if recipe is not None and not recipe.refused), None)
+
+    def put(self, architecture: str, recipe: Recipe) -> None:
+        """Keep a recipe under its checkpoint."""
+        self._known[architecture, recipe.checkpoint] = recipe
+        if self.store is not None:
+            self.store.put(architecture + recipe.checkpoint, recipe.as_files())
+
+    def clear(self) -> None:
+        """Forget what is in memory; what is on disk is read again."""
+        self._known.clear()
+
+    def _read(self, architecture: str, checkpoint: str) -> Recipe | None:
+        files = None if self.store is None else self.store.get(architecture + checkpoint)
+        if files is None or self.store is None:
+            return None
+        try:
+            recipe = Recipe.from_files(files)
+            if recipe.checkpoint != checkpoint:
+                raise ValueError("it belongs to another checkpoint")
+            return recipe
+        except ValueError as error:
+            log.warning("Ignoring a stored recipe: %s. It will be made again.", error)
+            self.store.remove(architecture + checkpoint)
+            return None

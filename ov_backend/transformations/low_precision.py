@@ -1,0 +1,163 @@
+"""8-bit integer arithmetic for the layers of a bound model, and the ranges that it needs.
+
+An activation gets a FakeQuantize operator, and a weight becomes int8 with one factor for each output channel. The CPU device's
+own passes turn that into layers that multiply 8-bit integers. What surrounds them stays in the device's own precision.
+
+An activation has one range for all of its channels. A factor for each channel that moves differences between channels into the
+weight (Xiao et al. 2022, SmoothQuant) makes the calls that were observed more exact. It makes pictures of other prompts worse,
+because each channel then ends at its own largest value: docs/int8.md has the figures.
+"""
+
+from __future__ import annotations
+
+import ov_backend.telemetry  # noqa: F401  # before OpenVINO
+
+# isort: split
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+import torch
+
+from ov_backend.tensors import TO_OV, constant
+from ov_backend.transformations.weighted_layers import Layer, weighted_layers
+
+#: Ranges are this much wider than what was observed, because other prompts have larger values.
+MARGIN = 1.2
+_F32 = TO_OV[torch.float32]
+_LEVELS = 256
+_LARGEST = 127
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and the largest value of an activation."""
+
+    low: float
+    high: float
+
+    def joined(self, other: Range) -> Range:
+        """The range that holds both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+
+#: Called after every inference with the ranges of that inference, by layer.
+Observer = Callable[[Mapping[str, Range]], None]
+
+
+@dataclass(frozen=True)
+class Observe:
+    """Compile in the device's precision, and report the ranges of the layers' inputs."""
+
+    observer: Observer
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Compile in 8 bits.
+
+    Attributes:
+        ranges: of the layers' inputs; a layer without one stays in the device's precision.
+        observer: gets the ranges of every inference, too; None observes nothing.
+    """
+
+    ranges: Mapping[str, Range]
+    observer: Observer | None = None
+
+
+Rewrite = Observe | Quantize
+
+
+def observe(model: ov.Model, weights: Collection[str]) -> list[str]:
+    """Add results to a model, in place: the smallest and then the largest value of every layer's input.
+
+    Returns:
+        the names of the layers, in the order of the pairs of results; layers with the same input share a pair, and their
+        names stand in one string, separated by line feeds.
+    """
+    pairs = []
+    for layers in _by_source(model, weights):
+        source = layers[0].source
+        axes = np.arange(len(source.get_shape()))
+        for reduce in (ops.reduce_min, ops.reduce_max):
+            model.add_results([ops.result(_cast(reduce(source, axes, False).output(0), _F32))])
+        pairs.append("\n".join(layer.name for layer in layers))
+    model.validate_nodes_and_infer_types()
+    return pairs
+
+
+def quantize(model: ov.Model, weights: Mapping[str, torch.Tensor], ranges: Mapping[str, Range]) -> list[str]:
+    """Replace layers, in place, by the form that the device computes in 8 bits.
+
+    Args:
+        model: the model with its weights bound.
+        weights: the live weights by name.
+        ranges: of the layers' inputs; a layer without a range is left as it is.
+
+    Returns:
+        the names of the layers that were replaced.
+    """
+    done = []
+    for group in _by_source(model, weights):
+        layers = [layer for layer in group if layer.name in ranges]
+        if layers:
+            _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)))
+            done += [layer.name for layer in layers]
+    model.validate_nodes_and_infer_types()
+    return done
+
+
+def _by_source(model: ov.Model, weights: Collection[str]) -> list[list[Layer]]:
+    """The layers that can be quantized; those that read the same activation together."""
+    groups: dict[tuple[str, bool], list[Layer]] = {}
+    for layer in weighted_layers(model, weights):
+        if not layer.left_out:
+            groups.setdefault((layer.source_name, layer.is_convolution), []).append(layer)
+    return list(groups.values())
+
+
+def _quantize(layers: Sequence[Layer], weights: Mapping[str, torch.Tensor], given: Range) -> None:
+    bounds = [_constant(bound) for bound in _interval(MARGIN * given.low, MARGIN * given.high)]
+    # a float16 model has float32 in here: its factors would be too small for float16
+    quantized = ops.fake_quantize(_cast(layers[0].source, _F32), *bounds, *bounds, _LEVELS)
+    for layer in layers:
+        weight = weights[layer.weight].detach().float()
+        _replace(layer, quantized, weight if layer.is_convolution or layer.transposed else weight.t())
+
+
+def _interval(low: float, high: float) -> tuple[float, float]:
+    """The interval of 256 values that holds a range, and in which zero is a value of its own."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if high - low < np.finfo(np.float32).tiny * _LEVELS:
+        return 0.0, 1.0
+    step = (high - low) / (_LEVELS - 1)
+    zero = round(-low / step)
+    return -zero * step, (_LEVELS - 1 - zero) * step
+
+
+def _replace(layer: Layer, quantized: ov.Node, matrix: torch.Tensor) -> None:
+    largest = matrix.flatten(1).abs().amax(1)
+    factor = torch.where(largest > 0, largest / _LARGEST, torch.ones_like(largest)).view(-1, *[1] * (matrix.dim() - 1))
+    integers = (matrix / factor).round_().to(torch.int8)
+    weight = ops.multiply(ops.convert(constant(integers.contiguous(), shared=False), "f32"), _constant(factor.numpy()))
+    if layer.is_convolution:
+        a = layer.node.get_attributes()
+        pads = a["pads_begin"], a["pads_end"]
+        new = ops.convolution(quantized, weight, a["strides"], *pads, a["dilations"], a.get("auto_pad", "explicit"))
+    else:
+        new = ops.matmul(quantized, weight, transpose_a=False, transpose_b=True)
+    new.set_friendly_name(layer.node.get_friendly_name())
+    result = _cast(new.output(0), layer.node.get_element_type())
+    for target in layer.node.output(0).get_target_inputs():
+        target.replace_source_output(result)
+
+
+def _cast(value: ov.Output, element_type: ov.Type) -> ov.Output:
+    return value if value.get_element_type() == element_type else ops.convert(value, element_type.to_string()).output(0)
+
+
+def _constant(value: float | np.ndarray) -> ov.Node:
+    return ops.constant(np.asarray(value, dtype=np.float32))

@@ -1,0 +1,140 @@
+"""The convolutions and matrix products of a model that have a weight, by the name of the weight in the module.
+
+A layer is known by its weight's name, because OpenVINO's own names change with its version. A weight that is used several times
+gives several layers: ``conv.weight``, ``conv.weight#2``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import openvino as ov
+
+#: Operators between a weight and the layer that reads it.
+_CONVERTED = ("Convert", "Transpose")
+#: A matrix product of fewer rows than this has little to gain: it reads one row for each picture, as a time embedding does.
+FEW_ROWS = 32
+#: A convolution of fewer channels than this, in or out, reads the latent or writes the result.
+FEW_CHANNELS = 16
+
+#: Operators that only move values.
+_MOVED = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
+#: Why a layer of one row or pixel at a time is left out, by what it reads.
+_LEFT_OUT_INPUTS = {
+    "Parameter": "reads an input of the network, such as the prompt, whose range is another in every picture",
+    "Concat": "a shortcut over two joined activations",
+    "Multiply": "reads a product of activations, as behind a gate",
+    "Add": "reads a sum of activations, as behind the blocks of a transformer",
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution or matrix product.
+
+    Attributes:
+        name: of its weight, with "#2" and so on for its second use.
+        node: the operator; its first input is the activation.
+        weight: name of the weight.
+        transposed: whether the weight of a matrix product is [out, in], as torch.nn.Linear's is.
+        left_out: why it stays in the device's own precision, or "".
+    """
+
+    name: str
+    node: ov.Node
+    weight: str
+    transposed: bool
+    left_out: str = ""
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether it is a convolution."""
+        return bool(self.node.get_type_name() == "Convolution")
+
+    @property
+    def source(self) -> ov.Output:
+        """The activation that it reads."""
+        return self.node.input_value(0)
+
+    @property
+    def source_name(self) -> str:
+        """Names the activation within the model; layers that read the same one share its ranges."""
+        return f"{self.source.get_node().get_name()}:{self.source.get_index()}"
+
+
+def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
+    """The layers of a bound model in the order of their computation.
+
+    Args:
+        model: the model with its weights bound; its constants have the names of the weights.
+        weights: names of the live weights.
+    """
+    layers: list[Layer] = []
+    uses: dict[str, int] = {}
+    for node in model.get_ordered_ops():
+        layer = _layer(node, weights)
+        if layer is not None:
+            uses[layer.weight] = count = uses.get(layer.weight, 0) + 1
+            name = layer.weight if count == 1 else f"{layer.weight}#{count}"
+            layers.append(Layer(name, node, layer.weight, layer.transposed, _left_out(layer)))
+    return layers
+
+
+def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
+    kind = node.get_type_name()
+    if kind not in ("Convolution", "MatMul"):
+        return None
+    weight, transposed = node.input_value(1).get_node(), False
+    if kind == "MatMul":
+        attributes = node.get_attributes()
+        transposed = bool(attributes["transpose_b"])
+        if attributes["transpose_a"]:
+            return None
+        while weight.get_type_name() in _CONVERTED:
+            if weight.get_type_name() == "Transpose":
+                order = weight.input_value(1).get_node()
+                if order.get_type_name() != "Constant" or list(order.get_data()) != [1, 0]:
+                    return None
+                transposed = not transposed
+            weight = weight.input_value(0).get_node()
+        if weight.get_type_name() == "Constant" and len(weight.get_output_shape(0)) != 2:
+            return None
+    while weight.get_type_name() == "Convert":
+        weight = weight.input_value(0).get_node()
+    name = weight.get_friendly_name()
+    if weight.get_type_name() != "Constant" or name not in weights:
+        return None
+    return Layer(name, node, name, transposed)
+
+
+def _left_out(layer: Layer) -> str:
+    """Why a layer has more to lose than to gain. docs/int8.md has the measurements."""
+    if layer.node.get_input_partial_shape(0).is_dynamic:
+        return "sizes are dynamic"
+    outputs, inputs, *kernel = layer.node.get_input_shape(1)
+    if not layer.is_convolution and math.prod(layer.node.get_input_shape(0)[:-1]) < FEW_ROWS:
+        return "few rows, as in a time embedding"
+    if layer.is_convolution and min(outputs, inputs) < FEW_CHANNELS:
+        return "few channels, as in the first and last layer"
+    if math.prod(kernel) > 1 and layer.is_convolution:
+        return ""
+    return _LEFT_OUT_INPUTS.get(_kind_of(layer.source), "")
+
+
+def _kind_of(value: ov.Output) -> str:
+    """The operator that computes an activation, if it joins two activations: a sum with a weight is none of these."""
+    node = value.get_node()
+    while node.get_type_name() in ("Convert", *_MOVED):
+        node = node.input_value(0).get_node()
+    if node.get_type_name() in ("Concat", "Parameter"):
+        return str(node.get_type_name())
+    return str(node.get_type_name()) if len(node.inputs()) == 2 and not any(map(_is_weight, node.input_values())) else ""
+
+
+def _is_weight(value: ov.Output) -> bool:
+    node = value.get_node()
+    while node.get_type_name() in (*_CONVERTED, *_MOVED):
+        node = node.input_value(0).get_node()
+    return bool(node.get_type_name() == "Constant")

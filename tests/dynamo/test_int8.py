@@ -1,0 +1,59 @@
+"""``torch.compile`` with precision int8: the first calls calibrate, and the next ones are computed in 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import ov_backend
+from ov_backend.quantization.calibration import MAX_GRAPH_CALLS
+from ov_backend.quantization.recipe import MAX_ERROR
+from tests.helpers.layers_in_8_bits import Denoiser, call_of, error, needs_vnni
+
+pytestmark = needs_vnni
+Run = Callable[[torch.nn.Module, int], list[torch.Tensor]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Compile a module anew and call it some times."""
+    options = {"precision": "int8", "device": "CPU", "model_caching": True, "cache_dir": str(tmp_path), "fallback": "raise"}
+
+    def answers(module: torch.nn.Module, calls: int) -> list[torch.Tensor]:
+        torch._dynamo.reset()
+        compiled = torch.compile(module, backend="openvino_fx", options=options)
+        with torch.no_grad():
+            return [compiled(*call_of(seed)) for seed in range(calls)]
+
+    return answers
+
+
+def state() -> str:
+    (stats,) = ov_backend.stats().values()
+    return str(stats["int8"]["state"])
+
+
+def test_a_graph_is_in_int8_after_its_first_calls_and_in_the_next_process_at_once(run: Run) -> None:
+    run(Denoiser(), MAX_GRAPH_CALLS)
+    assert state() == "calibrating"
+    module = Denoiser()
+    answers = run(module, MAX_GRAPH_CALLS + 1)
+    assert state() == "on"
+    with torch.no_grad():
+        assert error(answers[-1], module(*call_of(MAX_GRAPH_CALLS))) < MAX_ERROR
+    run(Denoiser(), 1)
+    assert state() == "on"
+
+
+def test_another_function_of_the_same_weights_has_no_part_in_it(run: Run) -> None:
+    class Other(Denoiser):
+        def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+            return super().forward(100 * x, time)
+
+    run(Denoiser(), MAX_GRAPH_CALLS + 1)
+    assert state() == "on"
+    run(Other(), 1)
+    assert state() == "calibrating"

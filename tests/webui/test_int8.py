@@ -1,0 +1,34 @@
+"""int8 in the stand-in WebUI: the first picture calibrates, the next ones are made in int8, and the parameters say which."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.helpers.layers_in_8_bits import needs_vnni
+from tests.webui.conftest import TITLE, arguments, engine_stats, ran
+
+pytestmark = needs_vnni
+
+
+def picture(host: SimpleNamespace, **changes: Any) -> Any:
+    values = {"prompt": "a cat", "width": 64, "height": 64, "steps": 10, **changes}
+    return host.processing.generate(TITLE, arguments("int8"), **values)
+
+
+@pytest.fixture
+def calibrated(host: SimpleNamespace) -> SimpleNamespace:
+    first = picture(host)
+    assert ran(first).startswith("UNet calibrating int8, VAE")
+    assert "this picture calibrates int8" in first.comments
+    return host
+
+
+def test_the_second_picture_is_made_in_int8_and_the_field_says_so(calibrated: SimpleNamespace) -> None:
+    second = picture(calibrated)
+    assert ran(second).startswith("UNet in int8, VAE")
+    assert "% off" in second.comments
+    assert engine_stats()["unet"]["int8"]["state"] == "on"
+    assert not engine_stats()["vae_decode"]["int8"]
