@@ -28,7 +28,7 @@ from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
 from ov_backend.transformations.low_precision import Observe, Quantize
 
-#: Errors of a call up to which its pictures are described so; docs/int8.md has the pictures that these were read from.
+#: Errors of a call up to which its pictures are described so: a judgement by eye, on one small network.
 _WORDS = (
     (0.005, "hardly to be told apart from the device's own precision"),
     (0.015, "the same picture with small differences"),

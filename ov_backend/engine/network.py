@@ -13,14 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import compile_ahead
 from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.conditions import foreign_mode, is_finite, restore_containers
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
@@ -130,14 +128,14 @@ class Network:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
             raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
-        if self.hooks.keyed_by_code and (mode := _foreign_mode()):
+        if self.hooks.keyed_by_code and (mode := foreign_mode()):
             raise CaptureError(f"{mode} is active, which sees every operator")
         call = self._call(args, kwargs)
         if not warmup.active():
             self._make_recipe()
         entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
-        if not _finite(outputs) and self._lookup.raise_precision(entry.weights):
+        if not is_finite(outputs) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         elif entry.form and not warmup.active():
             self._lookup.low_precision.count(entry.form, call, outputs, entry.weights)
@@ -286,11 +284,11 @@ class Network:
         except CaptureError:
             if reach is not None and isinstance(code, CodeGuard):
                 with contextlib.suppress(CaptureError, Superseded):
-                    _restore_containers(code.after_trace(reach.executed), reach, request)
+                    restore_containers(code.after_trace(reach.executed), reach, request)
             raise
         if reach is not None and isinstance(code, CodeGuard):
             after = code.after_trace(reach.executed)
-            _restore_containers(after, reach, request)
+            restore_containers(after, reach, request)
             with self._lookup.lock:
                 request = self._lookup.under(request, code, after)
         return captured, request
@@ -346,30 +344,3 @@ class Network:
             return entry.program.blank(call.tensors)
         with self.statistics.time("infer"):
             return entry.program(call.tensors)
-
-def _restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
-    """Put back what a trace has changed.
-
-    Raises:
-        CaptureError: there was something, or the guard says that no trace would be right.
-        Superseded: it may have been another thread's doing.
-    """
-    if reach.before and reach.before[0].changed(guard.containers):
-        if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
-            raise Superseded
-        raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
-    if guard.refused:
-        raise CaptureError(guard.refused)
-
-
-def _foreign_mode() -> str:
-    """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none."""
-    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
-        if not (isinstance(mode, DeviceContext) and torch.device(mode.device).type == "cpu"):
-            return type(mode).__name__
-    return ""
-
-
-def _finite(outputs: Sequence[torch.Tensor]) -> bool:
-    """Whether all values are finite; one sum per tensor is enough, as infinity and NaN both propagate to it."""
-    return all(bool(torch.isfinite(x.sum(dtype=torch.float32))) for x in outputs if x.is_floating_point())

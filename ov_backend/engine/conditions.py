@@ -1,0 +1,43 @@
+"""When a call cannot be OpenVINO's: a mode sees every operator, a trace has changed something, a result is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from ov_backend.capture.trace import Reach
+from ov_backend.engine.request import CompileRequest, Superseded
+from ov_backend.errors import CaptureError
+from ov_backend.guards.code import CodeGuard
+
+
+def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
+    """Put back what a trace has changed.
+
+    Raises:
+        CaptureError: there was something, or the guard says that no trace would be right.
+        Superseded: it may have been another thread's doing.
+    """
+    if reach.before and reach.before[0].changed(guard.containers):
+        if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
+            raise Superseded
+        raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
+    if guard.refused:
+        raise CaptureError(guard.refused)
+
+
+def foreign_mode() -> str:
+    """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none."""
+    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
+        if not (isinstance(mode, DeviceContext) and torch.device(mode.device).type == "cpu"):
+            return type(mode).__name__
+    return ""
+
+
+def is_finite(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether all values are finite; one sum per tensor is enough, as infinity and NaN both propagate to it."""
+    return all(bool(torch.isfinite(x.sum(dtype=torch.float32))) for x in outputs if x.is_floating_point())
