@@ -27,7 +27,7 @@ from ov_backend.guards.describe import (
     versioned,
 )
 from ov_backend.guards.process_state import query_of
-from ov_backend.guards.reads import chains_of
+from ov_backend.guards.reads import chains_of, imports_of, names_in
 from ov_backend.guards.values import ValueWalk
 
 #: Items of a package's list or dict that are compared; longer ones are registries.
@@ -123,8 +123,6 @@ class NameWalk(ValueWalk):
             return
         if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS)) and not _is_small(value):
             self._add(root, *attributes)
-            if value is sys.modules:
-                self.volatile[path] = f"{path} looks into sys.modules, which leads anywhere"
             return
         if isinstance(value, types.ModuleType):
             self._add("module", value.__name__)
@@ -145,6 +143,25 @@ class NameWalk(ValueWalk):
             self._value(value, f"{function.__module__}:{name}")
         else:
             self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+
+    def _imports(self, function: types.FunctionType, path: str) -> None:
+        """What a function reads of modules that it imports when it is called: whatever of them its code names."""
+        package = str(function.__globals__.get("__package__") or "")
+        parents = ["", *(f"{package.rsplit('.', level)[0]}." for level in range(package.count(".") + 1) if package)]
+        for imported in sorted(imports_of(function.__code__)):
+            for module in (sys.modules.get(f"{parent}{imported}".strip(".")) for parent in parents):
+                if module is not None:
+                    self._members_of_import(vars(module), versioned(module.__name__), names_in(function.__code__), path)
+
+    def _members_of_import(self, table: dict[str, Any], of_package: bool, names: frozenset[str], path: str) -> None:
+        for name in sorted(names & table.keys()):
+            query = query_of(table[name])
+            if query is not None:
+                self._state(query, name)
+            elif not of_package and not isinstance(table[name], types.ModuleType):
+                self.watch.key(table, name)
+                self._add("import", name)
+                self._entry(table, name, f"{path}'s {name}")
 
     def _attribute_of_function(self, function: types.FunctionType, name: str) -> None:
         attributes = vars(function)

@@ -47,6 +47,14 @@ def _chains(code: types.CodeType) -> Iterator[Chain]:
         yield Chain(root, tuple(attributes))
 
 
+@functools.lru_cache(maxsize=16384)
+def imports_of(code: types.CodeType) -> frozenset[str]:
+    """The modules that a code object imports while it runs, and those of the functions defined in it, as they are written."""
+    inner = [imports_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    own = {str(each.argval) for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
+    return frozenset(own.union(*inner))
+
+
 #: Builtins that read an attribute by a name, and all other ways to read what no name in the code stands for.
 _BY_NAME = frozenset({"getattr", "hasattr"})
 _UNNAMED = frozenset({"vars", "dir", "__dict__", "attrgetter", "methodcaller", "__getattribute__", "__getstate__", "__slots__"})

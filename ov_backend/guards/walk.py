@@ -310,6 +310,7 @@ class Walk(NameWalk):
         if not host:
             for chain in chains_of(function.__code__):
                 self._global(function, chain.root, chain.attributes, path)
+            self._imports(function, path)
 
     def _was_executed(self, function: types.FunctionType) -> bool:
         if self._traced is None:

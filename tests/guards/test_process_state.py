@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_a_changed_answer_of_the_process_is_no_stale_one_of_a_network(
     assert_eager(network, module)
 
 
-@pytest.mark.parametrize("read", [lambda m: eval("2.0"), lambda m: globals()["SCALE"], lambda m: sys.modules[__name__].SCALE])
+@pytest.mark.parametrize("read", [lambda m: eval("2.0"), lambda m: globals()["SCALE"]])
 def test_code_that_may_read_anything_stays_in_pytorch(strict: Strict, read: Callable[[Any], float]) -> None:
     module = Scaled(read)
     network = engine_for(strict(fallback="pytorch"), module)
@@ -75,3 +76,29 @@ def test_code_that_may_read_anything_stays_in_pytorch(strict: Strict, read: Call
 
 
 SCALE = 2.0
+
+
+def _of_an_import(module: Any) -> float:
+    import of_this_test
+
+    return float(of_this_test.scale)
+
+
+def _of_an_imported_name(module: Any) -> float:
+    from of_this_test import scale
+
+    return float(scale)
+
+
+@pytest.mark.parametrize("read", [_of_an_import, _of_an_imported_name])
+def test_the_answer_follows_what_is_imported_when_it_is_called(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch, read: Callable[[Any], float]
+) -> None:
+    imported = types.ModuleType("of_this_test")
+    imported.scale = 2.0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "of_this_test", imported)
+    module = Scaled(read)
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    imported.scale = 3.0  # type: ignore[attr-defined]
+    assert_eager(network, module)
