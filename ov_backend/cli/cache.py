@@ -13,7 +13,6 @@ from ov_backend.cache.entry_file import unpack
 from ov_backend.cache.store import Entry, GraphStore, open_store
 from ov_backend.cli.arguments import add_cache_dir, add_command, print_json, size_text
 from ov_backend.errors import SettingsError
-from ov_backend.quantization.recipes import recipe_store
 from ov_backend.settings import Settings
 from ov_backend.ui.snapshot import network_label, size_and_batch
 
@@ -75,6 +74,8 @@ def _verify(store: GraphStore, as_json: bool) -> int:
 
 
 def _clear(store: GraphStore, as_json: bool) -> int:
+    from ov_backend.quantization.recipes import recipe_store  # it imports PyTorch
+
     removed, recipes = store.clear(), recipe_store(store.folder).clear()
     if as_json:
         print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes})

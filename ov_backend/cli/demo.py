@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
 from ov_backend.cli import arguments
+from ov_backend.errors import SettingsError
 
 if TYPE_CHECKING:
     from ov_backend.standalone.demo import Result
@@ -36,6 +37,11 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Generate both pictures; the exit code is 0."""
     settings = arguments.settings_of(options)
+    if settings.precision == "int8":
+        raise SettingsError(
+            "--precision int8 is learnt from a first picture, and the demo makes only one. Expected auto, f32, bf16 or f16; for int8"
+            " make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."
+        )
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
     with arguments.demo_packages("The demo"):
         from ov_backend.standalone import demo

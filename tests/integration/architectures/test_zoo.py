@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from typing import Any
 
 import pytest
 import torch
 
+from tests.helpers.extent import some
 from tests.helpers.torch_compile import calls, fallbacks
 from tests.integration.architectures.zoo_diffusers import ZOO  # with what zoo.py put in
 
@@ -23,7 +23,7 @@ PART = (
     "diffusers/autoencoder_kl_decoder",
     "diffusers/autoencoder_tiny",
 )
-CHOSEN = list(ZOO) if os.environ.get("ZOO") == "all" else list(PART)
+CHOSEN = some(PART, ZOO)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
