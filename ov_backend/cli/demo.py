@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     settings = arguments.settings_of(options)
     if settings.precision == "int8":
         raise SettingsError(
-            "--precision int8 is learnt from a first picture, and the demo makes only one. Expected auto, f32, bf16 or f16; for int8"
-            " make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."
+            "--precision int8 is learnt from a first picture, and the demo makes only one. Expected auto, f32, bf16 or f16; for"
+            " int8 make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."
         )
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
     with arguments.demo_packages("The demo"):
