@@ -22,7 +22,7 @@ from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Group, groups, ordered, work
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Paints, Report, Run, pending_rows
-from ov_backend.errors import JobError, SettingsError
+from ov_backend.errors import SettingsError
 from ov_backend.settings import Settings
 
 #: A job: a job file, or rows as dicts of columns.
@@ -257,6 +257,6 @@ def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, *
     unknown = set(options) - {*Options.__dataclass_fields__}
     if unknown:
         known = ", ".join(Options.__dataclass_fields__)
-        raise JobError([f"batch has no option {min(unknown)!r}; known are {known}."])
+        raise SettingsError(f"batch has no option {min(unknown)!r}; known are {known}.")
     paths = {name: Path(options[name]) for name in ("checkpoint", "lora_dir") if options.get(name) is not None}
     return Batch(rows, Path(out), Options(**{**options, **paths})).run(report)

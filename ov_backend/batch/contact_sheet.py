@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
@@ -55,10 +56,10 @@ def _draw(tiles: list[tuple[Path, Row, int]]) -> Any:
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
     for i, (path, row, index) in enumerate(tiles):
         left, top = _GAP + i % _COLUMNS * (_SIDE + _GAP), _GAP + i // _COLUMNS * cell
-        with Image.open(path) as picture:
+        with contextlib.suppress(OSError, ValueError, SyntaxError), Image.open(path) as picture:  # a damaged one is left blank
             thumbnail = picture.convert("RGB")
-        thumbnail.thumbnail((_SIDE, _SIDE))
-        sheet.paste(thumbnail, (left + (_SIDE - thumbnail.width) // 2, top + (_SIDE - thumbnail.height) // 2))
+            thumbnail.thumbnail((_SIDE, _SIDE))
+            sheet.paste(thumbnail, (left + (_SIDE - thumbnail.width) // 2, top + (_SIDE - thumbnail.height) // 2))
         for line, text in enumerate(_caption(row, index)):
             draw.text((left, top + _SIDE + line * _LINE), _cut(text, font), fill=(20, 20, 20), font=font)
     return sheet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ov_backend.checkpoint.loader import trained_side
@@ -65,8 +65,8 @@ class Places:
         Raises:
             OVBackendError: there is no such file, or it is no picture.
         """
-        path = self._folder / name
-        if not path.is_file():
+        path = _first_file(name, [self._folder], ("",))
+        if path is None:
             raise SettingsError(f"init_image is {name[:200]!r}, which is no file in {self._folder}; correct its path.")
         self._check("picture", path, _check_picture)
         return path
@@ -84,9 +84,9 @@ class Places:
         return result
 
 
-def _first_file(name: str, folders: list[Path]) -> Path | None:
+def _first_file(name: str, folders: list[Path], suffixes: Sequence[str] = ("", ".safetensors")) -> Path | None:
     try:
-        candidates = [folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".safetensors")]
+        candidates = [folder / f"{name}{suffix}" for folder in folders for suffix in suffixes]
         return next((path for path in candidates if path.is_file()), None)
     except (OSError, ValueError):  # no file can have such a name
         return None

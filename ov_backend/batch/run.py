@@ -96,6 +96,8 @@ class Run:
             try:
                 records = self._made(row, digest)
             except Exception as error:  # of any library: it ends this row only
+                if interrupts.interrupted():
+                    raise KeyboardInterrupt from error
                 log.debug("Row %d failed.", row.source, exc_info=True)
                 reason = f"{type(error).__name__}: {first_line(error)[:300]}"
                 record = {"row": row.number, "source": row.source, "file": None, "seconds": _round(time.perf_counter() - start)}

@@ -59,7 +59,7 @@ class LoraMix:
     def __init__(self, pipe: Any) -> None:
         self._layers = dict(_layers(pipe))
         self._originals: dict[torch.nn.Parameter, torch.Tensor] = {}
-        self._current: tuple[tuple[Path, float], ...] = ()
+        self._current: tuple[tuple[Path, float], ...] | None = ()
 
     @torch.no_grad()
     def apply(self, loras: Sequence[tuple[Path, float]]) -> bool:
@@ -74,6 +74,7 @@ class LoraMix:
         for path, strength in loras:
             for weight, change in self._changes(path):
                 changes[weight] = changes[weight] + strength * change if weight in changes else strength * change
+        self._current = None  # until all is written
         for weight in [weight for weight in self._originals if weight not in changes]:
             weight.copy_(self._originals.pop(weight))
         for weight, change in changes.items():

@@ -72,6 +72,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"precision": 16}, "precision is 16"),
     ({"init_image": "none.png", "denoising_strength": 0.5}, "init_image is 'none.png', which is no file in"),
     ({"init_image": "job.jsonl"}, "which is no picture"),
+    ({"init_image": "x" * 1000}, "which is no file in"),
+    ({"loras": {"x" * 1000: 1}}, "is not in"),
     ({"init_image": "data:image/png;base64,AAAA"}, "pictures inside of a job file are not read"),
     ({"init_image": "start.png", "denoising_strength": 0}, "the strength is 0"),
     ({"init_image": "start.png", "denoising_strength": 2}, "the strength is 2"),

@@ -113,7 +113,7 @@ def test_a_change_is_seen_by_the_guards(pipe: Any, mix: LoraMix, tmp_path: Path)
 BAD: list[tuple[dict[str, torch.Tensor], str]] = [
     ({}, "it holds no weight"),
     ({"lora_unet_x.hada_w1_a": torch.zeros(1)}, "no LoHa"),
-    ({"lora_unet_x.lora_down.weight": torch.zeros(1), "lora_unet_x.dora_scale": torch.zeros(1)}, "holds 'lora_unet_x.dora_scale'"),
+    ({"x.lora_down.weight": torch.zeros(1), "x.dora_scale": torch.zeros(1)}, "holds 'x.dora_scale'"),
     ({"a.weight": torch.zeros(1)}, "holds 'a.weight'"),
 ]
 
