@@ -21,7 +21,7 @@ from ov_backend.batch.painter import Painter
 from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Group, groups, ordered, work
 from ov_backend.batch.row import Row
-from ov_backend.batch.run import Paints, Report, Run, pending_rows
+from ov_backend.batch.run import Paints, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError
 from ov_backend.settings import Settings
 
@@ -38,6 +38,7 @@ class Options:
         lora_dir: folder of LoRAs; None is the job file's folder, and the folder ``lora`` beside a checkpoint.
         precision: of rows that name none.
         device: an OpenVINO device; None is the default.
+        low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
         cache_dir: folder of the graph store; None is the user's cache folder.
         contact_sheet: draw pages of thumbnails at the end.
     """
@@ -46,6 +47,7 @@ class Options:
     lora_dir: Path | None = None
     precision: str = "auto"
     device: str | None = None
+    low_memory: str = "auto"
     cache_dir: str | None = None
     contact_sheet: bool = True
 
@@ -53,7 +55,7 @@ class Options:
     def settings(self) -> Settings:
         """The settings of the engine."""
         device: dict[str, Any] = {"device": self.device} if self.device is not None else {}
-        return Settings(precision=self.precision, cache_dir=self.cache_dir, **device)
+        return Settings(precision=self.precision, low_memory=self.low_memory, cache_dir=self.cache_dir, **device)
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,9 @@ class Batch:
         @functools.cache
         def resolve(precision: str | None) -> str:
             settings = self._settings.replace(precision=precision or self._settings.precision)
+            if settings.precision == "int8":
+                what = "precision is 'int8', whose first picture would be computed in another precision"
+                raise SettingsError(f"{what}; it must be one of auto, f32, bf16, f16 in a batch.")
             devices.check(settings)
             return devices.resolved_precision(settings)
 
@@ -203,7 +208,7 @@ class Batch:
         present = contact_sheet.present(self.folder)
         return contact_sheet.write_sheets(self.folder, self.job.rows) if made or not present else present
 
-    def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Any:
+    def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Tally:
         painter = paints or Painter(self._settings)
         run = Run(self.folder, journal, painter, self._fingerprints, self._settings.device, report)
         try:
@@ -248,7 +253,8 @@ def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, *
         rows: a job file (.jsonl, .csv, .parquet), or dicts of columns such as ``{"prompt": "a lighthouse", "seed": [1, 2]}``.
         out: folder of the pictures and of their manifest.
         report: called with a dict for each event: "plan", "picture", "failure", "end".
-        options: fields of :class:`Options`: checkpoint, lora_dir, precision, device, cache_dir, contact_sheet.
+        options: fields of :class:`Options`: checkpoint, lora_dir, precision, device, low_memory, cache_dir,
+            contact_sheet.
 
     Raises:
         JobError: rows are bad, found before anything runs; its ``problems`` have a sentence for each.

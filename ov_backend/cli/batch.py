@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the pictures; the exit code is 0, or 1 where rows failed, or 2 where rows are bad."""
-    arguments.settings_of(options)
+    arguments.settings_of(options)  # refuses what makes no sense before packages are imported
     if options.measure and not options.dry_run:
         raise SettingsError("--measure goes with --dry-run; give both or neither.")
     if options.out.exists() and not options.out.is_dir():
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     arguments.check_folder(options.out, "--out")
     with arguments.demo_packages("A batch"):
         from ov_backend.batch.api import Batch, Options
-    names = ("checkpoint", "lora_dir", "precision", "device", "cache_dir")
+    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "cache_dir")
     chosen = Options(**{name: getattr(options, name) for name in names}, contact_sheet=not options.no_contact_sheet)
     with interrupts.work():
         try:

@@ -23,12 +23,15 @@ class BatchProgress:
         self._as_json = as_json
         self._bar: Any = None
         self._told = time.monotonic()
-        self._made = self._failed = self._skipped = self._pictures = 0
+        self._made = self._failed = self._skipped = 0
+        self._pictures: int | None = None
 
     @property
     def count(self) -> str:
         """How many pictures are there and how many rows failed, as a sentence."""
         failed = f", {self._failed} {'row' if self._failed == 1 else 'rows'} failed" if self._failed else ""
+        if self._pictures is None:
+            return "No picture was made."
         if self._pictures == self._skipped:
             return f"All {self._pictures} pictures are there already."
         before = f", {self._skipped} were there already" if self._skipped else ""

@@ -69,6 +69,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint": "a\0b"}, "it must be the path of a file"),
     ({"checkpoint": LONG}, "it must be the path of a file"),
     ({"precision": "f8"}, "precision is 'f8'; it must be one of auto, f32"),
+    ({"precision": "int8"}, "it must be one of auto, f32, bf16, f16 in a batch"),
     ({"precision": 16}, "precision is 16"),
     ({"init_image": "none.png", "denoising_strength": 0.5}, "init_image is 'none.png', which is no file in"),
     ({"init_image": "job.jsonl"}, "which is no picture"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -12,7 +13,10 @@ pytest.importorskip("diffusers")
 
 import itertools
 
+from ov_backend.batch.columns import COLUMNS, read_columns, read_value
 from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.batch.grid import expand
+from ov_backend.batch.job_file import MAX_ROWS
 from ov_backend.batch.plan import groups, ordered
 from ov_backend.batch.row import Row
 from ov_backend.ui.infotext import Parameters
@@ -129,3 +133,18 @@ def test_the_fingerprint_of_a_large_file_sees_a_change_in_every_block(tmp_path: 
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert Fingerprints().of(path) != before
     assert fingerprints.sha256(tmp_path / "none") == ""
+
+
+def test_the_page_has_every_column_and_its_example_is_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "batch.md").read_text(encoding="utf-8")
+    table = "\n".join(line.partition(" | ")[0] for line in page.splitlines() if line.startswith("| `"))
+    assert all(f"`{column}`" in table for column in COLUMNS)
+    example = page.partition("```json\n")[2].partition("```")[0].splitlines()
+    assert len(example) == 3
+    for line in example:
+        columns = read_columns(json.loads(line))
+        for values in expand(columns):
+            for column, value in values.items():
+                read_value(column, value)
+    assert "250,000 rows" in page
+    assert MAX_ROWS == 250_000

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 
 pytest.importorskip("diffusers")
 
-import ov_backend
 from ov_backend.batch.painter import Painter
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
@@ -97,14 +96,3 @@ def test_a_checkpoint_that_cannot_be_read_is_tried_once(checkpoint: Path, tmp_pa
     with pytest.raises(CheckpointError, match="is damaged"):
         painter.paint(row)
     assert painter.loads == 0
-
-
-def test_the_function_makes_the_pictures_of_dicts(checkpoint: Path, tmp_path: Path) -> None:
-    rows = [{"prompt": "a cat", "seed": [1, 2], "steps": 1, "size": "64x64"}]
-    options = {"checkpoint": checkpoint, "precision": "f32", "cache_dir": str(tmp_path / "graphs")}
-    result = ov_backend.batch(rows, tmp_path / "out", **options)
-    assert (result.made, result.failed) == (2, 0)
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["000001-1.png", "000002-2.png"]
-    assert ov_backend.batch(rows, str(tmp_path / "out"), **options).skipped == 2
-    with pytest.raises(ov_backend.OVBackendError, match="batch has no option 'colour'; known are checkpoint"):
-        ov_backend.batch(rows, tmp_path / "out", colour=1)

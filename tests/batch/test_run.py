@@ -12,7 +12,8 @@ from PIL import Image
 
 pytest.importorskip("diffusers")
 
-from ov_backend.batch.api import Result
+import ov_backend
+from ov_backend.batch.api import Batch, Options, Result
 from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import Journal, read_records
 from ov_backend.errors import SettingsError
@@ -194,3 +195,15 @@ def test_an_estimate_comes_from_earlier_pictures(make_batch: MakeBatch) -> None:
     plan = batch.plan()
     assert (plan.skipped, [row.number for row in plan.pending]) == (3, [4, 5])
     assert plan.seconds == pytest.approx(2 * 0.5)
+
+
+def test_the_function_takes_dicts_and_goes_on_like_the_command(checkpoint: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "a cat", "seed": [1, 2], "size": "64x64"}]
+    options = {"checkpoint": checkpoint, "precision": "f32", "contact_sheet": False}
+    Batch(rows, tmp_path / "out", Options(**options)).run(paints=StandIn())
+    events: list[dict[str, Any]] = []
+    result = ov_backend.batch(iter(rows), str(tmp_path / "out"), report=events.append, **options)
+    assert (result.made, result.skipped, result.failed, result.sheets) == (0, 2, 0, ())
+    assert [event["event"] for event in events] == ["plan", "end"]
+    with pytest.raises(ov_backend.OVBackendError, match="batch has no option 'colour'; known are checkpoint"):
+        ov_backend.batch(rows, tmp_path / "out", colour=1)
