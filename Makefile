@@ -3,6 +3,7 @@
 # make test-webui-pins    what the WebUI's own pins can change (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
 # make test-full          the whole suite under both, with every architecture
 # make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
+# make kills              a batch that is killed fifty times at random moments (KILLS=n, KILL_SEED=n)
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
@@ -29,7 +30,7 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering partitioning \
                 transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
-.PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz audit bench clean
+.PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz kills audit bench clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
@@ -69,6 +70,10 @@ node_modules/.ready: package.json
 # Thousands of random inputs at every entry, and every value at every place of a stored entry.
 fuzz: $(VENV)/.ready-test
 	FUZZ=$${FUZZ:-1000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/test_fuzz.py tests/engine/test_forged_entries.py $(ARGS)
+
+# A batch that is killed at random moments: every picture is there once and whole in the end.
+kills: $(VENV)/.ready-test
+	KILLS=$${KILLS:-50} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/batch/test_kill.py $(ARGS)
 
 # Known holes in what is installed: Python's packages of both environments, and the tools of the page's JavaScript.
 audit: $(AUDIT)/.ready

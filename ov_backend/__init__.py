@@ -21,7 +21,18 @@ from ov_backend.errors import OVBackendError
 from ov_backend.settings import Settings
 from ov_backend.version import __version__
 
-__all__ = ["OVBackendError", "Settings", "__version__", "accelerate", "explain", "openvino_fx", "openvino_ts", "reset", "stats"]
+__all__ = [
+    "OVBackendError",
+    "Settings",
+    "__version__",
+    "accelerate",
+    "batch",
+    "explain",
+    "openvino_fx",
+    "openvino_ts",
+    "reset",
+    "stats",
+]
 
 _LAZY = {
     "accelerate": "ov_backend.pipelines.accelerate",
@@ -32,6 +43,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "batch":  # a package that can be called
+        return import_module("ov_backend.batch")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class OVBackendError(Exception):
     """Base of all exceptions raised by ov_backend."""
@@ -41,6 +43,14 @@ class PatchError(OVBackendError):
 
 class CheckpointError(OVBackendError, ValueError):
     """A file is not a Stable Diffusion checkpoint that can be read safely."""
+
+
+class JobError(OVBackendError, ValueError):
+    """A job for ``batch`` cannot be run. ``problems`` has one sentence for each bad row, with its number."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(" ".join(problems))
+        self.problems = tuple(problems)
 
 
 def first_line(error: object) -> str:

@@ -74,6 +74,21 @@ def lock(handle: int) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def try_lock(handle: int) -> bool:
+    """Lock an open file until it is closed; False if another process, or another open file of this one, has locked it.
+
+    True without a lock where there are none: on Windows, and on some network file systems.
+    """
+    if fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # the file system has no locks
+            return True
+    return True
+
+
 def is_locked(path: Path) -> bool | None:
     """Whether a process marks a file as being written; None where that cannot be known."""
     if fcntl is None:

@@ -38,9 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": set(),
     "ui": {"cache", "pipelines"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
+    "batch": {"checkpoint", "engine", "pipelines", "standalone", "ui"},
     "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},
-    "cli": {"quantization", "cache", "checkpoint", "compiler", "dynamo", "pipelines", "report", "standalone", "ui"},
-    "__init__": {"dynamo", "pipelines"},
+    "cli": {"batch", "cache", "checkpoint", "compiler", "dynamo", "pipelines", "quantization", "report", "standalone", "ui"},
+    "__init__": {"batch", "dynamo", "pipelines"},
     "__main__": {"cli"},
 }
 MAY_IMPORT_OPENVINO = {"devices", "tensors", "conversion", "transformations", "runtime"}

@@ -54,6 +54,17 @@ def load_pipeline(path: Path) -> Any:
     return _pipeline(config.family, unet, vae, texts, tokenizers, scheduler)
 
 
+def trained_side(path: Path) -> int:
+    """The side in pixels of the square picture that a checkpoint was trained for; no weight is read.
+
+    Raises:
+        CheckpointError: the file is no such checkpoint.
+    """
+    path = Path(path)
+    config = configuration(read_header(path), read_yaml(path), _companion(path, "config.json"))
+    return int(config.unet["sample_size"]) << (len(config.vae["block_out_channels"]) - 1)
+
+
 def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: list[Any], scheduler: Any) -> Any:
     import diffusers
 

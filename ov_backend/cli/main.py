@@ -1,7 +1,7 @@
 """``python -m ov_backend COMMAND``, or ``ov-backend COMMAND`` where it is installed: arguments in, text or JSON out.
 
-Exit codes: 0 done, 1 something needs attention (``cache verify``, ``precompile``), 2 bad input (one sentence on stderr; without
-a command the help), 130 interrupted.
+Exit codes: 0 done, 1 something needs attention (``batch``, ``cache verify``, ``precompile``), 2 bad input (one sentence on
+stderr; without a command the help), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import ov_backend
 from ov_backend import interrupts
-from ov_backend.cli import cache, demo, devices, precompile, report, serve
+from ov_backend.cli import batch, cache, demo, devices, precompile, report, serve
 from ov_backend.cli.output import OutputLost, checked_output
 from ov_backend.errors import OVBackendError, first_line
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 #: Characters of a message; what was given may be of any length.
 _LONGEST = 800
 
-_COMMANDS = (demo, devices, cache, precompile, serve, report)
+_COMMANDS = (demo, batch, devices, cache, precompile, serve, report)
 #: These answer at once: they need no PyTorch, which takes seconds to import.
 _WITHOUT_TORCH = (devices, cache)
 

@@ -26,7 +26,7 @@ def check(parameters: Parameters) -> None:
             raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
     for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
         if len(text) > _MAX_PROMPT:
-            raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so shorten it.")
+            raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
     if not abs(parameters.guidance) <= MAX_GUIDANCE:
         raise SettingsError(f"The guidance is {parameters.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
     check_sampler(parameters.sampler, parameters.steps)

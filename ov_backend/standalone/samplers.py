@@ -37,7 +37,7 @@ def check_sampler(name: str, steps: int) -> None:
     if name and name not in _SAMPLERS:
         raise SettingsError(f"The sampler is {name!r}; it must be one of {', '.join(NAMES)}.")
     if name == "LCM" and steps > _LCM_STEPS:
-        raise SettingsError(f"LCM takes at most {_LCM_STEPS} steps, usually 4 to 8; {steps} were asked for.")
+        raise SettingsError(f"LCM takes at most {_LCM_STEPS} steps, usually 4 to 8; {steps} were asked for, so give fewer.")
 
 
 def make_sampler(name: str, own: Any) -> Any:

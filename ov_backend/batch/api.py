@@ -1,0 +1,268 @@
+"""``ov_backend.batch``: the pictures of a job file, or of rows given as dicts, into a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_backend import devices
+from ov_backend.batch import contact_sheet, pictures
+from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.batch.job import Job, read_job
+from ov_backend.batch.job_file import SourceRow, read_job_file
+from ov_backend.batch.journal import MANIFEST, Journal, Manifest, write_parquet
+from ov_backend.batch.painter import Painter
+from ov_backend.batch.places import Places
+from ov_backend.batch.plan import Group, groups, ordered, work
+from ov_backend.batch.row import Row
+from ov_backend.batch.run import Paints, Report, Run, Tally, pending_rows
+from ov_backend.errors import SettingsError
+from ov_backend.settings import Settings
+
+#: A job: a job file, or rows as dicts of columns.
+Rows = str | Path | Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a batch.
+
+    Attributes:
+        checkpoint: of rows that name none; None is the project's own.
+        lora_dir: folder of LoRAs; None is the job file's folder, and the folder ``lora`` beside a checkpoint.
+        precision: of rows that name none.
+        device: an OpenVINO device; None is the default.
+        low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
+        cache_dir: folder of the graph store; None is the user's cache folder.
+        contact_sheet: draw pages of thumbnails at the end.
+    """
+
+    checkpoint: Path | None = None
+    lora_dir: Path | None = None
+    precision: str = "auto"
+    device: str | None = None
+    low_memory: str = "auto"
+    cache_dir: str | None = None
+    contact_sheet: bool = True
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of the engine."""
+        device: dict[str, Any] = {"device": self.device} if self.device is not None else {}
+        return Settings(precision=self.precision, low_memory=self.low_memory, cache_dir=self.cache_dir, **device)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a batch has done; all but ``failed`` count pictures.
+
+    Attributes:
+        made: in this run.
+        skipped: were there already.
+        failed: rows that failed; the manifest has the reasons.
+        seconds: of this run.
+        manifest: the journal, a line of JSON for each picture.
+        sheets: pages of thumbnails.
+    """
+
+    made: int
+    skipped: int
+    failed: int
+    seconds: float
+    manifest: Path
+    sheets: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a batch would do.
+
+    Attributes:
+        job: all rows.
+        pending: the rows to run, in their order.
+        skipped: number of pictures that are there already.
+        groups: of the pending rows, in their order; each needs its networks compiled once.
+        seconds_per_work: seconds for a unit of :func:`ov_backend.batch.plan.work`, from earlier pictures; None if there are none.
+    """
+
+    job: Job
+    pending: list[Row]
+    skipped: int
+    groups: list[Group]
+    seconds_per_work: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """An estimate of the time that sampling takes, without preparing networks; None if no measurement is known."""
+        total = math.fsum(group.work for group in self.groups)
+        return total * self.seconds_per_work if self.seconds_per_work is not None else None
+
+    @property
+    def loads(self) -> int:
+        """How many checkpoints are loaded."""
+        return len({group.checkpoint for group in self.groups})
+
+    @property
+    def bindings(self) -> int:
+        """How many mixes of LoRAs are added to weights."""
+        return len({(group.checkpoint, group.loras) for group in self.groups if group.loras})
+
+
+class Batch:
+    """A batch whose rows are checked.
+
+    Args:
+        rows: a job file, or rows as dicts of columns, whose paths are relative to the current folder.
+        out: folder of the pictures; it is created when the batch runs.
+        options: see :class:`Options`.
+
+    Raises:
+        JobError: rows are bad; its ``problems`` have a sentence for each.
+        OVBackendError: an option cannot be used.
+    """
+
+    def __init__(self, rows: Rows, out: Path, options: Options) -> None:
+        self.folder, self._options = out, options
+        self._settings = options.settings
+        devices.check(self._settings)
+        if options.lora_dir is not None and not options.lora_dir.is_dir():
+            raise SettingsError(f"--lora-dir is {str(options.lora_dir)!r}, which is no folder; give the folder of the LoRAs.")
+        folder = Path(rows).parent if isinstance(rows, (str, Path)) else Path()
+        places = Places(folder, options.checkpoint, options.lora_dir)
+        sources = read_job_file(Path(rows)) if isinstance(rows, (str, Path)) else _sources(rows)
+        self.job = read_job(sources, places, self._resolver())
+        self._fingerprints = Fingerprints()
+
+    def _resolver(self) -> Callable[[str | None], str]:
+        @functools.cache
+        def resolve(precision: str | None) -> str:
+            settings = self._settings.replace(precision=precision or self._settings.precision)
+            if settings.precision == "int8":
+                what = "precision is 'int8', whose first picture would be computed in another precision"
+                raise SettingsError(f"{what}; it must be one of auto, f32, bf16, f16 in a batch.")
+            devices.check(settings)
+            return devices.resolved_precision(settings)
+
+        return resolve
+
+    def plan(self, manifest: Manifest | None = None) -> Plan:
+        """What is to be done; reads the pictures that are there."""
+        manifest = manifest or Manifest(self.folder)
+        pending = ordered(pending_rows(self.job.rows, manifest, self._fingerprints, self._settings.device))
+        done = self.job.pictures - sum(row.parameters.batch for row in pending)
+        return Plan(self.job, pending, done, list(groups(pending)), manifest.seconds_per_work)
+
+    def measured(self, plan: Plan) -> Plan:
+        """A plan with an estimate from a measurement: the first picture in two steps, after one that prepares the networks."""
+        if not plan.pending:
+            return plan
+        first = plan.pending[0]
+        steps = 2 if first.parameters.strength is None else math.ceil(2 / first.parameters.strength)
+        row = dataclasses.replace(first, parameters=dataclasses.replace(first.parameters, steps=steps))
+        painter = Painter(self._settings)
+        try:
+            painter.paint(row)
+            seconds = painter.paint(row).sampling_seconds
+        finally:
+            painter.close()
+        return dataclasses.replace(plan, seconds_per_work=seconds / work(row))
+
+    def run(self, report: Report = lambda event: None, paints: Paints | None = None) -> Result:
+        """Make the pictures that are not there yet.
+
+        Args:
+            report: called with a dict for each event: "plan", "picture", "failure", "end".
+            paints: makes the pictures; None is this process's networks.
+
+        Raises:
+            SettingsError: another process writes to the folder.
+            OSError: the folder cannot be written.
+            KeyboardInterrupt: the user has interrupted it; the same batch goes on where it was.
+        """
+        start = time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with Journal(self.folder) as journal:
+            pictures.remove_unfinished(self.folder)
+            manifest = Manifest(self.folder)
+            for name in manifest.stale:
+                pictures.remove(self.folder / name)
+            plan = self.plan(manifest)
+            report({"event": "plan", **summary(plan)})
+            tally = self._run(plan, manifest, journal, report, paints)
+            sheets = self._sheets(tally.made)
+            write_parquet(self.folder)
+        seconds = round(time.monotonic() - start, 2)
+        result = Result(tally.made, plan.skipped, tally.failed, seconds, self.folder / MANIFEST, tuple(sheets))
+        report({"event": "end", **{name: _plain(value) for name, value in vars(result).items()}})
+        return result
+
+    def _sheets(self, made: int) -> list[Path]:
+        if not self._options.contact_sheet:
+            return []
+        present = contact_sheet.present(self.folder)
+        return contact_sheet.write_sheets(self.folder, self.job.rows) if made or not present else present
+
+    def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Tally:
+        painter = paints or Painter(self._settings)
+        run = Run(self.folder, journal, painter, self._fingerprints, self._settings.device, report)
+        try:
+            return run.all(plan.pending, manifest)
+        finally:
+            if isinstance(painter, Painter):
+                painter.close()
+
+
+def _plain(value: Any) -> Any:
+    return [str(each) for each in value] if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+
+
+def _sources(rows: Iterable[Mapping[str, Any]]) -> Iterable[SourceRow]:
+    for number, values in enumerate(rows, 1):
+        if isinstance(values, Mapping) and all(isinstance(name, str) for name in values):
+            yield SourceRow(number, 0, values)
+        else:
+            yield SourceRow(number, problem=f"it is {type(values).__name__}; give a dict of columns")
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """A plan for JSON, without its rows."""
+    return {
+        "sources": plan.job.sources,
+        "grids": plan.job.grids,
+        "rows": len(plan.job.rows),
+        "pictures": plan.job.pictures,
+        "skipped": plan.skipped,
+        "to_make": plan.job.pictures - plan.skipped,
+        "checkpoints": plan.loads,
+        "lora_mixes": plan.bindings,
+        "compiles": len(plan.groups),
+        "estimated_seconds": round(plan.seconds, 1) if plan.seconds is not None else None,
+    }
+
+
+def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, **options: Any) -> Result:
+    """Make the pictures of a job; an interrupted or killed one goes on where it was.
+
+    Args:
+        rows: a job file (.jsonl, .csv, .parquet), or dicts of columns such as ``{"prompt": "a lighthouse", "seed": [1, 2]}``.
+        out: folder of the pictures and of their manifest.
+        report: called with a dict for each event: "plan", "picture", "failure", "end".
+        options: fields of :class:`Options`: checkpoint, lora_dir, precision, device, low_memory, cache_dir,
+            contact_sheet.
+
+    Raises:
+        JobError: rows are bad, found before anything runs; its ``problems`` have a sentence for each.
+        OVBackendError: an option cannot be used, or another process writes to the folder.
+    """
+    unknown = set(options) - {*Options.__dataclass_fields__}
+    if unknown:
+        known = ", ".join(Options.__dataclass_fields__)
+        raise SettingsError(f"batch has no option {min(unknown)!r}; known are {known}.")
+    paths = {name: Path(options[name]) for name in ("checkpoint", "lora_dir") if options.get(name) is not None}
+    return Batch(rows, Path(out), Options(**{**options, **paths})).run(report)

@@ -1,0 +1,206 @@
+"""The columns of a job: their names as the WebUI's parameters and its API spell them, and how their values are read."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ov_backend.batch.row import LORA_TAG
+from ov_backend.errors import SettingsError
+from ov_backend.pipelines.sizes import parse_size
+from ov_backend.settings import PRECISIONS
+from ov_backend.ui.choices import short_repr
+
+#: Spellings of every column, in lower case with ``_`` for spaces: "CFG scale" is ``cfg_scale``.
+_SPELLINGS: dict[str, tuple[str, ...]] = {
+    "prompt": (),
+    "negative_prompt": (),
+    "seed": (),
+    "size": (),
+    "width": (),
+    "height": (),
+    "steps": (),
+    "sampler_name": ("sampler", "sampler_index"),
+    "scheduler": ("schedule_type",),
+    "cfg_scale": (),
+    "batch_size": (),
+    "checkpoint": ("model", "sd_model_checkpoint"),
+    "precision": (),
+    "init_image": ("init_images",),
+    "denoising_strength": (),
+    "loras": ("lora",),
+}
+_COLUMN_OF = {spelling: column for column, others in _SPELLINGS.items() for spelling in (column, *others)}
+COLUMNS = tuple(_SPELLINGS)
+_NAME = re.compile(r"[^:<>,]+")
+
+
+def read_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a row by the columns' own names, those that are None left out.
+
+    Raises:
+        SettingsError: a name is unknown, or two names are the same column.
+    """
+    columns: dict[str, Any] = {}
+    for name, value in values.items():
+        column = _COLUMN_OF.get(re.sub(r"[\s_-]+", "_", name.strip().lower()))
+        if column is None:
+            close = difflib.get_close_matches(name.strip().lower(), _COLUMN_OF, 1)
+            hint = f"{close[0]} is one that is close" if close else f"known are {', '.join(COLUMNS)}"
+            raise SettingsError(f"the column {short_repr(name)} is unknown; correct or remove it ({hint}).")
+        if column in columns:
+            raise SettingsError(f"it has the column {column} in two spellings; leave one of them.")
+        if value is not None:
+            columns[column] = value
+    return columns
+
+
+def read_value(column: str, value: Any) -> Any:
+    """Read one value.
+
+    Raises:
+        SettingsError: it makes no sense in this column; the message says what is expected.
+    """
+    try:
+        return _READERS[column](value)
+    except _Unexpected as expected:
+        raise SettingsError(f"{column} is {short_repr(value)}; it must be {expected}.") from None
+
+
+class _Unexpected(ValueError):
+    """Says what is expected instead."""
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unexpected("text")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise _Unexpected("text without null characters and halves of characters")
+    return value
+
+
+def _name_of_file(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise _Unexpected("the path of a file")
+    if value.startswith("data:") or len(value) > 4096:
+        raise _Unexpected("the path of a file; pictures inside of a job file are not read, so save it and give its path")
+    return value.strip()
+
+
+def _whole(example: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        try:
+            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+                raise ValueError
+            if isinstance(value, str):
+                return int(value) if len(value) < 30 else int("")
+            if value != int(value):
+                raise ValueError
+            return int(value)
+        except (ValueError, OverflowError):
+            raise _Unexpected(f"a whole number, as {example}") from None
+
+    return read
+
+
+def _number(example: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        try:
+            number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise _Unexpected(f"a number, as {example:g}")
+        return number
+
+    return read
+
+
+def _size(value: Any) -> tuple[int, int]:
+    if not isinstance(value, str):
+        raise _Unexpected("text such as 512x768, width first")
+    return parse_size(value)
+
+
+def _precision(value: Any) -> str:
+    if not isinstance(value, str) or value.strip().lower() not in PRECISIONS:
+        raise _Unexpected(f"one of {', '.join(PRECISIONS)}")
+    return value.strip().lower()
+
+
+def _loras(value: Any) -> str:
+    """LoRAs as tags of a prompt, from ``{"name": 0.8}`` or ``name:0.8, other:1``."""
+    expected = '{"name": 0.8} or "name:0.8, other:1"'
+    if isinstance(value, str):
+        pairs = [part.partition(":")[::2] for part in value.split(",") if part.strip()]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        raise _Unexpected(expected)
+    tags = []
+    for name, strength in pairs:
+        if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
+            raise _Unexpected(expected)
+        tags.append(f"<lora:{name.strip()}:{lora_strength(name.strip(), strength):g}>")
+    return " ".join(tags)
+
+
+def lora_strength(name: str, value: Any) -> float:
+    """Read the strength of a LoRA; "" is 1.
+
+    Raises:
+        SettingsError: it is no number.
+    """
+    if isinstance(value, str) and not value.strip():
+        return 1.0
+    try:
+        strength = _number(0.8)(value)
+    except _Unexpected as expected:
+        what = f"the strength of the LoRA {short_repr(name)} is {short_repr(value)}"
+        raise SettingsError(f"{what}; it must be {expected}.") from None
+    if abs(strength) > 100:
+        raise SettingsError(f"the strength of the LoRA {short_repr(name)} is {strength:g}; it must be from -100 to 100, as 0.8.")
+    return strength
+
+
+def loras_of(prompt: str) -> dict[str, float]:
+    """The LoRAs that a prompt names, with their strengths.
+
+    Raises:
+        SettingsError: one is named twice, or its strength is no number.
+    """
+    loras: dict[str, float] = {}
+    for name, strength in LORA_TAG.findall(prompt):
+        if not name.strip():
+            raise SettingsError("a <lora:...> in the prompt has no name; write <lora:name:0.8>.")
+        if name.strip() in loras:
+            raise SettingsError(f"the LoRA {short_repr(name.strip())} is named twice; leave one of them.")
+        loras[name.strip()] = lora_strength(name.strip(), strength)
+    if "<lora:" in LORA_TAG.sub("", prompt).lower():
+        raise SettingsError("a <lora: in the prompt has no end; write <lora:name:0.8>.")
+    if "<hypernet:" in prompt.lower():
+        raise SettingsError("the prompt names a hypernetwork, which cannot be used here; remove it.")
+    return loras
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "prompt": _text,
+    "negative_prompt": _text,
+    "seed": _whole(42),
+    "size": _size,
+    "width": _whole(512),
+    "height": _whole(512),
+    "steps": _whole(20),
+    "sampler_name": _text,
+    "scheduler": _text,
+    "cfg_scale": _number(7),
+    "batch_size": _whole(1),
+    "checkpoint": _name_of_file,
+    "precision": _precision,
+    "init_image": _name_of_file,
+    "denoising_strength": _number(0.5),
+    "loras": _loras,
+}

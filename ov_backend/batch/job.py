@@ -1,0 +1,168 @@
+"""Reads a job: every row is checked before anything runs, and each bad one is reported in one sentence with its number."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ov_backend.batch.columns import loras_of, read_columns, read_value
+from ov_backend.batch.grid import expand, grid_size
+from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
+from ov_backend.batch.places import Places
+from ov_backend.batch.row import Row
+from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line
+from ov_backend.standalone import samplers
+from ov_backend.standalone.limits import check
+from ov_backend.ui.infotext import Parameters
+
+#: Bad rows that are reported one by one; of more only the number is told.
+_MOST_REPORTED = 100
+_SCHEDULERS = {"": "", "automatic": "", "karras": " Karras"}
+_STRENGTH = 0.75
+
+
+@dataclass(frozen=True)
+class Job:
+    """Rows that can be run.
+
+    Attributes:
+        rows: in the order of the job.
+        sources: number of rows in the job file.
+        grids: number of these that are grids.
+    """
+
+    rows: list[Row]
+    sources: int
+    grids: int
+
+    @property
+    def pictures(self) -> int:
+        """The number of pictures of all rows."""
+        return sum(row.parameters.batch for row in self.rows)
+
+
+def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[str | None], str]) -> Job:
+    """Check all rows.
+
+    Args:
+        sources: the rows as they are given.
+        places: finds the files that they name.
+        precision: takes a row's precision, or None, and returns what the device then computes in.
+
+    Raises:
+        JobError: rows are bad; the error has a sentence for each.
+    """
+    rows: list[Row] = []
+    problems: list[str] = []
+    bad = count = grids = 0
+    for source in sources:
+        count += 1
+        try:
+            grids += any(isinstance(value, list) for value in source.values.values())
+            _add(rows, source, places, precision)
+        except OVBackendError as error:
+            bad += 1
+            if len(problems) < _MOST_REPORTED:
+                problems.append(f"{source.label}: {_uncapitalized(first_line(error))}")
+    if bad > len(problems):
+        problems.append(f"{bad - len(problems)} more rows are bad; correct these first.")
+    if not count:
+        problems.append('The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.')
+    if problems:
+        raise JobError(problems)
+    return Job(rows, count, grids)
+
+
+def _add(rows: list[Row], source: SourceRow, places: Places, precision: Callable[[str | None], str]) -> None:
+    if source.problem:
+        raise SettingsError(f"{source.problem}.")
+    if len(source.values) > MAX_COLUMNS:
+        raise SettingsError(f"it has {len(source.values)} columns; at most {MAX_COLUMNS} are read, so remove some.")
+    columns = read_columns(source.values)
+    empty = next((name for name, value in columns.items() if value == []), None)
+    if empty is not None:
+        raise SettingsError(f"{empty} is an empty list; write values into it, or remove it.")
+    if len(rows) + grid_size(columns) > MAX_ROWS:
+        raise SettingsError(f"it makes the job longer than {MAX_ROWS} rows; divide the job into several files.")
+    rows.extend(_rows(columns, source.number, len(rows) + 1, places, precision))
+
+
+def _rows(
+    columns: Mapping[str, Any], source: int, first: int, places: Places, precision: Callable[[str | None], str]
+) -> Iterator[Row]:
+    for number, combination in enumerate(expand(columns), first):
+        values = {name: read_value(name, value) for name, value in combination.items() if value is not None}
+        yield _row(number, source, values, places, precision)
+
+
+def _row(number: int, source: int, values: dict[str, Any], places: Places, precision: Callable[[str | None], str]) -> Row:
+    checkpoint, side = places.checkpoint(values.get("checkpoint"))
+    prompt = " ".join(text for text in (values.get("prompt", ""), values.get("loras", "")) if text)
+    loras = tuple((places.lora(name, checkpoint), strength) for name, strength in loras_of(prompt).items())
+    picture = places.picture(values["init_image"]) if "init_image" in values else None
+    width, height = _size(values, side)
+    parameters = Parameters(
+        prompt=prompt,
+        negative_prompt=values.get("negative_prompt", ""),
+        steps=values.get("steps", 20),
+        guidance=values.get("cfg_scale", 7.0),
+        seed=values.get("seed", -1),
+        width=width,
+        height=height,
+        batch=values.get("batch_size", 1),
+        strength=_strength(values),
+        sampler=_sampler(values.get("sampler_name", samplers.DEFAULT), values.get("scheduler", "")),
+    )
+    check(parameters)
+    if parameters.seed + parameters.batch > (1 << 63):
+        raise SettingsError(f"seed is {parameters.seed}, too large for a batch of {parameters.batch}; make it smaller.")
+    if parameters.strength is not None and int(parameters.steps * parameters.strength) < 1:
+        what = f"{parameters.steps} steps at a denoising_strength of {parameters.strength:g} are less than one"
+        raise SettingsError(f"{what}; give more steps or a greater strength.")
+    parameters = parameters.with_seed(_chosen_seed(number, parameters))
+    return Row(number, source, parameters, checkpoint, precision(values.get("precision")), picture, loras)
+
+
+def _size(values: Mapping[str, Any], side: int) -> tuple[int, int]:
+    sides = [name for name in ("width", "height") if name in values]
+    if "size" in values and sides:
+        raise SettingsError(f"it has size and {sides[0]}; leave one of them.")
+    if len(sides) == 1:
+        missing = "height" if sides == ["width"] else "width"
+        raise SettingsError(f"it has {sides[0]} and no {missing}; give both, or size.")
+    if sides:
+        return values["width"], values["height"]
+    size: tuple[int, int] = values.get("size", (side, side))
+    return size
+
+
+def _sampler(name: str, scheduler: str) -> str:
+    """The sampler by this project's name, which is the WebUI's of before its version 1.9: with the schedule in it."""
+    suffix = _SCHEDULERS.get(scheduler.strip().lower())
+    if suffix is None:
+        raise SettingsError(f"scheduler is {scheduler[:80]!r}; it must be Automatic or Karras.")
+    wanted = name.strip() if name.lower().strip().endswith("karras") else f"{name.strip()}{suffix}"
+    known = {each.lower(): each for each in samplers.NAMES}
+    if wanted.lower() not in known:
+        raise SettingsError(f"sampler_name is {wanted[:80]!r}; it must be one of {', '.join(samplers.NAMES)}.")
+    return known[wanted.lower()]
+
+
+def _strength(values: Mapping[str, Any]) -> float | None:
+    strength: float | None = values.get("denoising_strength")
+    if "init_image" not in values and strength is not None:
+        raise SettingsError("it has a denoising_strength and no init_image; give both or neither.")
+    return _STRENGTH if "init_image" in values and strength is None else strength
+
+
+def _chosen_seed(number: int, parameters: Parameters) -> int:
+    """A seed for a row that has none: the same whenever the job is run, so that an interrupted one can go on."""
+    text = json.dumps([number, *vars(parameters).values()])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def _uncapitalized(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:] if sentence.startswith(("The ", "A ")) else sentence

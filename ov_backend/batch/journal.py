@@ -1,0 +1,178 @@
+"""The manifest of a folder: one line of JSON for each picture or failure, which is on the disk before the next one begins."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ov_backend import posix
+from ov_backend.batch.fingerprints import sha256
+from ov_backend.batch.pictures import NAME
+from ov_backend.batch.row import Row
+from ov_backend.errors import SettingsError
+
+MANIFEST = "manifest.jsonl"
+_MAX_LINE_BYTES = 1 << 20
+#: Fields of a record and their types.
+_COLUMNS: dict[str, Any] = {
+    "row": int,
+    "source": int,
+    "file": str,
+    "sha256": str,
+    "seconds": (int, float),
+    "sampling_seconds": (int, float),
+    "prepared_seconds": (int, float),
+    "precision": str,
+    "answered": str,
+    "parameters": str,
+    "error": str,
+}
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the manifest has on a row: the digest of its parameters, and its files with their SHA-256."""
+
+    digest: str
+    files: dict[str, str]
+
+
+class Manifest:
+    """What a folder's manifest says.
+
+    Attributes:
+        entries: by row.
+        stale: files of rows that were made again under another name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: dict[int, Entry] = {}
+        self.stale: set[str] = set()
+        self._warm, self._all = [0.0, 0.0], [0.0, 0.0]
+        for record in read_records(folder):
+            self._add(record)
+        self.stale -= {name for entry in self.entries.values() for name in entry.files}
+
+    def _add(self, record: dict[str, Any]) -> None:
+        number, digest, name, digest_of_file = (record.get(key) for key in ("row", "parameters", "file", "sha256"))
+        if not isinstance(number, int) or not isinstance(name, str) or not NAME.fullmatch(name):
+            return  # a failure, or a line of somebody else
+        if not isinstance(digest, str) or not isinstance(digest_of_file, str):
+            return
+        entry = self.entries.get(number)
+        if entry is None or entry.digest != digest:
+            self.stale |= set(entry.files) if entry is not None else set()
+            self.entries[number] = Entry(digest, {name: digest_of_file})
+        else:
+            entry.files[name] = digest_of_file
+        self._measure(record)
+
+    def _measure(self, record: dict[str, Any]) -> None:
+        names = ("sampling_seconds", "prepared_seconds", "work")
+        values = [value for name in names if isinstance(value := record.get(name), (int, float)) and 0 <= value < 1e15]
+        if len(values) < len(names):
+            return
+        seconds, prepared, amount = values
+        for sums in [self._all, *([self._warm] if prepared < seconds / 10 else [])]:
+            sums[0] += seconds
+            sums[1] += amount
+
+    @property
+    def seconds_per_work(self) -> float | None:
+        """Seconds that a unit of work took, in pictures whose networks were ready if there are any; None before the first."""
+        sums = self._warm if self._warm[1] else self._all
+        return sums[0] / sums[1] if sums[1] else None
+
+    def has(self, row: Row, digest: str) -> bool:
+        """Whether all pictures of a row are there, with these parameters and whole; reads every byte of them."""
+        entry = self.entries.get(row.number)
+        if entry is None or entry.digest != digest:
+            return False
+        return all(entry.files.get(name, "") and sha256(self.folder / name) == entry.files[name] for name in row.files)
+
+
+def read_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of a folder's manifest; lines that a killed process left unfinished are skipped."""
+    with contextlib.suppress(FileNotFoundError), (folder / MANIFEST).open("rb") as file:
+        while line := file.readline(_MAX_LINE_BYTES):
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    yield record
+
+
+class Journal:
+    """Appends to the manifest of a folder, which no other process can write to meanwhile.
+
+    Raises:
+        SettingsError: another process is writing to the folder.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        self._handle = os.open(folder / MANIFEST, flags, 0o644)
+        try:
+            if not posix.try_lock(self._handle):
+                raise SettingsError(f"Another process is writing to {folder}; wait until it has ended, or give another --out.")
+            self._end_line()
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def _end_line(self) -> None:
+        """End the line that a killed process left unfinished; it counts as none."""
+        size = os.fstat(self._handle).st_size
+        if size:
+            os.lseek(self._handle, size - 1, os.SEEK_SET)
+            if os.read(self._handle, 1) != b"\n":
+                os.write(self._handle, b"\n")
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write a record to the disk.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        while line:
+            line = line[os.write(self._handle, line) :]
+        os.fsync(self._handle)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._handle)
+
+
+def write_parquet(folder: Path) -> Path | None:
+    """Write the last record of every picture into ``manifest.parquet``; None where pyarrow is not installed."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        return None
+    last = {(record["row"], record["file"]): record for record in read_records(folder) if _is_own(record)}
+    made = {row for row, name in last if name}
+    records = [record for (row, name), record in last.items() if name or row not in made]
+    columns = {
+        name: [value if isinstance(value := record.get(name), kind) else None for record in records]
+        for name, kind in _COLUMNS.items()
+    }
+    temporary, path = folder / ".manifest.parquet.part", folder / "manifest.parquet"
+    parquet.write_table(pyarrow.table(columns), temporary)
+    temporary.replace(path)
+    return path
+
+
+def _is_own(record: dict[str, Any]) -> bool:
+    name = record.get("file", "")
+    return isinstance(record.get("row"), int) and (name is None or (isinstance(name, str) and NAME.fullmatch(name) is not None))

@@ -1,0 +1,169 @@
+"""Makes the pictures of rows in this process. What the next row needs too stays: checkpoint, LoRAs, compiled networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_backend.batch.row import Row
+from ov_backend.checkpoint import load_pipeline
+from ov_backend.checkpoint.lora import LoraMix
+from ov_backend.engine.engine import Engine, Network
+from ov_backend.errors import OVBackendError
+from ov_backend.patching import Patch, patch_forward
+from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.settings import Settings
+from ov_backend.standalone.samplers import make_sampler, with_float_timestep
+from ov_backend.ui.snapshot import PREPARATION, network_label
+
+
+@dataclass(frozen=True)
+class Painted:
+    """The pictures of one row.
+
+    Attributes:
+        images: Pillow's, one for each of the batch.
+        sampling_seconds: without what prepared networks, loaded a checkpoint or added LoRAs.
+        prepared_seconds: the rest.
+        answered: by what: "OpenVINO", and the networks that PyTorch answered.
+    """
+
+    images: Sequence[Any]
+    sampling_seconds: float
+    prepared_seconds: float
+    answered: str
+
+
+class Painter:
+    """Makes pictures, one row at a time.
+
+    Args:
+        settings: of the engine; the precision is each row's own.
+        progress: called at the stages of preparing networks, as ``accelerate`` does.
+    """
+
+    def __init__(self, settings: Settings, progress: Callable[[str, str, Any], None] | None = None) -> None:
+        self._settings, self._progress = settings, progress
+        self._checkpoint: Path | None = None
+        self._broken: dict[Path, OVBackendError] = {}
+        self._patches: list[Patch] = []
+        #: How often checkpoints were loaded and LoRAs changed.
+        self.loads = self.bindings = 0
+
+    def paint(self, row: Row) -> Painted:
+        """Make the pictures of a row.
+
+        Raises:
+            OVBackendError: the checkpoint, a LoRA or the picture to start from cannot be read.
+        """
+        start = time.perf_counter()
+        self._load(row.checkpoint)
+        self._engine.configure(self._settings.replace(precision=row.precision))
+        self.bindings += self._mix.apply(row.loras)
+        loaded = time.perf_counter()
+        before = self._engine.stats()
+        images = self._images(row)
+        end, after = time.perf_counter(), self._engine.stats()
+        prepared = sum(_seconds(after) - _seconds(before) for _seconds in _PREPARATION)
+        return Painted(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, _answered(before, after))
+
+    def _load(self, path: Path) -> None:
+        """Load a checkpoint and put its networks into OpenVINO; one that cannot be read is not tried again."""
+        if path == self._checkpoint:
+            return
+        if path in self._broken:
+            raise self._broken[path]
+        self.close()
+        try:
+            self._pipe = load_pipeline(path)
+        except OVBackendError as error:
+            self._broken[path] = error
+            raise
+        self.loads += 1
+        self._pipe.set_progress_bar_config(disable=True)
+        self._own_sampler = self._pipe.scheduler
+        self._mix = LoraMix(self._pipe)
+        self._engine = Engine(self._settings, self._progress)
+        for role, module in networks_of(self._pipe).items():
+            self._patches.append(patch_forward(module, self._replacement(role, module)))
+        self._checkpoint = path
+
+    def _replacement(self, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+            network: Network = self._engine.network(role, module, original)
+            return with_float_timestep(network) if role == "unet" else network
+
+        return replace
+
+    def close(self) -> None:
+        """Release the checkpoint and everything compiled."""
+        if self._patches:
+            for patch in self._patches:
+                patch.undo()
+            self._patches.clear()
+            self._engine.clear()
+            for name in list(self._engine.networks):
+                self._engine.release(name)
+        if self._checkpoint is not None:
+            del self._pipe, self._own_sampler, self._mix, self._engine
+            self._checkpoint = None
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """The engine's statistics of the checkpoint that is loaded."""
+        return self._engine.stats() if self._checkpoint is not None else {}
+
+    def _images(self, row: Row) -> list[Any]:
+        import torch
+
+        chosen = row.parameters
+        self._pipe.scheduler = make_sampler(chosen.sampler, self._own_sampler)
+        arguments: dict[str, Any] = {
+            "prompt": row.plain_prompt,
+            "negative_prompt": chosen.negative_prompt or None,
+            "num_inference_steps": chosen.steps,
+            "guidance_scale": chosen.guidance,
+            "num_images_per_prompt": chosen.batch,
+            "generator": [torch.Generator().manual_seed(chosen.seed + i) for i in range(chosen.batch)],
+        }
+        if row.picture is None:
+            return list(self._pipe(width=chosen.width, height=chosen.height, **arguments).images)
+        start = _start(row.picture, (chosen.width, chosen.height))
+        return list(self._image_to_image()(image=start, strength=chosen.strength, **arguments).images)
+
+    def _image_to_image(self) -> Any:
+        import diffusers
+
+        xl = "XL" in type(self._pipe).__name__
+        name = "StableDiffusionXLImg2ImgPipeline" if xl else "StableDiffusionImg2ImgPipeline"
+        options = {"add_watermarker": False} if xl else {"requires_safety_checker": False}
+        pipe = getattr(diffusers, name)(**self._pipe.components, **options)
+        pipe.set_progress_bar_config(disable=True)
+        return pipe
+
+
+def _start(path: Path, size: tuple[int, int]) -> Any:
+    """A picture to start from, cut to the aspect ratio of a size and scaled to it."""
+    from PIL import Image, ImageOps
+
+    with Image.open(path) as opened:
+        return ImageOps.fit(opened.convert("RGB"), size, Image.Resampling.LANCZOS)
+
+
+def _seconds_of(stage: str) -> Callable[[Mapping[str, Mapping[str, Any]]], float]:
+    return lambda stats: sum(float(values["seconds"].get(stage, 0.0)) for values in stats.values())
+
+
+_PREPARATION = [_seconds_of(stage) for stage in PREPARATION]
+
+
+def _answered(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> str:
+    """What answered the calls between two statistics."""
+
+    def fallbacks(stats: Mapping[str, Mapping[str, Any]], name: str) -> int:
+        return sum(stats[name]["fallbacks"].values()) if name in stats else 0
+
+    pytorch = [network_label(name) for name in after if fallbacks(after, name) > fallbacks(before, name)]
+    return f"OpenVINO; {', '.join(pytorch)} in PyTorch" if pytorch else "OpenVINO"

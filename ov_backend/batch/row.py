@@ -1,0 +1,72 @@
+"""One row of a job: a picture, or several of one batch, with all that its pixels depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.ui.infotext import Parameters
+
+#: A LoRA in a prompt, as the WebUI writes it.
+LORA_TAG = re.compile(r"<lora:([^:<>]*)(?::([^<>]*))?>", re.IGNORECASE)
+
+#: What a compile is needed for: width, height, batch, guidance, and whether the encoder of the VAE is called.
+Shape = tuple[int, int, int, bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, checked.
+
+    Attributes:
+        number: of the picture's files, from 1.
+        source: the row of the job file that it comes from, from 1; a grid makes several rows of one.
+        parameters: as they go into the picture; the prompt has a tag for each LoRA, and the seed is chosen.
+        checkpoint: a .safetensors file.
+        precision: what the device computes in: "f32", "bf16" or "f16".
+        picture: the picture to start from, or None.
+        loras: files and strengths, in the order of the prompt.
+    """
+
+    number: int
+    source: int
+    parameters: Parameters
+    checkpoint: Path
+    precision: str
+    picture: Path | None = None
+    loras: tuple[tuple[Path, float], ...] = ()
+
+    @property
+    def shape(self) -> Shape:
+        """What its networks have to be compiled for."""
+        chosen = self.parameters
+        return chosen.width, chosen.height, chosen.batch, chosen.guidance > 1, self.picture is not None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of its pictures: number and seed, ``000017-42.png``."""
+        return tuple(f"{self.number:06d}-{self.parameters.seed + i}.png" for i in range(self.parameters.batch))
+
+    @property
+    def plain_prompt(self) -> str:
+        """The prompt without the tags of LoRAs."""
+        return LORA_TAG.sub("", self.parameters.prompt).strip()
+
+    def of_picture(self, index: int) -> Parameters:
+        """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""
+        return replace(self.parameters, seed=self.parameters.seed + index, batch=1)
+
+    def digest(self, fingerprints: Fingerprints, device: str) -> str:
+        """A digest of everything that the pixels depend on; rows with equal digests have equal pictures."""
+        chosen = self.parameters
+        values = [
+            *(chosen.prompt, chosen.negative_prompt, chosen.steps, chosen.guidance, chosen.seed, chosen.width, chosen.height),
+            *(chosen.batch, chosen.strength, chosen.sampler, self.precision, device, fingerprints.of(self.checkpoint)),
+            fingerprints.of(self.picture) if self.picture is not None else "",
+            [[fingerprints.of(path), strength] for path, strength in self.loras],
+        ]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]

@@ -1,0 +1,113 @@
+"""``python -m ov_backend batch``: the pictures of a job file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ov_backend import interrupts
+from ov_backend.cli import arguments
+from ov_backend.cli.batch_progress import BatchProgress, duration
+from ov_backend.errors import JobError, SettingsError
+
+if TYPE_CHECKING:
+    from ov_backend.batch.api import Batch, Plan
+
+_GROUPS_SHOWN = 20
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand to the command line."""
+    text = "Make the pictures of a job file; an interrupted or killed run goes on where it was."
+    parser = arguments.add_command(commands, "batch", run, text)
+    what = "a file with a picture in each row: JSON Lines (.jsonl), CSV (.csv) or Parquet (.parquet)"
+    parser.add_argument("jobs", type=Path, metavar="JOBS", help=what)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the pictures and their manifest")
+    what = f"of rows that name none: {arguments.CHECKPOINT_HELP}; default: the project's own"
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=what)
+    what = "folder of LoRAs, default: the job file's folder, and the folder lora beside a checkpoint"
+    parser.add_argument("--lora-dir", type=Path, metavar="FOLDER", help=what)
+    arguments.add_device_options(parser)
+    arguments.add_cache_dir(parser)
+    parser.add_argument("--dry-run", action="store_true", help="check the job, and say what would run in which order")
+    what = "with --dry-run: make the first picture in two steps, for an estimate of the time"
+    parser.add_argument("--measure", action="store_true", help=what)
+    parser.add_argument("--no-contact-sheet", action="store_true", help="draw no pages of thumbnails at the end")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the pictures; the exit code is 0, or 1 where rows failed, or 2 where rows are bad."""
+    arguments.settings_of(options)  # refuses what makes no sense before packages are imported
+    if options.measure and not options.dry_run:
+        raise SettingsError("--measure goes with --dry-run; give both or neither.")
+    if options.out.exists() and not options.out.is_dir():
+        raise SettingsError(f"--out is {str(options.out)!r}, which is no folder; give a folder.")
+    arguments.check_folder(options.out, "--out")
+    with arguments.demo_packages("A batch"):
+        from ov_backend.batch.api import Batch, Options
+    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "cache_dir")
+    chosen = Options(**{name: getattr(options, name) for name in names}, contact_sheet=not options.no_contact_sheet)
+    with interrupts.work():
+        try:
+            batch = Batch(options.jobs, options.out, chosen)
+        except JobError as error:
+            print("\n".join(" ".join(problem.split()) for problem in error.problems), file=sys.stderr)
+            return 2
+        return _dry_run(batch, options) if options.dry_run else _run(batch, options.json)
+
+
+def _run(batch: Batch, as_json: bool) -> int:
+    with BatchProgress(as_json) as progress:
+        try:
+            result = batch.run(progress.report)
+        except KeyboardInterrupt:
+            progress.close()
+            print(f"{progress.count} Run the same command again to go on.", file=sys.stderr)
+            raise
+    if not as_json:
+        print(progress.count)
+        print(f"The pictures and {result.manifest.name} are in {batch.folder}.")
+    return 1 if result.failed else 0
+
+
+def _dry_run(batch: Batch, options: argparse.Namespace) -> int:
+    from ov_backend.batch.api import summary
+
+    plan = batch.plan()
+    if options.measure:
+        plan = batch.measured(plan)
+    if options.json:
+        groups = [{"label": group.label, "rows": group.rows, "pictures": group.pictures} for group in plan.groups]
+        arguments.print_json({**summary(plan), "groups": groups})
+    else:
+        print(text_of(plan))
+    return 0
+
+
+def text_of(plan: Plan) -> str:
+    """What would run, in which order."""
+    job = plan.job
+    grids = f", {job.grids} of them grids," if job.grids else ""
+    lines = [f"{_count(job.sources, 'row')}{grids} {'make' if job.sources > 1 else 'makes'} {_count(job.pictures, 'picture')}."]
+    lines += [f"There already: {_count(plan.skipped, 'picture')}."] if plan.skipped else []
+    if plan.groups:
+        lines.append("In this order:")
+        lines += [f"  {_count(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]
+        rest = plan.groups[_GROUPS_SHOWN:]
+        lines += [f"  {_count(sum(g.pictures for g in rest), 'picture'):>16}  in {len(rest)} more groups"] if rest else []
+        loads = f"{_count(plan.loads, 'checkpoint')} loaded, {_count(plan.bindings, 'mix', 'mixes')} of LoRAs added"
+        lines.append(f"{loads}, networks compiled {_count(len(plan.groups), 'time')}.")
+        lines.append(_estimate(plan))
+    return "\n".join(lines)
+
+
+def _estimate(plan: Plan) -> str:
+    if plan.seconds is None:
+        return "How long it takes is not known: no picture is there to judge by; --measure makes one in two steps."
+    return f"Sampling takes some {duration(plan.seconds)}, and preparing the networks comes on top."
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,103 @@
+"""Progress of a batch on standard error, or its events as lines of JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+#: Seconds between two lines where there is no terminal.
+_EVERY_S = 30.0
+
+
+class BatchProgress:
+    """Takes the events of a batch.
+
+    Args:
+        as_json: print every event as a line of JSON; otherwise show a bar, or a line now and then where there is no terminal.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._bar: Any = None
+        self._told = time.monotonic()
+        self._made = self._failed = self._skipped = 0
+        self._pictures: int | None = None
+
+    @property
+    def count(self) -> str:
+        """How many pictures are there and how many rows failed, as a sentence."""
+        failed = f", {self._failed} {'row' if self._failed == 1 else 'rows'} failed" if self._failed else ""
+        if self._pictures is None:
+            return "No picture was made."
+        if self._pictures == self._skipped:
+            return f"All {self._pictures} pictures are there already."
+        before = f", {self._skipped} were there already" if self._skipped else ""
+        return f"{self._made} of {self._pictures - self._skipped} pictures made{before}{failed}."
+
+    def report(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        kind = event["event"]
+        if kind == "plan":
+            self._pictures, self._skipped = event["pictures"], event["skipped"]
+        elif kind == "picture":
+            self._made += 1
+        elif kind == "failure":
+            self._failed = event["failed"]
+        if self._as_json:
+            print(json.dumps(event), flush=True)
+        else:
+            self._show(kind, event)
+
+    def _show(self, kind: str, event: dict[str, Any]) -> None:
+        if kind == "plan":
+            self._begin(event)
+        elif kind == "failure":
+            self._say(f"Row {event['source']} failed: {event['error']}")
+        elif kind == "picture":
+            self._advance(event)
+        elif kind == "end":
+            self.close()
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        from tqdm import tqdm
+
+        if event["grids"]:
+            self._say(f"{event['sources']} rows make {event['pictures']} pictures.")
+        self._bar = tqdm(total=event["to_make"], unit="picture", disable=None, leave=False)  # None: only in a terminal
+
+    def _advance(self, event: dict[str, Any]) -> None:
+        left = duration(event["seconds_left"])
+        state = f"{event['pictures_per_hour']:.0f} an hour, {left} left, {event['failed']} failed"
+        if not self._bar.disable:
+            self._bar.set_postfix_str(state, refresh=False)
+            self._bar.update()
+        elif time.monotonic() - self._told > _EVERY_S:
+            self._told = time.monotonic()
+            self._say(f"{self.count[:-1]}: {state}.")
+
+    def _say(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+        print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> BatchProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: "45 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

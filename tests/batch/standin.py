@@ -1,0 +1,42 @@
+"""What stands in for the networks in tests of everything around them: pictures of one colour, and failures at will."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from PIL import Image
+
+from ov_backend.batch.painter import Painted
+from ov_backend.batch.row import Row
+
+
+@dataclass
+class StandIn:
+    """Paints pictures whose colour is the seed.
+
+    Attributes:
+        failures: how often a row fails before it succeeds, by its number.
+        interrupt_at: the number of pictures after which the user presses Ctrl-C; -1 is never.
+        seconds: that a row takes.
+        painted: the numbers of the rows, in order, with failed tries.
+    """
+
+    failures: dict[int, int] = field(default_factory=dict)
+    interrupt_at: int = -1
+    seconds: float = 0.0
+    painted: list[int] = field(default_factory=list)
+
+    def paint(self, row: Row) -> Painted:
+        """Paint the pictures of a row."""
+        if len(self.painted) == self.interrupt_at:
+            raise KeyboardInterrupt
+        self.painted.append(row.number)
+        if self.failures.get(row.number, 0):
+            self.failures[row.number] -= 1
+            raise RuntimeError("planted\nsecond line")
+        time.sleep(self.seconds)
+        chosen = row.parameters
+        colours = [(seed % 256, seed // 256 % 256, row.number % 256) for seed in range(chosen.seed, chosen.seed + chosen.batch)]
+        size = chosen.width, chosen.height
+        return Painted([Image.new("RGB", size, colour) for colour in colours], 0.5, 0.0, "a stand-in")

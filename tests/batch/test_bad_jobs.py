@@ -1,0 +1,188 @@
+"""Bad job files: everything is found before anything runs, in one sentence each, with the number of the row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("diffusers")
+
+from ov_backend.batch import job_file
+from ov_backend.batch.api import Batch, Options
+from ov_backend.errors import JobError
+from tests.batch.conftest import MakeBatch
+from tests.helpers.refusals import LONG, assert_sentence
+
+GOOD = '{"prompt": "a cat"}'
+#: A bad row among good ones, and words of its sentence.
+ROWS: list[tuple[dict[str, Any], str]] = [
+    ({"promt": "a cat"}, "the column 'promt' is unknown; correct or remove it (prompt is one that is close)"),
+    ({"prompt": "a", "colour": "red"}, "the column 'colour' is unknown"),
+    ({"": 1}, "the column '' is unknown"),
+    ({LONG: 1}, "is unknown"),
+    ({"seed": 1, "Seed": 2}, "the column seed in two spellings"),
+    ({"Sampler": "Euler", "sampler_name": "Euler"}, "the column sampler_name in two spellings"),
+    ({"prompt": 7}, "prompt is 7; it must be text"),
+    ({"prompt": {"a": 1}}, "it must be text"),
+    ({"prompt": [["a"]]}, "it must be text"),
+    ({"prompt": "a\0b"}, "without null characters"),
+    ({"prompt": "\ud800"}, "halves of characters"),
+    ({"prompt": "x" * 10001}, "the prompt has 10001 characters"),
+    ({"negative_prompt": True}, "negative_prompt is True"),
+    ({"prompt": []}, "prompt is an empty list"),
+    ({"seed": "many"}, "seed is 'many'; it must be a whole number"),
+    ({"seed": -2}, "the seed is -2"),
+    ({"seed": 1 << 63}, "the seed is"),
+    ({"seed": (1 << 63) - 1, "batch_size": 2}, "too large for a batch of 2"),
+    ({"seed": 1.5}, "seed is 1.5"),
+    ({"seed": True}, "seed is True"),
+    ({"steps": 0}, "Steps is 0"),
+    ({"steps": "9" * 40}, "it must be a whole number"),
+    ({"steps": float("inf")}, "it must be a whole number"),
+    ({"size": "64"}, ""),
+    ({"size": "64x65"}, "multiples of 8"),
+    ({"size": "big"}, "'big' is no size"),
+    ({"size": 64}, "it must be text such as 512x768"),
+    ({"width": 64}, "it has width and no height"),
+    ({"height": 64}, "it has height and no width"),
+    ({"size": "64", "width": 64}, "it has size and width"),
+    ({"width": 64, "height": 8}, "the size 64x8 holds 8"),
+    ({"width": "64px", "height": 64}, "width is '64px'"),
+    ({"sampler_name": "best"}, "sampler_name is 'best'; it must be one of DPM++ 2M"),
+    ({"sampler_name": "LCM", "steps": 51}, "LCM takes at most 50 steps"),
+    ({"sampler_name": "Euler", "scheduler": "Karras"}, "'Euler Karras'"),
+    ({"scheduler": "exponential"}, "scheduler is 'exponential'"),
+    ({"cfg_scale": "high"}, "cfg_scale is 'high'; it must be a number"),
+    ({"cfg_scale": float("nan")}, "cfg_scale is nan"),
+    ({"CFG scale": 1e6}, "the guidance is 1000000.0"),
+    ({"batch_size": 17}, "the batch is 17"),
+    ({"batch_size": 0}, "the batch is 0"),
+    ({"checkpoint": "none.safetensors"}, "the checkpoint 'none.safetensors' is no file in"),
+    ({"checkpoint": "/none"}, "the checkpoint '/none' is no file there"),
+    ({"checkpoint": "job.jsonl"}, "job.jsonl is not a safetensors file"),
+    ({"checkpoint": "old.ckpt"}, "old.ckpt is a pickle"),
+    ({"checkpoint": 7}, "checkpoint is 7; it must be the path of a file"),
+    ({"checkpoint": "a\0b"}, "it must be the path of a file"),
+    ({"checkpoint": LONG}, "it must be the path of a file"),
+    ({"precision": "f8"}, "precision is 'f8'; it must be one of auto, f32"),
+    ({"precision": "int8"}, "it must be one of auto, f32, bf16, f16 in a batch"),
+    ({"precision": 16}, "precision is 16"),
+    ({"init_image": "none.png", "denoising_strength": 0.5}, "init_image is 'none.png', which is no file in"),
+    ({"init_image": "job.jsonl"}, "which is no picture"),
+    ({"init_image": "x" * 1000}, "which is no file in"),
+    ({"loras": {"x" * 1000: 1}}, "is not in"),
+    ({"init_image": "data:image/png;base64,AAAA"}, "pictures inside of a job file are not read"),
+    ({"init_image": "start.png", "denoising_strength": 0}, "the strength is 0"),
+    ({"init_image": "start.png", "denoising_strength": 2}, "the strength is 2"),
+    ({"init_image": "start.png", "denoising_strength": 0.01}, "are less than one"),
+    ({"denoising_strength": 0.5}, "a denoising_strength and no init_image"),
+    ({"prompt": "a <lora:none:1>"}, "the LoRA 'none' is not in"),
+    ({"prompt": "a <lora:none:much>"}, "the strength of the LoRA 'none' is 'much'"),
+    ({"prompt": "a <lora:x:1:1>"}, "the strength of the LoRA 'x' is '1:1'"),
+    ({"prompt": "a <lora:x:1"}, "has no end; write <lora:name:0.8>"),
+    ({"prompt": "a <lora::1>"}, "has no name"),
+    ({"prompt": "<lora:x:1> <lora:x:2>"}, "the LoRA 'x' is named twice"),
+    ({"prompt": "<lora:x:101>"}, "it must be from -100 to 100"),
+    ({"prompt": "<hypernet:x:1>"}, "a hypernetwork"),
+    ({"loras": 7}, "loras is 7; it must be"),
+    ({"loras": {"a:b": 1}}, "it must be"),
+    ({"loras": "none:1"}, "the LoRA 'none' is not in"),
+    ({"loras": "model:1"}, "model.safetensors is no LoRA that can be used"),
+    ({str(i): 1 for i in range(101)}, "it has 101 columns"),
+    ({"seed": list(range(1000)), "cfg_scale": list(range(1000))}, "longer than 250000 rows"),
+]
+ROWS = [(row, words) for row, words in ROWS if words]
+
+#: Files whose second row is bad, or which are bad as a whole (then without "Row 2").
+FILES: list[tuple[str, str, str]] = [
+    ("a.jsonl", f"{GOOD}\n{{", "Row 2: it is no JSON"),
+    ("a.jsonl", f"{GOOD}\n\n\n[1]", 'Row 2 (line 4): it is \'[1]\'; write an object'),
+    ("a.jsonl", f"{GOOD}\n7", "Row 2: it is '7'"),
+    ("a.jsonl", f"{GOOD}\n" + "[" * 100_000, "Row 2: it is no JSON (it is nested too deep)"),
+    ("a.jsonl", f'{GOOD}\n{{"seed": 1, "seed": 2}}', "Row 2: it has 'seed' twice"),
+    ("a.jsonl", "[\n" + GOOD + "\n]", "one object on each line, without a list around them"),
+    ("a.jsonl", "", "The job has no rows"),
+    ("a.jsonl", " " * (1 << 20) + " x", "Line 1 of a.jsonl is longer than 1024 KiB"),
+    ("a.csv", "prompt,seed\na,1\nb", "Row 2 (line 3): it has 1 cells, and the first line has 2 names"),
+    ("a.csv", "prompt,seed\na,1\nb,2,3", "it has 3 cells"),
+    ("a.csv", 'prompt\na\n"b', "it is no CSV"),
+    ("a.csv", 'prompt\na\n"b"c\n', "it is no CSV"),
+    ("a.csv", "prompt,\na,1", "Column 2 of a.csv has no name"),
+    ("a.csv", "prompt,prompt\na,b", "has the column 'prompt' twice"),
+    ("a.csv", ",\n", "begins with an empty line"),
+    ("a.csv", "prompt\n" + "x" * (1 << 21), "Line 2 of a.csv is longer"),
+    ("a.csv", "prompt\n" + "x" * 200_000, "it is no CSV (field larger than field limit"),
+    ("a.csv", "prompt,seed\na,1\nb,1e3", "Row 2 (line 3): seed is '1e3'"),
+    ("a.csv", "prompt", "The job has no rows"),
+    ("a.txt", GOOD, "a job file must be JSON Lines (.jsonl), CSV (.csv) or Parquet (.parquet)"),
+    ("a", GOOD, "ends in ''"),
+    ("a.json", GOOD, "ends in '.json'"),
+]
+
+
+def refusal(make_batch: MakeBatch, text: str, name: str) -> tuple[str, ...]:
+    with pytest.raises(JobError) as refused:
+        make_batch(text, name)
+    for problem in refused.value.problems:
+        assert_sentence(problem)
+    return refused.value.problems
+
+
+@pytest.fixture
+def folder(tmp_path: Path, checkpoint: Path) -> Path:
+    Image.new("RGB", (8, 8)).save(tmp_path / "start.png")
+    (tmp_path / "old.ckpt").write_bytes(b"PK\x03\x04")
+    (tmp_path / "model.safetensors").write_bytes(checkpoint.read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize("row,words", ROWS, ids=[str(row)[:40] for row, _ in ROWS])
+def test_a_bad_row_is_one_sentence_with_its_number(
+    make_batch: MakeBatch, folder: Path, row: dict[str, Any], words: str
+) -> None:
+    (problem,) = refusal(make_batch, f"{GOOD}\n{json.dumps(row)}\n{GOOD}\n", "job.jsonl")
+    assert problem.startswith("Row 2: ")
+    assert words in problem
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("name,text,words", FILES, ids=[f"{name} {text[:30]!r}" for name, text, _ in FILES])
+def test_a_bad_file_is_one_sentence(make_batch: MakeBatch, name: str, text: str, words: str) -> None:
+    problems = refusal(make_batch, text, name)
+    assert any(words in problem for problem in problems), problems
+
+
+def test_every_bad_row_is_told_and_of_very_many_the_number(make_batch: MakeBatch) -> None:
+    problems = refusal(make_batch, "\n".join(['{"steps": 0}'] * 150), "job.jsonl")
+    assert [problem.split(":")[0] for problem in problems[:100]] == [f"Row {i}" for i in range(1, 101)]
+    assert problems[100:] == ("50 more rows are bad; correct these first.",)
+
+
+def test_bytes_that_are_no_utf_8_a_folder_and_a_missing_file_are_refused(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"prompt": "\xff"}')
+    (tmp_path / "b.csv").write_bytes(b"prompt\n\xff\n")
+    (tmp_path / "folder.jsonl").mkdir()
+    words = {"a.jsonl": "is not UTF-8", "b.csv": "is not UTF-8", "folder.jsonl": "is a folder", "none.jsonl": "is no file"}
+    for name, expected in words.items():
+        with pytest.raises(JobError, match=expected) as refused:
+            Batch(tmp_path / name, tmp_path / "out", Options(checkpoint=checkpoint))
+        assert_sentence(refused.value.problems[0])
+
+
+def test_a_file_beyond_the_bound_is_not_read(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_file, "MAX_BYTES", 10)
+    assert "at most 0 MiB are read" in refusal(make_batch, GOOD, "job.jsonl")[0]
+
+
+def test_parquet_without_pyarrow_says_what_to_install(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    assert "pip install pyarrow" in refusal(make_batch, "PAR1", "job.parquet")[0]
+
+
+def test_rows_that_are_no_dicts_are_refused(tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(JobError, match="Row 2: it is int; give a dict of columns"):
+        Batch([{"prompt": "a"}, 7], tmp_path / "out", Options(checkpoint=checkpoint))  # type: ignore[list-item]

@@ -1,0 +1,98 @@
+"""Pictures by real networks, small ones: the same as by themselves, with few compiles, and with LoRAs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+pytest.importorskip("diffusers")
+
+from ov_backend.batch.painter import Painter
+from ov_backend.batch.row import Row
+from ov_backend.checkpoint import load_pipeline
+from ov_backend.errors import CheckpointError
+from ov_backend.settings import Settings
+from ov_backend.ui.infotext import Parameters
+
+SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler="DPM++ 2M")
+
+
+@pytest.fixture(scope="module")
+def painter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painter]:
+    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path_factory.mktemp("graphs")), fallback="raise"))
+    yield painter
+    painter.close()
+
+
+@pytest.fixture(scope="module")
+def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"
+    generator = torch.Generator().manual_seed(0)
+    path = tmp_path_factory.mktemp("lora") / "style.safetensors"
+    down, up = torch.randn(2, 64, generator=generator), torch.randn(32, 2, generator=generator)
+    save_file({f"{name}.lora_down.weight": down, f"{name}.lora_up.weight": up}, path)
+    return path
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB"), dtype=int)
+
+
+def test_a_batch_is_its_pictures_by_themselves_and_pytorch_s(painter: Painter, checkpoint: Path) -> None:
+    painted = painter.paint(Row(1, 1, replace(SMALL, batch=2), checkpoint, "f32"))
+    assert painted.answered == "OpenVINO"
+    assert painted.prepared_seconds > 0
+    single = painter.paint(Row(2, 2, replace(SMALL, seed=5), checkpoint, "f32")).images[0]
+    assert np.abs(pixels(painted.images[1]) - pixels(single)).max() <= 2
+    pipe = load_pipeline(checkpoint)
+    pipe.set_progress_bar_config(disable=True)
+    from ov_backend.standalone.samplers import make_sampler
+
+    pipe.scheduler = make_sampler("DPM++ 2M", pipe.scheduler)
+    arguments = {"width": 64, "height": 64, "num_inference_steps": 2, "guidance_scale": 7.0}
+    expected = pipe("a cat", generator=torch.Generator().manual_seed(5), **arguments).images[0]
+    assert np.abs(pixels(single) - pixels(expected)).max() <= 2
+
+
+def test_rows_of_one_kind_compile_nothing_more_and_a_lora_changes_the_picture(
+    painter: Painter, checkpoint: Path, lora: Path
+) -> None:
+    row = Row(1, 1, SMALL, checkpoint, "f32")
+    plain = pixels(painter.paint(row).images[0])
+    compiles, loads = painter.stats()["unet"]["compiles"], painter.loads
+    styled = replace(row, parameters=replace(SMALL, prompt="a cat <lora:style:1>"), loras=((lora, 1.0),))
+    with_lora = pixels(painter.paint(styled).images[0])
+    assert np.abs(with_lora - plain).max() > 2
+    for sampler in ("Euler", "DDIM"):
+        painter.paint(replace(styled, parameters=replace(styled.parameters, sampler=sampler, seed=9)))
+    assert painter.stats()["unet"]["compiles"] == compiles + 1
+    assert np.array_equal(pixels(painter.paint(row).images[0]), plain), "without the LoRA it is the same picture as before"
+    assert painter.loads == loads
+
+
+def test_a_picture_starts_from_another_one(painter: Painter, checkpoint: Path, tmp_path: Path) -> None:
+    Image.linear_gradient("L").save(tmp_path / "start.png")
+    start = replace(SMALL, steps=4, strength=0.5)
+    image = painter.paint(Row(1, 1, start, checkpoint, "f32", tmp_path / "start.png")).images[0]
+    assert image.size == (64, 64)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_tried_once(checkpoint: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(checkpoint.read_bytes()[:-1])
+    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path / "graphs")))
+    row = Row(1, 1, SMALL, broken, "f32")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        painter.paint(row)
+    shutil.copy(checkpoint, broken)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        painter.paint(row)
+    assert painter.loads == 0

@@ -1,0 +1,209 @@
+"""Runs and resumed runs: every row once, whatever ends a run; failures and damage. A stand-in paints."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("diffusers")
+
+import ov_backend
+from ov_backend.batch.api import Batch, Options, Result
+from ov_backend.batch.fingerprints import sha256
+from ov_backend.batch.journal import Journal, read_records
+from ov_backend.errors import SettingsError
+from ov_backend.ui.infotext import Parameters
+from tests.batch.conftest import MakeBatch
+from tests.batch.standin import StandIn
+
+JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x64"} for i in range(1, 6)]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.png"))
+
+
+@pytest.fixture
+def run(make_batch: MakeBatch) -> Any:
+    def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, **options: Any) -> Result:
+        return make_batch(rows, **options).run(paints=paints)
+
+    return start
+
+
+def test_pictures_are_named_by_row_and_carry_their_parameters(run: Any, tmp_path: Path) -> None:
+    result = run(StandIn(), [*JOB, {"prompt": "two <lora:none:0>", "batch_size": 2, "seed": 9}][:5])
+    assert (result.made, result.skipped, result.failed) == (5, 0, 0)
+    assert names(tmp_path / "out") == [f"{i:06d}-{i}.png" for i in range(1, 6)]
+    with Image.open(tmp_path / "out" / "000003-3.png") as picture:
+        parameters, choices = Parameters.from_text(picture.info["parameters"])
+    assert (parameters.prompt, parameters.seed, parameters.sampler) == ("picture 3", 3, "DPM++ 2M")
+    assert choices is not None
+    assert choices.precision == "f32"
+    records = list(read_records(tmp_path / "out"))
+    assert [record["row"] for record in records] == [1, 2, 3, 4, 5]
+    assert all(record["sha256"] == sha256(tmp_path / "out" / record["file"]) for record in records)
+    assert {record["answered"] for record in records} == {"a stand-in"}
+
+
+def test_a_batch_has_a_picture_and_a_seed_for_each(run: Any, tmp_path: Path) -> None:
+    assert run(StandIn(), [{"prompt": "x", "seed": 9, "batch_size": 3}]).made == 3
+    assert names(tmp_path / "out") == ["000001-10.png", "000001-11.png", "000001-9.png"]
+    with Image.open(tmp_path / "out" / "000001-11.png") as picture:
+        assert Parameters.from_text(picture.info["parameters"])[0].seed == 11
+    (tmp_path / "out" / "000001-10.png").unlink()
+    paints = StandIn()
+    run(paints, [{"prompt": "x", "seed": 9, "batch_size": 3}])
+    assert paints.painted == [1]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(StandIn(interrupt_at=2))
+    assert names(tmp_path / "out") == ["000001-1.png", "000002-2.png"]
+    paints = StandIn()
+    result = run(paints)
+    assert paints.painted == [3, 4, 5]
+    assert (result.made, result.skipped) == (3, 2)
+    assert run(nothing := StandIn()).skipped == 5
+    assert nothing.painted == []
+
+
+def test_a_changed_row_is_made_again_and_its_old_picture_goes(run: Any, tmp_path: Path) -> None:
+    run(StandIn())
+    changed = [*JOB[:2], {**JOB[2], "seed": 33}, {**JOB[3], "prompt": "another"}, JOB[4]]
+    paints = StandIn()
+    run(paints, changed)
+    assert paints.painted == [3, 4]
+    assert names(tmp_path / "out") == ["000001-1.png", "000002-2.png", "000003-33.png", "000004-4.png", "000005-5.png"]
+
+
+def test_a_damaged_and_a_missing_picture_are_made_again(run: Any, tmp_path: Path) -> None:
+    run(StandIn())
+    damaged = tmp_path / "out" / "000002-2.png"
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    (tmp_path / "out" / "000004-4.png").unlink()
+    paints = StandIn()
+    run(paints)
+    assert paints.painted == [2, 4]
+
+
+def test_another_picture_to_start_from_is_noticed(run: Any, tmp_path: Path) -> None:
+    job = [{"init_image": "start.png", "denoising_strength": 0.5, "seed": 1}]
+    Image.new("RGB", (64, 64)).save(tmp_path / "start.png")
+    run(StandIn(), job)
+    Image.new("RGB", (64, 64), (9, 9, 9)).save(tmp_path / "start.png")
+    paints = StandIn()
+    run(paints, job)
+    assert paints.painted == [1]
+
+
+def test_what_a_killed_run_leaves_counts_as_nothing(run: Any, tmp_path: Path) -> None:
+    run(StandIn())
+    out = tmp_path / "out"
+    lines = (out / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+    (out / "manifest.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:40])  # killed while it wrote the last line
+    (out / ".000005-5.png.part").write_bytes(b"half")
+    (out / "mine.part").write_bytes(b"of the user")
+    paints = StandIn()
+    run(paints)
+    assert paints.painted == [5]
+    assert not (out / ".000005-5.png.part").exists()
+    assert (out / "mine.part").exists()
+    assert run(StandIn()).skipped == 5
+
+
+def test_a_row_that_fails_once_is_tried_again_and_one_that_fails_twice_is_recorded(run: Any, tmp_path: Path) -> None:
+    paints = StandIn(failures={2: 1, 4: 2})
+    result = run(paints)
+    assert paints.painted == [1, 2, 2, 3, 4, 4, 5]
+    assert (result.made, result.failed) == (4, 1)
+    (failure,) = [record for record in read_records(tmp_path / "out") if record["error"]]
+    assert (failure["row"], failure["file"], failure["error"]) == (4, None, "RuntimeError: planted")
+    again = StandIn()
+    assert run(again).failed == 0
+    assert again.painted == [4]
+
+
+def test_a_file_that_cannot_be_written_ends_its_row_only(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "out" / "000002-2.png").mkdir(parents=True)
+    result = run(StandIn())
+    assert (result.made, result.failed) == (4, 1)
+    assert not list((tmp_path / "out").glob(".*.part"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks are POSIX's")
+def test_a_second_process_in_the_same_folder_is_refused(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with Journal(tmp_path / "out"), pytest.raises(SettingsError, match="Another process is writing to"):
+        run(StandIn())
+    assert run(StandIn()).made == 5
+
+
+def test_a_manifest_of_somebody_else_removes_no_file(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "precious.png").write_bytes(b"x")
+    (tmp_path / "out").mkdir()
+    foreign = [{"row": 1, "file": "../precious.png", "sha256": "x", "parameters": digest} for digest in "ab"]
+    foreign += [{"row": "1", "file": 7}, {"row": 1, "file": None}]
+    lines = [json.dumps(record) for record in foreign] + ["[]", "7", "\x00", "[" * 100_000]
+    (tmp_path / "out" / "manifest.jsonl").write_text("\n".join(lines))
+    assert run(StandIn()).made == 5
+    assert (tmp_path / "precious.png").exists()
+
+
+def test_events_tell_the_plan_every_picture_failures_and_the_end(make_batch: MakeBatch) -> None:
+    events: list[dict[str, Any]] = []
+    make_batch(JOB).run(events.append, StandIn(failures={2: 2}))
+    assert [event["event"] for event in events] == ["plan", "picture", "failure", "picture", "picture", "picture", "end"]
+    assert (events[0]["pictures"], events[0]["compiles"]) == (5, 1)
+    assert (events[-2]["rows_done"], events[-2]["failed"], events[-2]["seconds_left"]) == (5, 1, 0)
+    assert (events[-1]["made"], events[-1]["failed"]) == (4, 1)
+    json.dumps(events)
+
+
+def test_contact_sheets_show_the_pictures_that_are_there(run: Any, tmp_path: Path) -> None:
+    (sheet,) = run(StandIn(), [{"prompt": "ж" * 300, "seed": list(range(7))}]).sheets
+    with Image.open(sheet) as page:
+        width, height = page.size
+        assert page.getpixel((100, 100)) != (255, 255, 255)
+    assert width > height, "seven pictures are two rows of thumbnails"
+    many = run(StandIn(), [{"prompt": "x", "seed": list(range(31))}]).sheets
+    assert [path.name for path in many] == ["contact-001.jpg", "contact-002.jpg"]
+    assert [path.name for path in run(StandIn(), [{"prompt": "x", "seed": 1}]).sheets] == ["contact-001.jpg"]
+    assert not (tmp_path / "out" / "contact-002.jpg").exists()
+    assert run(StandIn(), JOB, contact_sheet=False).sheets == ()
+
+
+def test_the_manifest_becomes_parquet(run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    run(StandIn(failures={2: 2}))
+    rows = parquet.read_table(tmp_path / "out" / "manifest.parquet").to_pylist()
+    assert {row["row"]: row["file"] for row in rows} == {1: "000001-1.png", 2: None, **{i: f"{i:06d}-{i}.png" for i in (3, 4, 5)}}
+
+
+def test_an_estimate_comes_from_earlier_pictures(make_batch: MakeBatch) -> None:
+    batch = make_batch(JOB)
+    assert batch.plan().seconds is None
+    batch.run(paints=StandIn(interrupt_at=-1, failures={4: 2, 5: 2}))
+    plan = batch.plan()
+    assert (plan.skipped, [row.number for row in plan.pending]) == (3, [4, 5])
+    assert plan.seconds == pytest.approx(2 * 0.5)
+
+
+def test_the_function_takes_dicts_and_goes_on_like_the_command(checkpoint: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "a cat", "seed": [1, 2], "size": "64x64"}]
+    options = {"checkpoint": checkpoint, "precision": "f32", "contact_sheet": False}
+    Batch(rows, tmp_path / "out", Options(**options)).run(paints=StandIn())
+    events: list[dict[str, Any]] = []
+    result = ov_backend.batch(iter(rows), str(tmp_path / "out"), report=events.append, **options)
+    assert (result.made, result.skipped, result.failed, result.sheets) == (0, 2, 0, ())
+    assert [event["event"] for event in events] == ["plan", "end"]
+    with pytest.raises(ov_backend.OVBackendError, match="batch has no option 'colour'; known are checkpoint"):
+        ov_backend.batch(rows, tmp_path / "out", colour=1)

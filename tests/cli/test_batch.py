@@ -1,0 +1,139 @@
+"""``python -m ov_backend batch``: what it prints, its exit codes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+pytest.importorskip("diffusers")
+
+from ov_backend.checkpoint import TOKENIZER
+from ov_backend.cli import main as cli
+from tests.cli.conftest import Refusal
+from tests.helpers.refusals import assert_sentence
+from tests.standalone.checkpoints import write_small_checkpoint
+
+ROOT = Path(__file__).parents[2]
+JOB = [
+    {"prompt": "a cat", "seed": [1, 2], "steps": 1, "size": "64x64"},
+    {"prompt": "a <lora:foreign:1>", "seed": 3, "steps": 1, "size": "64x64"},
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not TOKENIZER.is_dir():
+        pytest.skip("the project's own vocabulary is not here")
+    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), vae_levels=2)
+
+
+@pytest.fixture
+def command(checkpoint: Path, tmp_path: Path) -> list[str]:
+    foreign = {"lora_unet_other.lora_down.weight": torch.zeros(1, 4), "lora_unet_other.lora_up.weight": torch.zeros(4, 1)}
+    save_file(foreign, tmp_path / "foreign.safetensors")
+    (tmp_path / "job.jsonl").write_text("\n".join(json.dumps(row) for row in JOB))
+    options = ["--checkpoint", str(checkpoint), "--precision", "f32", "--cache-dir", str(tmp_path / "graphs")]
+    return ["batch", str(tmp_path / "job.jsonl"), "--out", str(tmp_path / "out"), *options]
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 rows, 1 of them grids, make 3 pictures."
+    assert [line.strip() for line in lines[2:4]] == [
+        "2 pictures  small, f32, 64x64",
+        "1 picture  small, f32, 64x64, LoRA foreign 1",
+    ]
+    assert lines[4] == "1 checkpoint loaded, 1 mix of LoRAs added, networks compiled 2 times."
+    assert "How long it takes is not known" in lines[5]
+    assert cli.main([*command, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["pictures"], plan["compiles"], plan["estimated_seconds"]) == (3, 2, None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_makes_what_it_can_measures_and_goes_on(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "--json"]) == 1
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["plan", "picture", "picture", "failure", "end"]
+    assert "belongs to another architecture" in events[3]["error"]
+    assert (tmp_path / "out" / "contact-001.jpg").is_file()
+    assert cli.main(command) == 1
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0] == "0 of 1 pictures made, 2 were there already, 1 row failed."
+    assert "Row 2 failed: CheckpointError: foreign.safetensors belongs to another architecture" in printed.err
+    assert cli.main([*command, "--dry-run"]) == 0
+    assert "There already: 2 pictures." in (out := capsys.readouterr().out)
+    assert "Sampling takes some" in out
+    (tmp_path / "job.jsonl").write_text(json.dumps(JOB[0]))
+    assert cli.main(command) == 0
+    assert "All 2 pictures are there already." in capsys.readouterr().out
+
+
+def test_a_measurement_gives_an_estimate(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command, "--dry-run", "--measure", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["estimated_seconds"] >= 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_rows_are_a_line_each_and_exit_code_2(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.jsonl").write_text('{"steps": 0}\n{"prompt": "a"}\n{"colour": 1}')
+    assert cli.main(command) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    lines = printed.err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["Row 1", "Row 3"]
+    for line in lines:
+        assert_sentence(line)
+    assert not (tmp_path / "out").exists()
+
+
+BAD = [
+    (["none.jsonl"], "the following arguments are required: --out"),
+    (["none.jsonl", "--out", "x"], "'none.jsonl' is no file"),
+    (["none.jsonl", "--out", "/proc/x"], "which cannot be written to"),
+    (["none.jsonl", "--out", "/dev/null"], "which is no folder"),
+    (["none.jsonl", "--out", "x", "--measure"], "--measure goes with --dry-run"),
+    (["none.jsonl", "--out", "x", "--lora-dir", "none"], "--lora-dir is 'none'"),
+    (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),
+    (["none.jsonl", "--out", "x", "--precision", "f8"], "precision is 'f8'"),
+    (["none.jsonl", "--out", "x", "--ray", "local"], "unrecognized arguments: --ray local"),
+]
+
+
+@pytest.mark.parametrize("arguments,words", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_bad_input_is_one_sentence(arguments: list[str], words: str, assert_refused: Refusal) -> None:
+    assert_refused(["batch", *arguments], words)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+def test_ctrl_c_says_how_to_go_on_and_is_130(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "job.jsonl").write_text(json.dumps({"prompt": "x", "seed": list(range(5000)), "steps": 1, "size": "64x64"}))
+    run = [sys.executable, "-m", "ov_backend", *command]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    manifest, deadline = tmp_path / "out" / "manifest.jsonl", time.monotonic() + 120
+    while not (manifest.is_file() and manifest.stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err[-2000:]
+    assert "Traceback" not in err
+    assert "pictures made. Run the same command again to go on." in err
+    assert err.rstrip().endswith("Interrupted.")
+    assert out == ""
