@@ -27,6 +27,7 @@ def test_products_are_exact_where_the_cpu_has_vnni() -> None:
 def test_products_overflow_without_vnni(instructions: str, needed: str, expected: str) -> None:
     if FLAGS.exists() and needed not in FLAGS.read_text():
         pytest.skip(f"the CPU has no {needed}")
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions, "PYTHONPATH": path}
     process = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True)
     assert process.stdout.split()[-1] == expected
