@@ -27,7 +27,7 @@ PIP  := pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 # Under the WebUI's pins: what traces, converts and compiles with torch, and what the WebUI and Gradio call. Files, the command
 # line, checkpoints, training, reports and the standalone page do not run in the WebUI. PINS_TESTS=tests runs all.
-PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering partitioning \
+PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering offload partitioning quantization \
                 transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
 .PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz kills audit bench clean
