@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import gc
+import inspect
+import logging
 import os
 import random
 import sys
@@ -32,6 +34,15 @@ _IMPURE = {
         *((getattr(builtins, name), f"{name}()") for name in ("print", "input", "open", "eval", "exec", "globals")),
         *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic")),
         (os.urandom, "os.urandom"),
+        (sys._getframe, "sys._getframe()"),
+    ]
+}
+#: The same for functions that are written in Python.
+_IMPURE_CODE = {
+    function.__code__: name
+    for function, name in [
+        *((getattr(inspect, name), f"inspect.{name}()") for name in ("currentframe", "stack")),
+        *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
     ]
 }
 #: Python's generator for the whole process.
@@ -117,6 +128,8 @@ class Observer:
                     self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
             else:
                 self.executed[code] = frame.f_globals.get("__name__", "")
+                if code in _IMPURE_CODE and frame.f_back is not None:
+                    self._note(frame.f_back, _IMPURE_CODE[code])
         elif event != "c_call":
             return
         elif getattr(argument, "__self__", None) is _GENERATOR:
@@ -124,11 +137,15 @@ class Observer:
         elif isinstance(generator := getattr(argument, "__self__", None), torch.Generator):
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
         elif id(argument) in _IMPURE:
-            module = frame.f_globals.get("__name__", "")
-            # the garbage collector, too, runs code in the middle of a forward: that of packages, not the forward's own
-            imports = frame.f_code.co_name == "<module>"  # a package that is imported on the way may do what it likes
-            if not imports and not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:
-                self.effects.append(f"calls {_IMPURE[id(argument)]}")
+            self._note(frame, _IMPURE[id(argument)])
+
+    def _note(self, frame: FrameType, name: str) -> None:
+        """Take note that the code of a frame calls a function whose answer differs from call to call."""
+        module = frame.f_globals.get("__name__", "")
+        # the garbage collector, too, runs code in the middle of a forward: that of packages, not the forward's own
+        imports = frame.f_code.co_name == "<module>"  # a package that is imported on the way may do what it likes
+        if not imports and not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:
+            self.effects.append(f"calls {name}")
 
 
 def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:

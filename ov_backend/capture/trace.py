@@ -113,12 +113,14 @@ class Reach:
         harmless: names of attributes that a forward may set without anybody reading them.
         executed: code objects of the Python functions that ran, each with its Python module.
         before: the state of the containers before the trace, once it has begun.
+        gradients: whether ``torch.is_grad_enabled()`` is true for it.
     """
 
     tables: Sequence[Any] = ()
     harmless: frozenset[str] = frozenset()
     executed: dict[CodeType, str] = field(default_factory=dict)
     before: list[ContainerState] = field(default_factory=list)
+    gradients: bool = False
 
 
 class Disturbed(CaptureError):
@@ -146,7 +148,7 @@ def in_place_of(
     observer, state = Observer(), ContainerState(module, reach.tables if reach is not None else ())
     mode = _Slots(list(zip(weights, slots)), observer)
     try:
-        with observer, mode:
+        with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
             yield
     finally:
         changed = observer.undo()

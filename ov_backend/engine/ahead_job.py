@@ -19,7 +19,7 @@ _PEAK, _LEFT = 2.0, 1.0
 
 
 def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool]) -> None:
-    """Compile what a request asks for, if its graph is known and there is room; whatever is in the way, nothing is done.
+    """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
     Nothing is evicted for it, nothing is refused because of it, and no stage is reported: a call that needs the same does the
     work itself.
@@ -36,8 +36,8 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
     if program is None:
         return
     resources.evict_dead()
-    if not _has_room(job):
-        log.debug("%s is not prepared ahead: there is no room for it", context.name)
+    if not _fits(job):
+        log.debug("%s is not prepared ahead: its compiled form would not fit into the memory budget", context.name)
         return
     resources.programs.put(request.graph_key, program)
     compiled, size = job.measured(lambda: job.compile(program[0]), collect=False)
@@ -50,7 +50,7 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
         job.put(entry, size)
 
 
-def _has_room(job: CompileJob) -> bool:
+def _fits(job: CompileJob) -> bool:
     weights, compiled, low_memory = job.float_bytes(), job.resources.compiled, job.resources.low_memory
     if low_memory.is_wanted(job.request.settings, sum(tensor.nbytes for tensor in job.request.weights.values())):
         return False  # weights are given back meanwhile, one network after another

@@ -18,8 +18,8 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
-from ov_backend.guards import content
-from ov_backend.guards.code import CodeGuard, FixedCode
+from ov_backend.guards import content, inputs
+from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call, Signature
@@ -29,10 +29,6 @@ from ov_backend.tensors import FROM_NAME
 
 #: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
 _MAX_FINGERPRINTS = 8
-
-
-#: Names by which code asks how an input lies in memory, or whether it asks for gradients.
-_OF_MEMORY = frozenset({"is_contiguous", "stride", "requires_grad"})
 
 
 class Lookup:
@@ -138,8 +134,8 @@ class Lookup:
 
         Nothing that a call would find is changed by this, but for the state of code and weights that is noted.
         """
-        inputs = tuple(torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype], device="meta") for spec in signature.tensors)
-        resources, call = self._resources, Call(signature, inputs, {})
+        tensors = tuple(torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype], device="meta") for spec in signature.tensors)
+        resources, call = self._resources, Call(signature, tensors, {})
         host, settings = self._hooks.host_key(), resources.settings
         family = compiler.family_key(type(self._module), (signature.tensors, signature.statics), settings, host)
         codes = resources.codes.of(family, resources.store)
@@ -198,7 +194,7 @@ class Lookup:
         graph = GraphKey(
             signature=call.signature,
             code=guard.code.fingerprint,
-            layout=weights.layout + _memory_of(call, guard.code),
+            layout=weights.layout + inputs.described(call, guard.code.traced, weights.tensors.values()),
             host=self._hooks.host_key(),
             settings=repr(settings.affecting("graph")),
         )
@@ -231,7 +227,8 @@ class Lookup:
         if not self._hooks.keyed_by_code or code.opaque or code.traced is None or code.traced.as_json() is None:
             return None
         slots = [(name, content.layout(tensor)) for name, tensor in guard.weights.tensors.items()]
-        statement = (call.signature.tensors, call.signature.statics + _memory_of(call, code))
+        described = inputs.described(call, code.traced, guard.weights.tensors.values())
+        statement = (call.signature.tensors, call.signature.statics + described)
         return compiler.graph_key(code.fingerprint, statement, slots, settings, self._hooks.host_key(), family)
 
     def _form(self, guard: Guard) -> Form:
@@ -296,13 +293,6 @@ class Lookup:
         self._in_f32.add(digest)
         self._statistics.correct(self._name, f"not finite in {devices.resolved_precision(settings)}, computed again in f32")
         return True
-
-
-def _memory_of(call: Call, code: CodeGuard | FixedCode) -> str:
-    """How the inputs lie in memory and whether they ask for gradients, where code that ran names that; else ""."""
-    if code.traced is None or _OF_MEMORY.isdisjoint(code.traced.names):
-        return ""
-    return ";".join(f"{x.stride()} {x.requires_grad}" for x in call.tensors)
 
 
 def _without_precision(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import contextvars
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -201,7 +201,7 @@ def _quantized(settings: Settings, recipe: Recipe) -> Form:
 
 
 def _cloned(call: Call) -> Call:
-    return Call(call.signature, tuple(tensor.clone() for tensor in call.tensors), call.spec)
+    return replace(call, tensors=tuple(tensor.clone() for tensor in call.tensors))
 
 
 def relative_error(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

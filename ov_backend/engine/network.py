@@ -275,7 +275,8 @@ class Network:
         """
         call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
-        reach = Reach(code.containers, self.hooks.ignore) if self.hooks.keyed_by_code else None
+        watched = self.hooks.keyed_by_code
+        reach = Reach(code.containers, self.hooks.ignore, gradients=call.gradients) if watched else None
         try:
             with self._capturing, self.hooks.tracing():
                 captured = self.hooks.capture(

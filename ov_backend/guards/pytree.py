@@ -23,6 +23,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def flatten(value: Any, path: str = "") -> tuple[list[tuple[str, torch.Tensor]], Spec]:
     """The tensors in ``value``, each with its dotted path, and the JSON description of everything around them.
 
+    A tensor that stands in several places is listed once: code may ask whether two of its arguments are one object.
+
     Raises:
         CaptureError: a value in there has a type that no description can hold.
     """
@@ -32,8 +34,10 @@ def flatten(value: Any, path: str = "") -> tuple[list[tuple[str, torch.Tensor]],
 
 def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> Spec:
     if isinstance(value, torch.Tensor):
-        leaves.append((path, value))
-        return {"tensor": len(leaves) - 1}
+        seen = next((index for index, (_, tensor) in enumerate(leaves) if tensor is value), None)
+        if seen is None:
+            leaves.append((path, value))
+        return {"tensor": len(leaves) - 1 if seen is None else seen}
     if type(value) in _PLAIN:
         return {"value": value}
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):

@@ -29,11 +29,21 @@ class Signature:
 
 @dataclass(frozen=True)
 class Call:
-    """One call, taken apart: positional and keyword spellings of the same call are equal here."""
+    """One call, taken apart: positional and keyword spellings of the same call are equal here.
+
+    Attributes:
+        signature: what is static about it.
+        tensors: its inputs, each object once.
+        spec: the arguments around them.
+        gradients: whether PyTorch would record operations, if any tensor asked for it.
+        inference: whether the call was made under ``torch.inference_mode()``.
+    """
 
     signature: Signature
     tensors: tuple[torch.Tensor, ...]
     spec: Spec
+    gradients: bool = False
+    inference: bool = False
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with other tensors in the place of its own."""
@@ -79,7 +89,8 @@ class Binder:
         tensors = tuple(tensor for _, tensor in leaves)
         described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
         statics = json.dumps(spec["dict"], sort_keys=True) + _modes()
-        return Call(Signature(described, statics), tensors, self._split(spec, bound))
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return Call(Signature(described, statics), tensors, self._split(spec, bound), *modes)
 
     def _split(self, spec: Spec, bound: inspect.BoundArguments) -> Spec:
         """Arrange the named arguments again as positional and keyword ones."""

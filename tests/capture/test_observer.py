@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import random
 import threading
 import time
@@ -62,7 +64,17 @@ class Timed(torch.nn.Module):
         return x if time.time() > 0 else -x
 
 
-@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing, Timed])
+class AskingTheLog(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -x if logging.getLogger("a name").isEnabledFor(logging.DEBUG) else x
+
+
+class AskingTheStack(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if inspect.currentframe() else -x
+
+
+@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing, Timed, AskingTheLog, AskingTheStack])
 def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
     module, reference = kind(), kind()
     network = engine_for(strict(fallback="pytorch"), module)

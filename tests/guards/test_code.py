@@ -303,16 +303,3 @@ def test_an_attribute_on_a_weight_stays_in_pytorch_for_a_trace_does_not_see_it(s
     module.linear.weight.scale = 3.0  # type: ignore[assignment]
     assert_eager(network, module)
     assert network.statistics.calls == 1
-
-
-@pytest.mark.parametrize("ask", [lambda x: x.is_contiguous(), lambda x: x.stride(0) == 4, lambda x: not x.requires_grad])
-def test_how_an_input_lies_in_memory_counts_where_code_asks(strict: Strict, ask: Callable[[torch.Tensor], bool]) -> None:
-    class Asking(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * (2 if ask(x) else 3)
-
-    module, x = Asking(), torch.randn(4, 4)
-    network = engine_for(strict(), module)
-    with torch.no_grad():
-        for each in (x, x.t(), x.clone().requires_grad_(), x):
-            assert_eager(network, module, each)

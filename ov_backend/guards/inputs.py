@@ -1,0 +1,82 @@
+"""What a forward can see of its tensors beyond names, shapes, dtypes and values.
+
+A trace runs on stand-ins, which have the strides of the tensors and ask for gradients as they do. Of the rest, what the code that
+ran names either counts in the key of a graph, or the call stays in PyTorch where the stand-in would have answered otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from ov_backend.errors import CaptureError
+from ov_backend.guards.describe import DOCUMENTATION
+from ov_backend.guards.signature import Call
+from ov_backend.guards.traced_code import TracedCode
+
+#: Names by which code asks how an input lies in memory, or whether it asks for gradients.
+_OF_STAND_INS = frozenset({"is_contiguous", "stride", "requires_grad"})
+#: Names by which code asks whether PyTorch would record operations.
+_OF_GRADIENTS = frozenset({"is_grad_enabled", "_get_grad_enabled"})
+#: Names by which code asks whether it runs under ``torch.inference_mode()``.
+_OF_INFERENCE = frozenset({"is_inference", "is_inference_mode_enabled"})
+
+#: Names by which code asks a tensor for what its stand-in answers otherwise, where this is true.
+_NOT_OF_STAND_INS: dict[str, Callable[[torch.Tensor], bool]] = {
+    "_version": lambda tensor: True,
+    "data_ptr": lambda tensor: True,
+    "untyped_storage": lambda tensor: True,
+    "storage_offset": lambda tensor: tensor.storage_offset() != 0,
+    "is_leaf": lambda tensor: not tensor.is_leaf,
+    "grad_fn": lambda tensor: tensor.grad_fn is not None,
+    "_is_view": lambda tensor: tensor._is_view(),
+    "_base": lambda tensor: tensor._is_view(),
+    "is_shared": lambda tensor: tensor.device.type == "cpu" and tensor.is_shared(),
+    "is_inference": lambda tensor: tensor.is_inference(),
+}
+_REFUSED = frozenset(_NOT_OF_STAND_INS)
+
+
+def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Tensor]) -> str:
+    """What a graph's key needs beside the signature of a call: what the code that ran asks of the inputs; mostly "".
+
+    Args:
+        call: the call.
+        traced: the code that ran when the graph was captured; None if that is not known yet.
+        weights: of the network.
+
+    Raises:
+        CaptureError: the code asks for something that a trace would have answered otherwise.
+    """
+    if traced is None:
+        return ""
+    names = traced.names
+    _refuse_own_attributes(call, traced)
+    _refuse_parameters(call, names, weights)
+    for name in names & _REFUSED:
+        if any(map(_NOT_OF_STAND_INS[name], (*call.tensors, *weights))):
+            raise CaptureError(f"its forward reads {name} of a tensor, which a trace cannot see")
+    if call.inference and not _OF_INFERENCE.isdisjoint(names):
+        raise CaptureError("its forward asks for the inference mode; call it under torch.no_grad()")
+    asks = "" if _OF_GRADIENTS.isdisjoint(names) else f" gradients={call.gradients}"
+    if _OF_STAND_INS.isdisjoint(names):
+        return asks
+    return ";".join(f"{tensor.stride()} {tensor.requires_grad}" for tensor in call.tensors) + asks
+
+
+def _refuse_own_attributes(call: Call, traced: TracedCode) -> None:
+    for spec, tensor in zip(call.signature.tensors, call.tensors):
+        for name in vars(tensor):
+            if name not in DOCUMENTATION and (traced.read is None or name in traced.read):
+                raise CaptureError(f"input {spec.name} has an attribute {name!r} of its own, which a trace does not see")
+
+
+def _refuse_parameters(call: Call, names: frozenset[str], weights: Iterable[torch.Tensor]) -> None:
+    """Refuse inputs that are parameters where code could tell: by their class, or because they are weights of the network."""
+    for spec, tensor in zip(call.signature.tensors, call.tensors):
+        if type(tensor) is not torch.Tensor:
+            if not names.isdisjoint({"Parameter", "__class__"}) or {"type", "Tensor"} <= names:
+                raise CaptureError(f"its forward asks for the class of input {spec.name}, which a trace cannot see")
+            if any(tensor is weight for weight in weights):
+                raise CaptureError(f"input {spec.name} is one of the network's own weights, which a trace does not see")
