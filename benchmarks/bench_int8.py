@@ -116,7 +116,7 @@ def _use_although_refused(network: Network) -> None:
     architecture, checkpoint = entry.key[:32], entry.key[32:]
     recipe = recipes.get(architecture, checkpoint)
     assert recipe is not None
-    recipes.put(architecture, dataclasses.replace(recipe, refused="", error=0.0))
+    recipes.put(architecture, dataclasses.replace(recipe, refused=""))
 
 
 def runtime_types(network: Network) -> dict[str, Counter[str]]:

@@ -51,7 +51,7 @@ def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Ten
     """
     if traced is None:
         return ""
-    names = traced.names
+    names = traced.own_names
     _refuse_own_attributes(call, traced)
     _refuse_parameters(call, names, weights)
     for name in names & _REFUSED:
@@ -60,15 +60,16 @@ def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Ten
     if call.inference and not _OF_INFERENCE.isdisjoint(names):
         raise CaptureError("its forward asks for the inference mode; call it under torch.no_grad()")
     asks = "" if _OF_GRADIENTS.isdisjoint(names) else f" gradients={call.gradients}"
-    if _OF_STAND_INS.isdisjoint(names):
+    if _OF_STAND_INS.isdisjoint(traced.names):
         return asks
     return ";".join(f"{tensor.stride()} {tensor.requires_grad}" for tensor in call.tensors) + asks
 
 
 def _refuse_own_attributes(call: Call, traced: TracedCode) -> None:
+    names = traced.own_names
     for spec, tensor in zip(call.signature.tensors, call.tensors):
         for name in vars(tensor):
-            if name not in DOCUMENTATION and (traced.read is None or name in traced.read):
+            if name not in DOCUMENTATION and (traced.computes_names or name in names):
                 raise CaptureError(f"input {spec.name} has an attribute {name!r} of its own, which a trace does not see")
 
 

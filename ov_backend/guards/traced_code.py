@@ -28,12 +28,14 @@ class TracedCode:
         names: every name that stands in the code.
         computes_names: whether it may read attributes by other names, too.
         roots: functions that ran although no attribute or global name leads to them from the module.
+        own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
     """
 
     digests: frozenset[str]
     names: frozenset[str] = frozenset()
     computes_names: bool = False
     roots: tuple[types.FunctionType, ...] = ()
+    own_names: frozenset[str] = frozenset()
 
     @property
     def read(self) -> frozenset[str] | None:
@@ -45,19 +47,20 @@ class TracedCode:
         paths = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
         if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
             return None
-        lists = {"digests": sorted(self.digests), "names": sorted(self.names), "roots": paths}
+        lists = {"digests": sorted(self.digests), "names": sorted(self.names), "roots": paths, "own_names": sorted(self.own_names)}
         return {**lists, "computes_names": self.computes_names}
 
     @classmethod
     def from_json(cls, stored: Any) -> TracedCode | None:
         """From a file; None where it describes no code, or code that is not loaded here."""
-        if not isinstance(stored, dict) or stored.keys() != {"digests", "names", "computes_names", "roots"}:
+        keys = ("digests", "names", "computes_names", "roots", "own_names")
+        if not isinstance(stored, dict) or stored.keys() != set(keys):
             return None
-        digests, names, computes, paths = (stored[key] for key in ("digests", "names", "computes_names", "roots"))
-        if not (all(map(_is_list, (digests, names, paths))) and isinstance(computes, bool)):
+        digests, names, computes, paths, own = (stored[key] for key in keys)
+        if not (all(map(_is_list, (digests, names, paths, own))) and isinstance(computes, bool)):
             return None
         roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
-        return cls(frozenset(digests), frozenset(names), computes, roots) if len(roots) == len(paths) else None
+        return cls(frozenset(digests), frozenset(names), computes, roots, frozenset(own)) if len(roots) == len(paths) else None
 
     @classmethod
     def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
@@ -66,9 +69,10 @@ class TracedCode:
         Args:
             executed: code objects, each with the name of its Python module.
         """
-        digests = frozenset(map(code_digest, own_code(executed)))
+        own = own_code(executed)
         computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
-        return cls(digests, frozenset().union(*map(names_in, executed)), computes_names)
+        names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
+        return cls(frozenset(map(code_digest, own)), names, computes_names, own_names=own_names)
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

@@ -115,7 +115,8 @@ def recent(generator: PictureGenerator) -> Iterator[tuple[Any, ...]]:
 
     files = generator.recent
     live = ""
-    yield live, gr.update(value=_paths(files), visible=bool(files))
+    # Generate may have been pressed before this reaches the page: what it shows since then stays
+    yield gr.update(), gr.update(value=_paths(files), visible=bool(files))
     while generator.status.generating:
         now = live_of(generator)
         if now != live:

@@ -12,7 +12,7 @@ import pytest
 from ov_backend.guards.reads import reads_unnamed
 from ov_backend.guards.traced_code import TracedCode
 
-CODE = TracedCode(frozenset({"ab" * 16}), frozenset({"scale", "forward"}), False, (dataclasses.asdict,))  # type: ignore[arg-type]
+CODE = TracedCode(frozenset({"ab" * 16}), frozenset({"scale", "forward"}), False, (dataclasses.asdict,), frozenset({"scale"}))  # type: ignore[arg-type]
 
 
 def test_another_process_reads_what_this_one_wrote() -> None:
