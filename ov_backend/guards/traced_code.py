@@ -47,8 +47,8 @@ class TracedCode:
         paths = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
         if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
             return None
-        lists = {"digests": sorted(self.digests), "names": sorted(self.names), "roots": paths, "own_names": sorted(self.own_names)}
-        return {**lists, "computes_names": self.computes_names}
+        sets = {"digests": self.digests, "names": self.names, "own_names": self.own_names}
+        return {**{key: sorted(values) for key, values in sets.items()}, "roots": paths, "computes_names": self.computes_names}
 
     @classmethod
     def from_json(cls, stored: Any) -> TracedCode | None:
