@@ -32,6 +32,7 @@ class Case:
         finish: puts back what building the case changed outside it.
         hooks: what a host changes about the network, ``NetworkHooks`` or None.
         tolerance: of its results, relative to the largest value.
+        consumed: names of attributes from which a call itself writes weights; no undo of a change there would put these back.
     """
 
     module: torch.nn.Module
@@ -44,6 +45,7 @@ class Case:
     finish: Callable[[], Any] = _nothing
     hooks: Any = None
     tolerance: float = 1e-3
+    consumed: tuple[str, ...] = ()
 
     def call(self, function: Callable[..., Any]) -> Any:
         """Call the module's forward, or what stands for it, with the state and the random numbers of the first call.

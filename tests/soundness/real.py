@@ -289,6 +289,7 @@ def _webui_case(**options: Any) -> tuple[Any, Case]:
     weights = lora.LoraWeights()
     owner = patch_points.HostNetwork("unet", "unet", module, "forward", module)
     case = _ldm_case(module, finish=finish, hooks=compatibility.hooks(owner), reset=lambda: weights.apply(module))
+    case.consumed = ("network_weights_backup",)
     return host, case
 
 
