@@ -26,6 +26,8 @@ R = TypeVar("R")
 _PATIENCE = 100
 #: The same where a run of calls begins, or before a compile.
 _PATIENCE_AT_START = 20
+#: So many tensors are read without threads.
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -125,5 +127,7 @@ class Checksums:
 
 def _in_threads(function: Callable[[T], R], values: Sequence[T]) -> list[R]:
     """``map`` over large tensors; hashlib and zlib release the interpreter's lock."""
+    if len(values) <= _FEW:
+        return list(map(function, values))
     with ThreadPoolExecutor() as pool:
         return list(pool.map(function, values))

@@ -102,4 +102,9 @@ def _held(cell: types.CellType) -> Any:
 
 def _identical(now: Iterable[Any], before: list[Any]) -> bool:
     values = list(now)
-    return len(values) == len(before) and all(map(operator.is_, values, before))
+    return len(values) == len(before) and (all(map(operator.is_, values, before)) or all(map(_is_or_names, values, before)))
+
+
+def _is_or_names(now: Any, before: Any) -> bool:
+    """Whether two values are one object, or equal names: the name of a class written in C is a new string at every look."""
+    return now is before or (type(now) is type(before) is str and now == before)

@@ -176,12 +176,14 @@ class WeightsGuard:
         return bool(self.digest)  # there is none after a release
 
     def refresh(self) -> None:
-        """Take note of the weights as they are now. Only those that changed are read in full."""
-        loose, self._changes, self._epoch = self._loose(), self._checksums.changes, regions.epoch
+        """Take note of the weights as they are now. Only those that changed are read in full, or all of a small network."""
+        loose, self._epoch = self._loose(), regions.epoch
         tensors = weights_of(self._module, loose)
-        known = self._checksums.of(tensors)
-        before = (self.digest, self.layout, self.address)
         self._small = sum(tensor.nbytes for tensor in tensors.values()) <= SMALL_BYTES
+        if self._small:
+            self._checksums.read_again(always=True)
+        known, self._changes = self._checksums.of(tensors), self._checksums.changes
+        before = (self.digest, self.layout, self.address)
         self._tensors = {name: weakref.ref(tensor) for name, tensor in tensors.items()}
         self._owners = [(table, key, _weak(value), _mark_or_none(value)) for table, key, value in _places(self._module)]
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]

@@ -35,6 +35,7 @@ from tests.helpers.readers import (
     assert_eager,
 )
 from tests.helpers.small import engine_for
+from tests.helpers.walks import no_walks
 
 Strict = Callable[..., Settings]
 
@@ -303,3 +304,22 @@ def test_an_attribute_on_a_weight_stays_in_pytorch_for_a_trace_does_not_see_it(s
     module.linear.weight.scale = 3.0  # type: ignore[assignment]
     assert_eager(network, module)
     assert network.statistics.calls == 1
+
+
+class Doubling(torch.autograd.Function):
+    """Has a base class that is written in C, whose name is another string at every look."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def test_an_unchanged_class_that_is_written_in_c_is_looked_at_and_no_more(strict: Strict) -> None:
+    module = Scaled(lambda m: Doubling.scale)
+    Doubling.scale = 2.0  # type: ignore[attr-defined]
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    with no_walks():
+        assert_eager(network, module)
+    Doubling.scale = 3.0  # type: ignore[attr-defined]
+    assert_eager(network, module)

@@ -240,3 +240,12 @@ def test_a_write_that_nothing_counts_is_found_when_everything_is_read_again() ->
     assert not state.check()
     assert state.digest == fresh(module) != before
     assert state.check()
+
+
+def test_a_new_look_at_a_small_network_reads_everything() -> None:
+    module = torch.nn.Linear(64, 64)
+    state = WeightsGuard(module)
+    before = state.digest
+    module.weight.data[5, 5] += 1  # where no probe is, and no version is counted
+    state.refresh()
+    assert state.digest != before

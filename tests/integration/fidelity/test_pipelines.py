@@ -19,6 +19,7 @@ pytest.importorskip("diffusers")
 from tests.helpers.alone import alone
 from tests.helpers.diffusers_pipelines import tiny
 from tests.helpers.extent import some
+from tests.helpers.walks import no_walks
 
 Strict = Callable[..., Settings]
 KINDS = ["sd1", "sd2", "img2img", "sdxl"]
@@ -89,6 +90,8 @@ def test_pictures_are_pytorchs_and_nothing_is_left_behind(kind: str, strict: Str
             ov_backend.accelerate(pipe, strict())
         assert_same_picture(draw(pipe), expected)
         stats = accelerated.stats()
+        with no_walks():
+            draw(pipe)
         accelerated.restore()
         accelerated.restore()
     assert {name for name, values in stats.items() if values["calls"]} == used

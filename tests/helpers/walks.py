@@ -1,0 +1,25 @@
+"""Counts how often a guard goes through the code of a network again, which takes longer than a step may."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+from ov_backend.guards.code import CodeGuard
+from ov_backend.guards.walk import Walk
+
+
+@contextlib.contextmanager
+def no_walks() -> Iterator[None]:
+    """In this block, what networks depend on is looked at, and nothing of it seems to have changed."""
+    walked: list[CodeGuard] = []
+    original = CodeGuard._walked
+
+    def counted(guard: CodeGuard) -> Walk:
+        walked.append(guard)
+        return original(guard)
+
+    with mock.patch.object(CodeGuard, "_walked", counted):
+        yield
+    assert not walked, "a guard took unchanged code for changed"
