@@ -277,6 +277,8 @@ def _encoded_prompts() -> dict[str, Any]:
 def _pixart(pipeline: str, sample_size: int) -> Family:
     import diffusers
 
+    if diffusers.__version__ < "0.31":
+        raise ImportError("before 0.31 diffusers computes PixArt's positions with numpy, which stays in PyTorch")
     sizes = {"num_attention_heads": 3, "attention_head_dim": 16, "num_layers": 2, "norm_num_groups": 8, "patch_size": 2}
     widths = {"in_channels": 4, "out_channels": 8, "cross_attention_dim": 48, "caption_channels": WIDTH}
     transformer = seeded(diffusers.PixArtTransformer2DModel(**sizes, **widths, sample_size=sample_size), 1)
