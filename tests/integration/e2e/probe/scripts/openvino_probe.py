@@ -5,6 +5,7 @@ suite links it into the extensions of a WebUI that the suite starts itself.
 """
 
 import base64
+import contextlib
 import gc
 import os
 import sys
@@ -49,7 +50,7 @@ ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
 
 def functions():
     """Every function that the extension under test may replace, by name."""
-    present = [each for each in CLASSES if each[0] in sys.modules]  # SD3 came with v1.10
+    present = [each for each in CLASSES if each[0] in sys.modules]
     by_name = {f"{module}.{name}": vars(getattr(sys.modules[module], name))[function] for module, name, function in present}
     by_name["torch.nn.Module.__call__"] = torch.nn.Module.__call__
     by_name["processing.process_images"] = processing.process_images
@@ -96,6 +97,8 @@ def of_folder(body):
 
 def routes(_, app):
     """Add the probe's routes."""
+    with contextlib.suppress(ImportError):  # SD3 came with v1.10; its classes are there before their first checkpoint
+        import modules.models.sd3.sd3_model  # noqa: F401
     if not ORIGINALS and shared.sd_model is not None:  # reading sd_model loads the first checkpoint, which replaces functions
         ORIGINALS.update(functions())
 
