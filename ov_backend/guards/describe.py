@@ -83,10 +83,12 @@ def module_of(function: types.FunctionType) -> str:
     return str(function.__globals__.get("__name__", ""))
 
 
-def versioned(module: str | None) -> bool:
+def versioned(module: Any) -> bool:
     """Whether a Python module belongs to a package that is known by its version."""
-    top = (module or "").partition(".")[0]
-    return top in VERSIONED or top in sys.stdlib_module_names or (module or "").startswith(_REPORTING)
+    if not isinstance(module, str):  # a class may say anything there
+        return False
+    top = module.partition(".")[0]
+    return top in VERSIONED or top in sys.stdlib_module_names or module.startswith(_REPORTING)
 
 
 @functools.lru_cache(maxsize=16384)

@@ -27,11 +27,15 @@ ROLES: tuple[tuple[str, str], ...] = (
     ("text_encoder", "text_encoder"),
     ("text_encoder_2", "text_encoder_2"),
     ("text_encoder_3", "text_encoder_3"),
+    ("image_encoder", "image_encoder"),
     ("controlnet", "controlnet"),
+    ("adapter", "adapter"),
 )
+#: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
+_SCALED = ("ControlNetModel", "MultiControlNetModel")
 
 #: Networks that precision "int8" does not apply to; the others denoise.
-_NOT_QUANTIZABLE = ("vae", "text_encoder")
+_NOT_QUANTIZABLE = ("vae", "text_encoder", "image_encoder", "adapter")
 
 
 class Accelerated:
@@ -68,9 +72,8 @@ class Accelerated:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             hooks = NetworkHooks(quantizable=not name.startswith(_NOT_QUANTIZABLE))
             network = self.engine.network(name, module, original, hooks)
-            is_diffusers = type(module).__module__.startswith("diffusers.")
-            has_timestep = is_diffusers and "timestep" in inspect.signature(original).parameters
-            return _with_tensor_timestep(network, original) if has_timestep else network
+            numbers = _numbers_of(module, original)
+            return _with_tensors(network, original, numbers) if numbers else network
 
         return make
 
@@ -151,18 +154,33 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
     return Accelerated(target, settings or Settings(), progress)
 
 
-def _with_tensor_timestep(network: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
-    """``network``, with a timestep that is a Python number turned into a tensor; a number would need a graph per step."""
+def _numbers_of(module: torch.nn.Module, forward: Callable[..., Any]) -> list[str]:
+    """The parameters of a network of diffusers that may be Python numbers, other ones at every call."""
+    if not type(module).__module__.startswith("diffusers."):
+        return []
+    names = ["timestep", "conditioning_scale"] if type(module).__name__ in _SCALED else ["timestep"]
+    return [name for name in names if name in inspect.signature(forward).parameters]
+
+
+def _with_tensors(network: Callable[..., Any], forward: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    """``network``, with Python numbers turned into tensors; each number would need a graph of its own."""
     signature = inspect.signature(forward)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        step = bound.arguments["timestep"]
-        if isinstance(step, (int, float)) and not isinstance(step, bool):
-            bound.arguments["timestep"] = torch.tensor(step, dtype=torch.int64 if isinstance(step, int) else torch.float32)
+        for name in bound.arguments.keys() & names:
+            bound.arguments[name] = _as_tensors(bound.arguments[name])
         return network(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_tensors(each) for each in value]
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return value
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float32)
 
 
 def begin_run(engine: Engine, request: str, networks: Mapping[str, Network]) -> None:

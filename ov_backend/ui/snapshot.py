@@ -26,7 +26,9 @@ _NETWORK_LABELS = {
     "text_encoder": "text encoder",
     "text_encoder_2": "second text encoder",
     "text_encoder_3": "third text encoder",
+    "image_encoder": "image encoder",
     "controlnet": "ControlNet",
+    "adapter": "adapter",
 }
 #: Stages of an engine's statistics that prepare a network, in their order.
 PREPARATION = ("load", "capture", "convert", "bind", "compile")

@@ -2,7 +2,8 @@
 
 - its effect becomes part of the network's key (``_KEY_RULES``): hypernetworks, clip skip, upcast attention
 - the network runs by its blocks while it is on (``_WHOLE_RULES``): FreeU; an instance's forward (ControlNet) in generation.py
-- what it changes runs in PyTorch, and the blocks without it in OpenVINO (``_MODULE_RULES``): token merging, HyperTile
+- what it changes runs in PyTorch, and the blocks without it in OpenVINO (``_MODULE_RULES``): token merging, HyperTile,
+  ControlNet's reference
 - another network answers in its place (:func:`replaced`): another SD Unet
 - it is written into the weights before each call: LoRA (lora.py)
 - the trace does not see it (:func:`hooks`): sliced attention (attention.py), the LoRA extension's attributes
@@ -135,5 +136,25 @@ def _hypertile(_: str, module: torch.nn.Module) -> str:
     return "HyperTile cuts attention into tiles at random, anew at every call"
 
 
+def _reference_only(switch: str, module: torch.nn.Module) -> str:
+    """ControlNet's preprocessors "reference" replace methods of blocks, and leave them there until it is used in another way."""
+    if switch != "unet" or not any(map(_replaced_by_reference, module.modules())):
+        return ""
+    return "ControlNet's reference keeps values of one call for the next in its blocks"
+
+
+def _replaced_by_reference(module: torch.nn.Module) -> bool:
+    methods = (getattr(vars(module).get(name), "__func__", None) for name in ("forward", "_forward"))
+    return any(getattr(method, "__name__", "") in _OF_REFERENCE for method in methods if method is not None)
+
+
+_OF_REFERENCE = frozenset({"hacked_basic_transformer_inner_forward", "hacked_group_norm_forward"})
+
+
 _WHOLE_RULES: tuple[Callable[[HostNetwork], str], ...] = (_free_u,)
-_MODULE_RULES: tuple[Callable[[str, torch.nn.Module], str], ...] = (_lora_beside_weights, _token_merging, _hypertile)
+_MODULE_RULES: tuple[Callable[[str, torch.nn.Module], str], ...] = (
+    _lora_beside_weights,
+    _token_merging,
+    _hypertile,
+    _reference_only,
+)

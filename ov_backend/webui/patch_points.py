@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class PatchPoint:
         switch: the choice that switches these networks.
         weights: path from an instance to the module that owns the weights ("" is the instance itself).
         needs: a parameter that the function must have; without it, this version's function is a different one.
+        overwrites: whether the function writes to its first input; its caller has no further use for that one.
     """
 
     module: str
@@ -36,6 +38,7 @@ class PatchPoint:
     switch: str
     weights: str = ""
     needs: str = ""
+    overwrites: bool = False
 
     @property
     def owner(self) -> Any:
@@ -64,6 +67,11 @@ PATCH_POINTS: tuple[PatchPoint, ...] = (
             ("sgm", "FrozenOpenCLIPEmbedder2"),
         )
     ),
+    PatchPoint("modules.models.sd3.mmdit", "MMDiT", "forward", "unet"),
+    PatchPoint("modules.models.sd3.sd3_impls", "VAEEncoder", "forward", "vae"),
+    PatchPoint("modules.models.sd3.sd3_impls", "VAEDecoder", "forward", "vae"),
+    PatchPoint("modules.models.sd3.other_impls", "CLIPEncoder", "forward", "text_encoder", overwrites=True),
+    PatchPoint("modules.models.sd3.other_impls", "T5Stack", "forward", "text_encoder"),
 )
 
 
@@ -77,6 +85,7 @@ class HostNetwork:
         owner: the object whose function is called.
         function: that function's name.
         module: the module that owns the weights.
+        overwrites: whether the function writes to its first input.
     """
 
     role: str
@@ -84,6 +93,7 @@ class HostNetwork:
     owner: torch.nn.Module
     function: str
     module: torch.nn.Module
+    overwrites: bool = False
 
     @property
     def instance_function(self) -> Any:
@@ -94,6 +104,15 @@ class HostNetwork:
     def class_function(self) -> Any:
         """The class's own function, without a patch of ours."""
         return unwrap(getattr(type(self.owner), self.function))
+
+    def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the class, bound to the object; one that overwrites its input gets a copy."""
+        method = function.__get__(self.owner)
+        return partial(_on_a_copy, method) if self.overwrites else method
+
+
+def _on_a_copy(method: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return method(first.clone(), *args, **kwargs)
 
 
 def networks_of(sd_model: Any) -> list[HostNetwork]:
@@ -119,5 +138,5 @@ def _text_modules(sd_model: Any) -> Iterator[torch.nn.Module]:
 def _network_at(role: str, owner: Any) -> HostNetwork | None:
     for point in PATCH_POINTS:
         if point.owner is not None and isinstance(owner, point.owner):
-            return HostNetwork(role, point.switch, owner, point.function, owner.get_submodule(point.weights))
+            return HostNetwork(role, point.switch, owner, point.function, owner.get_submodule(point.weights), point.overwrites)
     return None

@@ -25,6 +25,11 @@ CACHE_DIR = Path(__file__).parents[2] / "cache" / "graphs"
 
 Conditionings = dict[str, list[Any]]
 
+#: Modules of ControlNet's extension that keep their network's answer for the next call; that network is met inside.
+_WRAPPERS = frozenset({"PlugableAdapter"})
+#: Roles of another extension's networks, by a word in the names of their classes.
+_ROLES = {"control": "controlnet", "adapter": "adapter"}
+
 #: Attributes of the WebUI's processing object that cache encoded prompts.
 CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 
@@ -94,7 +99,7 @@ class Session:
         hooks = compatibility.hooks(host_network)
         if host_network.switch == "unet":
             hooks = replace(hooks, companion=lambda module: self._companion(module, hooks))
-        network = Blockwise(self.engine.resources, name, host_network.module, original.__get__(owner), hooks)
+        network = Blockwise(self.engine.resources, name, host_network.module, host_network.bound(original), hooks)
         self.engine.add(network)
         self._networks[id(owner)] = owner, network
         return network
@@ -116,10 +121,12 @@ class Session:
         assert self.engine is not None
         if type(module).__module__.startswith("modules."):
             return None  # a hypernetwork of the WebUI's own, too small to be worth a graph
+        kind = type(module).__name__
+        if kind in _WRAPPERS:
+            return None
         self._used_companions.add(id(module))
         if id(module) not in self._companions:
-            kind = type(module).__name__
-            name = self._free_name("controlnet" if "control" in kind.lower() else kind)
+            name = self._free_name(next((role for word, role in _ROLES.items() if word in kind.lower()), kind))
             network = Blockwise(self.engine.resources, name, module, module.forward, hooks)
             self._companions[id(module)] = self.engine.add(network)
         return self._companions[id(module)]

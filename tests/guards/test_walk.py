@@ -34,3 +34,11 @@ def test_a_configuration_that_differs_has_another_fingerprint() -> None:
 def test_what_cannot_be_described_is_named() -> None:
     module = Scaled(lambda m: 2.0, stream=(each for each in [1]))
     assert any("generator" in words for words in Walk(module, [module.forward]).opaque)
+
+
+def test_a_class_that_has_no_name_of_its_module_is_described() -> None:
+    odd = type("Odd", (), {"__module__": vars(type)["__module__"], "scale": 2.0})
+    module = Scaled(lambda m: m.o.scale, o=odd())
+    before = Walk(module, [module.forward]).fingerprint
+    odd.scale = 3.0
+    assert Walk(module, [module.forward]).fingerprint != before

@@ -11,7 +11,8 @@ TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "token
 WIDTH = 32
 
 
-def _text(seed: int, projection: bool = False, **changes: Any) -> Any:
+def text(seed: int, projection: bool = False, **changes: Any) -> Any:
+    """A text encoder of CLIP with seeded random weights."""
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     config: dict[str, Any] = {
@@ -88,13 +89,13 @@ def tiny(kind: str, shallow: bool = False) -> Any:
             "attention_head_dim": (4,) if shallow else (4, 8),
         }
         parts = _parts(**unet, **(SHALLOW if shallow else {}))
-        second = {"text_encoder_2": _text(4, projection=True, hidden_act="gelu"), "tokenizer_2": parts["tokenizer"]}
-        pipe = diffusers.StableDiffusionXLPipeline(**parts, text_encoder=_text(3), **second, add_watermarker=False)
+        second = {"text_encoder_2": text(4, projection=True, hidden_act="gelu"), "tokenizer_2": parts["tokenizer"]}
+        pipe = diffusers.StableDiffusionXLPipeline(**parts, text_encoder=text(3), **second, add_watermarker=False)
     else:
         sd2 = {"use_linear_projection": True, "attention_head_dim": (2,) if shallow else (2, 4)} if kind == "sd2" else {}
-        text = _text(3, hidden_act="gelu") if kind == "sd2" else _text(3)
+        encoder = text(3, hidden_act="gelu") if kind == "sd2" else text(3)
         cls = diffusers.StableDiffusionImg2ImgPipeline if kind == "img2img" else diffusers.StableDiffusionPipeline
         rest = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
-        pipe = cls(**_parts(**sd2, **(SHALLOW if shallow else {})), text_encoder=text, **rest)
+        pipe = cls(**_parts(**sd2, **(SHALLOW if shallow else {})), text_encoder=encoder, **rest)
     pipe.set_progress_bar_config(disable=True)
     return pipe

@@ -123,7 +123,7 @@ def text_encoder_is_supported() -> bool:
     """Whether the installed transformers lets the text encoder be compiled."""
     from ov_backend.webui.patch_points import PATCH_POINTS
 
-    return all(point.owner is not None for point in PATCH_POINTS if point.class_name == "CLIPEncoder")
+    return all(point.owner is not None for point in PATCH_POINTS if point.module.startswith("transformers."))
 
 
 def ran_text(*labels: str) -> str:

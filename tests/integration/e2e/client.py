@@ -24,6 +24,7 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from ov_backend.ui.choices import SWITCHES
+from tests.integration.e2e.offline import cache_with_tokenizers
 
 ROOT = Path(__file__).parents[3]
 TITLE = "Accelerate with OpenVINO"
@@ -213,7 +214,8 @@ def _serving(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iter
     command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port),
         *flags, *more_flags]
     command += ["--ui-settings-file", str(scratch / "config.json"), "--ui-config-file", str(scratch / "ui-config.json")]
-    environment = {**os.environ, "SD_WEBUI_RESTARTING": "1", "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1"}
+    offline = {"HF_HUB_OFFLINE": "1", **cache_with_tokenizers(scratch / "huggingface")}
+    environment = {**os.environ, "SD_WEBUI_RESTARTING": "1", "GRADIO_ANALYTICS_ENABLED": "False", **offline}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -1,7 +1,7 @@
 """The WebUI that the suite drives: WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON to start one. Without them all tests are skipped.
 
 The tests use what the WebUI has: LoRAs, a VAE, an embedding, a hypernetwork, and checkpoints by words in their names ("xl",
-"refiner", "sd2", "inpaint"). Checkpoints without these words are SD 1.x: the first and second need different
+"refiner", "sd2", "sd3", "inpaint"). Checkpoints without these words are SD 1.x: the first and second need different
 configurations, the third and fourth the same one. Small ones of random weights suffice, each with its .yaml beside it;
 demo_checkpoint/ is a good first one. Run the suite in one process (no ``-n``). WEBUI_TABLE names a file for the table of
 comparisons, WEBUI_FLAGS the WebUI's own flags.

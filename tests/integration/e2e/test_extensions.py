@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.integration.e2e.client import WebUI, argument_list, psnr, to_png
-from tests.integration.e2e.helpers import ALL, need, need_probe
+from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe, picture_by_pytorch
 
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
@@ -73,47 +73,117 @@ def test_cutoff(webui: WebUI, compare: Any, sd1: str) -> None:
     compare(ALL, checkpoint=sd1, prompt="a red chair", alwayson_scripts=scripts)
 
 
+class Controlled:
+    """The fields of generations with ControlNet's units: random weights that fit their checkpoint, and prepared hints."""
+
+    def __init__(self, webui: WebUI, folder: Path) -> None:
+        self.webui, self.folder = webui, folder
+        self.checkpoint = need(webui.checkpoint("control"), "SD 1.x checkpoint with 'control' in its name")
+
+    def model(self, name: str, **body: Any) -> str:
+        """Write a network's file, and return its name in the extension's list."""
+        self.webui.api("/probe/controlnet", {"file": str(self.folder / f"e2e-{name}.safetensors"), **body})
+        models = self.webui.api("/controlnet/model_list?update=true")["model_list"]
+        return next(model for model in models if model.startswith(f"e2e-{name}"))
+
+    def unit(self, name: str = "random", **changes: Any) -> dict[str, Any]:
+        """One unit; ``seed`` and ``adapter`` say which network, the other changes are the unit's own."""
+        body = {key: changes.pop(key) for key in ("seed", "adapter") if key in changes}
+        hint = np.zeros((128, 128, 3), np.uint8)
+        hint[30:90, 40:100], hint[:: 8 + 3 * body.get("seed", 0)] = 255, 120
+        image = {"image": to_png(hint), "processor_res": 128}
+        model = "None" if changes.get("module") == "reference_only" else self.model(name, **body)
+        return {"enabled": True, "module": "none", "model": model, "weight": 1.0, **image, **changes}
+
+    def fields(self, *units: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """The fields of a generation with these units."""
+        scripts = always_on(self.webui, "ControlNet", *units)
+        return {"checkpoint": self.checkpoint, "steps": 4, "alwayson_scripts": scripts, **more}
+
+
 @pytest.fixture
-def controlled(webui: WebUI, tmp_path: Path) -> dict[str, Any]:
-    """The fields of a generation with one ControlNet, which has random weights and fits its checkpoint."""
+def controlled(webui: WebUI, tmp_path: Path) -> Controlled:
     always_on(webui, "ControlNet")
     need_probe(webui)
-    checkpoint = need(webui.checkpoint("control"), "SD 1.x checkpoint with 'control' in its name")
-    webui.generate(checkpoint=checkpoint, steps=1, override_settings_restore_afterwards=False)
-    webui.api("/probe/controlnet", {"file": str(tmp_path / "e2e-random.safetensors")})
+    controlled = Controlled(webui, tmp_path)
+    webui.generate(checkpoint=controlled.checkpoint, steps=1, override_settings_restore_afterwards=False)
     webui.set_options(control_net_models_path=str(tmp_path))
-    models = webui.api("/controlnet/model_list?update=true")["model_list"]
-    hint = np.zeros((128, 128, 3), np.uint8)
-    hint[30:90, 40:100], hint[::8] = 255, 120
-    unit = {"enabled": True, "module": "none", "model": models[0], "weight": 1.0, "image": to_png(hint), "processor_res": 128}
-    return {"checkpoint": checkpoint, "steps": 4, "alwayson_scripts": always_on(webui, "ControlNet", unit)}
+    return controlled
 
 
-def test_controlnet_and_back(webui: WebUI, compare: Any, controlled: dict[str, Any]) -> None:
-    checkpoint = controlled["checkpoint"]
-    before, _ = compare(ALL, checkpoint=checkpoint, steps=4)
-    with_control, _ = compare(BLOCKS, **controlled)
-    assert psnr(before.images[0], with_control.images[0]) < 40, "the ControlNet changes nothing"
-    networks = webui.api("/openvino/status")["networks"]
-    assert networks["controlnet"]["fallbacks"] == networks["controlnet"]["by_blocks"] == {}
-    after, _ = compare(ALL, checkpoint=checkpoint, steps=4)
+def on_and_back(webui: WebUI, compare: Any, expected: str, fields: dict[str, Any]) -> None:
+    """Without the extension, with it, and without it again, which must be as before."""
+    plain = {"checkpoint": fields["checkpoint"], "steps": fields["steps"]}
+    before, _ = compare(ALL, **plain)
+    with_control, _ = compare(expected, **fields)
+    if with_control.images[0].shape == before.images[0].shape:
+        assert psnr(before.images[0], with_control.images[0]) < 40, "the extension changes nothing"
+    after, _ = compare(ALL, **plain)
     assert psnr(before.images[0], after.images[0]) == float("inf")
 
 
-def test_controlnet_with_freeu(webui: WebUI, compare: Any, controlled: dict[str, Any]) -> None:
+def test_controlnet_and_back(webui: WebUI, compare: Any, controlled: Controlled) -> None:
+    fields = controlled.fields(controlled.unit())
+    on_and_back(webui, compare, BLOCKS, fields)
+    compare(BLOCKS, **fields)
+    networks = webui.api("/openvino/status")["networks"]
+    assert networks["controlnet"]["fallbacks"] == networks["controlnet"]["by_blocks"] == {}
+
+
+def test_two_controlnets(webui: WebUI, compare: Any, controlled: Controlled) -> None:
+    units = [controlled.unit(), controlled.unit("other", seed=1, weight=0.6)]
+    both, _ = compare(BLOCKS, **controlled.fields(*units))
+    one, _ = compare(BLOCKS, **controlled.fields(units[0]))
+    assert psnr(both.images[0], one.images[0]) < 40, "the second unit changes nothing"
+    on_and_back(webui, compare, BLOCKS, controlled.fields(*reversed(units)))
+
+
+def test_controlnet_with_hires_fix(webui: WebUI, compare: Any, controlled: Controlled) -> None:
+    hires = {"enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "hr_second_pass_steps": 3, "denoising_strength": 0.7}
+    units = [controlled.unit(), controlled.unit("other", seed=1, hr_option="High res only")]
+    on_and_back(webui, compare, BLOCKS, controlled.fields(*units, **hires))
+
+
+@pytest.mark.parametrize("fill", [0, 1, 2])
+def test_controlnet_with_inpainting(webui: WebUI, compare: Any, controlled: Controlled, fill: int) -> None:
+    picture = picture_by_pytorch(webui, controlled.checkpoint)
+    inpainting = {"init_images": [picture], "mask": mask_of(picture), "denoising_strength": 0.8, "inpainting_fill": fill}
+    compare(BLOCKS, **controlled.fields(controlled.unit(), **inpainting))
+
+
+@pytest.mark.parametrize("mode", ["Balanced", "My prompt is more important", "ControlNet is more important"])
+def test_controlnets_modes(compare: Any, controlled: Controlled, mode: str) -> None:
+    compare(BLOCKS, **controlled.fields(controlled.unit(control_mode=mode)))
+
+
+def test_t2i_adapter(webui: WebUI, compare: Any, controlled: Controlled) -> None:
+    on_and_back(webui, compare, BLOCKS, controlled.fields(controlled.unit("adapter", adapter=True)))
+
+
+def test_t2i_adapter_with_controlnet(compare: Any, controlled: Controlled) -> None:
+    compare(BLOCKS, **controlled.fields(controlled.unit("adapter", adapter=True), controlled.unit()))
+
+
+def test_reference_only(webui: WebUI, compare: Any, controlled: Controlled) -> None:
+    fields = controlled.fields(controlled.unit(module="reference_only"))
+    on_and_back(webui, compare, BLOCKS, fields)
+    on_and_back(webui, compare, BLOCKS, controlled.fields(controlled.unit()))
+
+
+def test_controlnet_with_freeu(webui: WebUI, compare: Any, controlled: Controlled) -> None:
     state = {"enable": True, "version": "1", "stage_infos": [{"backbone_factor": 1.2, "skip_factor": 0.9}]}
-    scripts = {**controlled["alwayson_scripts"], **always_on(webui, "FreeU", state)}
-    compare(BLOCKS, **{**controlled, "alwayson_scripts": scripts})
+    fields = controlled.fields(controlled.unit())
+    scripts = {**fields["alwayson_scripts"], **always_on(webui, "FreeU", state)}
+    compare(BLOCKS, **{**fields, "alwayson_scripts": scripts})
 
 
-def test_controlnet_for_a_part_of_the_steps(webui: WebUI, compare: Any, controlled: dict[str, Any]) -> None:
-    (unit,) = controlled["alwayson_scripts"]["ControlNet"]["args"]
-    unit.update(guidance_start=0.3, guidance_end=0.8, control_mode="ControlNet is more important")
-    compare(BLOCKS, **controlled)
+@pytest.mark.parametrize("first, last", [(0.3, 0.8), (0.0, 0.5), (0.5, 1.0)])
+def test_controlnet_for_a_part_of_the_steps(compare: Any, controlled: Controlled, first: float, last: float) -> None:
+    compare(BLOCKS, **controlled.fields(controlled.unit(guidance_start=first, guidance_end=last)))
 
 
-def test_the_panel_counts_blocks_as_one_network(webui: WebUI, controlled: dict[str, Any]) -> None:
-    webui.accelerated(argument_list("f32"), **controlled)
+def test_the_panel_counts_blocks_as_one_network(webui: WebUI, controlled: Controlled) -> None:
+    webui.accelerated(argument_list("f32"), **controlled.fields(controlled.unit()))
     status = webui.api("/openvino/status")
     rows = [row for row in status["compiled"] if row["label"].startswith("UNet") and row["label"].endswith("by its blocks")]
     assert 1 <= len(rows) < 0.2 * sum(stats["held"] for name, stats in status["networks"].items() if name.startswith("unet"))

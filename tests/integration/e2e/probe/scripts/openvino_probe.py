@@ -5,6 +5,7 @@ suite links it into the extensions of a WebUI that the suite starts itself.
 """
 
 import base64
+import contextlib
 import gc
 import os
 import sys
@@ -28,6 +29,11 @@ CLASSES = (
     ("sgm.modules.diffusionmodules.model", "AttnBlock", "forward"),
     ("ldm.modules.attention", "CrossAttention", "forward"),
     ("sgm.modules.attention", "CrossAttention", "forward"),
+    ("modules.models.sd3.mmdit", "MMDiT", "forward"),
+    ("modules.models.sd3.sd3_impls", "VAEEncoder", "forward"),
+    ("modules.models.sd3.sd3_impls", "VAEDecoder", "forward"),
+    ("modules.models.sd3.other_impls", "CLIPEncoder", "forward"),
+    ("modules.models.sd3.other_impls", "T5Stack", "forward"),
     ("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward"),
     ("ldm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
@@ -44,7 +50,8 @@ ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
 
 def functions():
     """Every function that the extension under test may replace, by name."""
-    by_name = {f"{module}.{name}": vars(getattr(sys.modules[module], name))[function] for module, name, function in CLASSES}
+    present = [each for each in CLASSES if each[0] in sys.modules]
+    by_name = {f"{module}.{name}": vars(getattr(sys.modules[module], name))[function] for module, name, function in present}
     by_name["torch.nn.Module.__call__"] = torch.nn.Module.__call__
     by_name["processing.process_images"] = processing.process_images
     by_name["processing.process_images_inner"] = processing.process_images_inner
@@ -90,6 +97,8 @@ def of_folder(body):
 
 def routes(_, app):
     """Add the probe's routes."""
+    with contextlib.suppress(ImportError):  # SD3 came with v1.10; its classes are there before their first checkpoint
+        import modules.models.sd3.sd3_model  # noqa: F401
     if not ORIGINALS and shared.sd_model is not None:  # reading sd_model loads the first checkpoint, which replaces functions
         ORIGINALS.update(functions())
 
@@ -128,26 +137,63 @@ def routes(_, app):
         vars(shared.sd_model.model.diffusion_model).pop("forward", None)
         return {}
 
+    @app.post("/probe/t5")
+    def t5(_body: dict):
+        return answers_of_t5()
 
     @app.post("/probe/controlnet")
     def controlnet(body: dict):
-        write_controlnet(Path(body["file"]))
+        write = write_adapter if body.get("adapter") else write_controlnet
+        write(Path(body["file"]), body.get("seed", 5))
         return {}
 
 
 script_callbacks.on_app_started(routes)
 
 
-def write_controlnet(file):
+def answers_of_t5():
+    """Two calls of a small encoder of SD3's T5 class, by PyTorch and by OpenVINO."""
+    from modules.models.sd3 import other_impls
+
+    import ov_backend
+
+    torch.manual_seed(3)
+    stack = other_impls.T5Stack(2, 32, 32, 64, 4, 99, torch.float32, "cpu").eval()
+    for weight in stack.parameters():
+        weight.data = torch.randn(weight.shape) / (weight.shape[-1] ** 0.5 if weight.dim() > 1 else 1)
+    inputs = [torch.randint(0, 99, (2, 77)) for _ in range(2)]
+    with torch.no_grad():
+        expected = [stack(tokens, intermediate_output=-1)[0] for tokens in inputs]
+        settings = ov_backend.Settings(precision="f32", fallback="raise", model_caching=False)
+        with ov_backend.accelerate({"text_encoder": stack}, settings) as accelerated:
+            actual = [stack(tokens, intermediate_output=-1)[0] for tokens in inputs]
+            calls = accelerated.stats()["text_encoder"]["calls"]
+    error = max(float((a - b).norm() / b.norm()) for a, b in zip(actual, expected))
+    return {"calls": calls, "error": error}
+
+
+def write_controlnet(file, seed):
     """Write a ControlNet of random weights for the UNet in use; the loader knows true sizes alone, and is told this one."""
     config = sys.modules["scripts.controlnet_model_guess"].controlnet_default_config
     unet = shared.sd_model.model.diffusion_model
     context = next(module for name, module in unet.named_modules() if name.endswith("attn2.to_k")).in_features
     sizes = {"model_channels": unet.model_channels, "channel_mult": list(unet.channel_mult), "num_heads": unet.num_heads}
     config.update(sizes, context_dim=context, use_fp16=False)
-    network = sys.modules["scripts.cldm"].ControlNet(**config, hint_channels=3)
-    torch.manual_seed(5)
-    weights = {f"control_model.{name}": weight for name, weight in network.state_dict().items()}
+    write_random(sys.modules["scripts.cldm"].ControlNet(**config, hint_channels=3), "control_model.", file, seed)
+
+
+def write_adapter(file, seed):
+    """Write a T2I-Adapter of the light kind for the UNet in use, likewise."""
+    config = sys.modules["scripts.controlnet_model_guess"].t2i_adapter_light_config
+    unet = shared.sd_model.model.diffusion_model
+    config.update(channels=[unet.model_channels * factor for factor in unet.channel_mult])
+    write_random(sys.modules["scripts.adapter"].Adapter_light(**config), "adapter.", file, seed)
+
+
+def write_random(network, prefix, file, seed):
+    """Write a network's file with random weights."""
+    torch.manual_seed(seed)
+    weights = {f"{prefix}{name}": weight for name, weight in network.state_dict().items()}
     for name, weight in weights.items():
         if weight.dim() > 1:
             weights[name] = 0.7 * torch.randn(weight.shape) / weight[0].numel() ** 0.5

@@ -1,0 +1,60 @@
+"""SD3: pictures with and without the script agree (f32), and all of its networks run in OpenVINO.
+
+It needs a checkpoint with "sd3" in its name and both CLIP encoders in the file, whose sizes the WebUI fixes; the transformer may
+be small. T5 is off, as it is by default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.e2e.client import WebUI, psnr
+from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe
+
+
+@pytest.fixture
+def fields(webui: WebUI) -> Any:
+    """The fields of a generation with SD3; every network ran in OpenVINO in the end."""
+    before = webui.fallbacks()
+    checkpoint = need(webui.checkpoint("sd3"), "checkpoint with 'sd3' in its name")
+    no_preview = {"override_settings": {"live_previews_enable": False}}  # its network would be downloaded
+    yield {"checkpoint": checkpoint, "sampler_name": "Euler", **no_preview}
+    assert webui.fallbacks() == before, "no network ran in PyTorch"
+    if webui.has("/probe/state"):
+        assert webui.probe()["replaced"] == []
+
+
+def test_sizes_and_back(webui: WebUI, compare: Any, fields: dict[str, Any]) -> None:
+    square, _ = compare(ALL, **fields)
+    compare(ALL, **fields, width=192)
+    compiled = webui.api("/openvino/status")["networks"]["unet"]["compiles"]
+    again, _ = compare(ALL, **fields)
+    assert psnr(square.images[0], again.images[0]) == float("inf")
+    assert webui.api("/openvino/status")["networks"]["unet"]["compiles"] == compiled
+
+
+def test_img2img_and_inpainting(webui: WebUI, compare: Any, fields: dict[str, Any]) -> None:
+    picture = webui.generate(**fields, seed=2).images[0]
+    compare(ALL, **fields, init_images=[picture], denoising_strength=0.6)
+    compare(ALL, **fields, init_images=[picture], mask=mask_of(picture), denoising_strength=0.8)
+
+
+def test_a_batch_and_another_prompt(compare: Any, fields: dict[str, Any]) -> None:
+    off, _ = compare(ALL, **fields, batch_size=2)
+    assert psnr(off.images[0], off.images[1]) < 60, "the pictures have different seeds"
+    compare(ALL, **fields, prompt="a (red:1.3) house by the sea", negative_prompt="blurred")
+
+
+def test_hires_fix(compare: Any, fields: dict[str, Any]) -> None:
+    hires = {"enable_hr": True, "hr_scale": 1.5, "hr_upscaler": "Latent", "hr_second_pass_steps": 2, "denoising_strength": 0.7}
+    compare(ALL, **fields, **hires)
+
+
+def test_a_small_t5_encoder(webui: WebUI) -> None:
+    """T5 at its true size would not fit; the WebUI's own class is tried at a small one."""
+    need_probe(webui)
+    answer = webui.api("/probe/t5", {})
+    assert answer["calls"] == 2
+    assert answer["error"] <= 1e-3
