@@ -95,7 +95,13 @@ class Manifest:
         entry = self.entries.get(row.number)
         if entry is None or entry.digest != digest:
             return False
-        return all(entry.files.get(name, "") and sha256(self.folder / name) == entry.files[name] for name in row.files)
+        return all(name in entry.files and self._is_whole(name, entry.files[name]) for name in row.files)
+
+    def _is_whole(self, name: str, digest: str) -> bool:
+        try:
+            return sha256(self.folder / name) == digest
+        except OSError:
+            return False
 
 
 def read_records(folder: Path) -> Iterator[dict[str, Any]]:
