@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.journal import read_records
-from ov_backend.batch.painter import Painted
+from ov_backend.batch.make import Painted
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ov_backend.batch.make import Painted
 from ov_backend.batch.row import Row
+from ov_backend.cache.lru import budget_bytes
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.engine.engine import Engine, Network
@@ -19,23 +21,6 @@ from ov_backend.settings import Settings
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.samplers import with_float_timestep
 from ov_backend.ui.snapshot import PREPARATION, network_label
-
-
-@dataclass(frozen=True)
-class Painted:
-    """The pictures of one row.
-
-    Attributes:
-        images: Pillow's, one for each of the batch.
-        sampling_seconds: without what prepared networks, loaded a checkpoint or added LoRAs.
-        prepared_seconds: the rest.
-        answered: by what: "OpenVINO", and the networks that PyTorch answered.
-    """
-
-    images: Sequence[Any]
-    sampling_seconds: float
-    prepared_seconds: float
-    answered: str
 
 
 class Painter:
@@ -124,6 +109,11 @@ class Painter:
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         picture = _opened(row.picture) if row.picture is not None else None
         return call_pipeline(self._pipe, self._own_sampler, chosen, picture, generator=generators)
+
+
+def painter_for(settings: Settings, processes: int) -> Painter:
+    """What makes pictures in one of so many processes of a machine, which share its memory for compiled networks."""
+    return Painter(settings.replace(memory_mb=max(budget_bytes(settings.memory_mb) // processes >> 20, 1)))
 
 
 def _opened(path: Path) -> Any:

@@ -101,7 +101,8 @@ BAD = [
     (["none.jsonl", "--out", "x", "--lora-dir", "none"], "--lora-dir is 'none'"),
     (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),
     (["none.jsonl", "--out", "x", "--precision", "f8"], "precision is 'f8'"),
-    (["none.jsonl", "--out", "x", "--ray", "local"], "unrecognized arguments: --ray local"),
+    (["none.jsonl", "--out", "x", "--ray", "nonsense"], "--ray is 'nonsense'; it must be HOST:PORT"),
+    (["none.jsonl", "--out", "x", "--workers", "0"], "--workers is 0; give a number from 1 to 1024"),
 ]
 
 
