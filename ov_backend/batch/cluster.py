@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend import interrupts
 from ov_backend.batch.copies import Copies, FileServer, default_folder
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.make import Failure, Outcome, Paints
@@ -176,14 +175,12 @@ class _Process(Worker):
 
 
 def import_ray() -> Any:
-    """Ray, which then sends no statistics, and prints nothing between the lines of a command.
+    """Ray, which then sends no statistics.
 
     Raises:
         OVBackendError: it is not installed.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if interrupts.is_command():  # what fails in a process is recorded here
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         return importlib.import_module("ray")
     except ImportError as error:

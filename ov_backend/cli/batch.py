@@ -11,6 +11,7 @@ from ov_backend import interrupts
 from ov_backend.cli import arguments
 from ov_backend.cli.batch_progress import BatchProgress, duration
 from ov_backend.errors import JobError, SettingsError
+from ov_backend.settings import without_ray_messages
 
 if TYPE_CHECKING:
     from ov_backend.batch.api import Batch, Plan
@@ -51,6 +52,7 @@ def run(options: argparse.Namespace) -> int:
     arguments.check_folder(options.out, "--out")
     with arguments.demo_packages("A batch"):
         from ov_backend.batch.api import Batch, Options
+    without_ray_messages()
     names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "cache_dir", "ray", "workers")
     chosen = Options(**{name: getattr(options, name) for name in names}, contact_sheet=not options.no_contact_sheet)
     with interrupts.work():
