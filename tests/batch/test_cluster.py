@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
 from ov_backend.batch import cluster
+from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.journal import read_records
 from ov_backend.errors import OVBackendError, SettingsError
 from tests.batch.conftest import MakeBatch
@@ -80,6 +83,16 @@ def test_real_networks_on_ray_make_the_pictures_of_one_process(make_batch: MakeB
     make_batch(rows, contact_sheet=False).run()
     for name, picture in pictures.items():
         assert np.abs(np.asarray(Image.open(tmp_path / "out" / name), dtype=int) - picture).max() <= 2
+
+
+def test_another_machine_reads_files_through_ray(tmp_path: Path, nodes: Any) -> None:
+    content = random.Random(0).randbytes((33 << 20) + 5)
+    (tmp_path / "model").write_bytes(content)
+    with contextlib.closing(cluster.Cluster(nodes.address, 1, lambda processes: StandIn(), "CPU", Fingerprints())) as joined:
+        read = joined._reader(joined._ray.get_runtime_context().get_node_id())
+        assert b"".join(read(tmp_path / "model")) == content
+        with pytest.raises(OSError, match="No such file"):
+            list(read(tmp_path / "none"))
 
 
 def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
