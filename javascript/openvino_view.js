@@ -212,7 +212,8 @@
         const tab = root.id.replace(/^openvino_|_view$/g, "");
         const text = (ids) => {
             const box = ids.map((id) => document.getElementById(id.replace("TAB", tab))).find(Boolean);
-            return (box?.querySelector("input[type=number]") || box?.querySelector("textarea, input"))?.value;
+            const field = box?.querySelector("input[type=radio]:checked") || box?.querySelector("input[type=number]");
+            return (field || box?.querySelector("textarea, input"))?.value;
         };
         const fields = Object.fromEntries(Object.entries(JOB_FIELDS).map(([name, ids]) => [name, text(ids)]));
         const fromPicture = tab === "img2img" || Boolean(document.querySelector("#start img"));
