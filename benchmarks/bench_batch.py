@@ -1,10 +1,11 @@
 """What a batch costs beside its pictures: reading and checking rows, ordering them, writing and recording pictures, going on.
 
-    python -m benchmarks.bench_batch [--rows 100000] [--json]
+    python -m benchmarks.bench_batch [--rows 100000] [--workers 4] [--json]
 
 A stand-in makes the pictures, of 64x64 pixels in one colour, so that nothing but the batch itself is measured: a shuffled job of
-two checkpoints, four mixes of LoRAs and three sizes. The result is checked: every row has its picture and its line in the
-manifest, and the order changes checkpoints, LoRAs and sizes as rarely as it can. Memory is the resident size of the process.
+two checkpoints, four mixes of LoRAs and three sizes. With --workers, the stand-ins are processes on Ray. The result is checked:
+every row has its picture and its line in the manifest, and in one process the order changes checkpoints, LoRAs and sizes as
+rarely as it can. Memory is the resident size of the process that runs the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from safetensors.torch import save_file
 
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.journal import read_records
-from ov_backend.batch.painter import Painted
+from ov_backend.batch.make import Painted
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 
@@ -38,7 +39,7 @@ def main() -> None:
     """Measure and print the figures."""
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(options.rows, Path(folder))
+        result = measure(options.rows, Path(folder), options.workers)
     sys.stdout.write(json.dumps(result, indent=1) + "\n" if options.json else table(result))
 
 
@@ -46,6 +47,7 @@ def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, help="processes on Ray; default: this process")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="300 rows, to test the benchmark")
     options, _ = parser.parse_known_args()
@@ -62,24 +64,33 @@ def table(result: dict[str, Any]) -> str:
         f"write and record   {result['run_ms']:.3f} ms a row\n"
         f"go on, all there   {result['resume_ms']:.3f} ms a row\n"
         f"memory             {result['before_mb']:.0f} MiB before, {result['read_mb']:.0f} with the rows,"
-        f" {result['tenth_mb']:.0f} after a tenth of the run, {result['end_mb']:.0f} at its end\n"
+        f" {result['tenth_mb']:.0f} after a tenth of the run, {result['end_mb']:.0f} at its end,"
+        f" {result['written_mb']:.0f} with manifest.parquet\n"
     )
 
 
-@dataclass
 class StandIn:
-    """Makes pictures of one colour, and notes the resident memory after a tenth of the rows and after the last."""
+    """Makes pictures of one colour."""
+
+    def paint(self, row: Row) -> Painted:
+        """Make the picture of a row."""
+        return Painted([_IMAGE], 0.1, 0.0, "a stand-in")
+
+
+@dataclass
+class Watch:
+    """Notes the rows in the order in which they are recorded, and the memory after a tenth of them and after the last."""
 
     rows: int
     order: list[int] = field(default_factory=list)
     memory: dict[int, float] = field(default_factory=dict)
 
-    def paint(self, row: Row) -> Painted:
-        """Make the picture of a row."""
-        self.order.append(row.number)
-        if len(self.order) in (max(self.rows // 10, 1), self.rows):
-            self.memory[len(self.order)] = resident_mb()
-        return Painted([_IMAGE], 0.1, 0.0, "a stand-in")
+    def report(self, event: dict[str, Any]) -> None:
+        """Take an event of the batch."""
+        if event["event"] == "picture":
+            self.order.append(event["row"])
+            if len(self.order) in (max(self.rows // 10, 1), self.rows):
+                self.memory[len(self.order)] = resident_mb()
 
 
 def resident_mb() -> float:
@@ -105,38 +116,38 @@ def write_job(rows: int, folder: Path) -> Path:
     return folder / "job.jsonl"
 
 
-def measure(rows: int, folder: Path) -> dict[str, Any]:
+def measure(rows: int, folder: Path, workers: int | None = None) -> dict[str, Any]:
     """Milliseconds a row of every part, and the memory."""
     job, out = write_job(rows, folder), folder / "out"
     before, start = resident_mb(), time.perf_counter()
-    batch = Batch(job, out, Options(precision="f32", contact_sheet=False))
+    batch = Batch(job, out, Options(precision="f32", contact_sheet=False, workers=workers))
     read, with_rows = time.perf_counter() - start, resident_mb()
     start = time.perf_counter()
     plan = batch.plan()
     order = time.perf_counter() - start
-    stand_in, start = StandIn(rows), time.perf_counter()
-    result = batch.run(paints=stand_in)
-    run, start = time.perf_counter() - start, time.perf_counter()
-    again = batch.run(paints=(nothing := StandIn(rows)))
+    watch, start = Watch(rows), time.perf_counter()
+    result = batch.run(watch.report, StandIn())
+    run, written, start = time.perf_counter() - start, resident_mb(), time.perf_counter()
+    again = batch.run((nothing := Watch(rows)).report, StandIn())
     resume = time.perf_counter() - start
-    check(batch, stand_in, rows)
+    check(batch, watch.order, rows, in_order=workers is None)
     assert (result.made, result.failed, again.skipped, nothing.order) == (rows, 0, rows, [])
     return {
         "rows": rows, "groups": len(plan.groups), "read_ms": read / rows * 1000, "order_ms": order / rows * 1000,
         "run_ms": run / rows * 1000, "resume_ms": resume / rows * 1000, "before_mb": before, "read_mb": with_rows,
-        "tenth_mb": stand_in.memory[max(rows // 10, 1)], "end_mb": stand_in.memory[rows],
+        "tenth_mb": watch.memory[max(rows // 10, 1)], "end_mb": watch.memory[rows], "written_mb": written,
     }
 
 
-def check(batch: Batch, stand_in: StandIn, rows: int) -> None:
-    """Every row was made once, has its file and its line, and groups were not torn apart."""
-    assert sorted(stand_in.order) == list(range(1, rows + 1))
-    records = {record["row"]: record["file"] for record in read_records(batch.folder)}
-    assert records == {row.number: row.files[0] for row in batch.job.rows}
-    assert all((batch.folder / name).is_file() for name in records.values())
+def check(batch: Batch, order: list[int], rows: int, in_order: bool) -> None:
+    """Every row was made once and has its file and its line; groups were not torn apart."""
+    assert sorted(order) == list(range(1, rows + 1))
+    lines = [(record["row"], record["file"]) for record in read_records(batch.folder)]
+    assert sorted(lines) == sorted((row.number, row.files[0]) for row in batch.job.rows)
+    assert all((batch.folder / name).is_file() for _, name in lines)
     by_number = {row.number: (row.checkpoint, row.loras, row.shape) for row in batch.job.rows}
-    kinds = [by_number[number] for number in stand_in.order]
-    for depth in (1, 2, 3):
+    kinds = [by_number[number] for number in order]
+    for depth in (1, 2, 3) if in_order else ():
         prefixes = [kind[:depth] for kind in kinds]
         assert len(list(itertools.groupby(prefixes))) == len(set(prefixes)), "a group was torn apart"
 

@@ -182,7 +182,22 @@
         return sizes.length > 0 ? { sizes } : { error: "Write the sizes to prepare, for example 512x512, 512x768." };
     }
 
+    // The row of a job file (docs/batch.md) for the texts of a page's fields; several batches are a list of seeds.
+    function jobRow(fields) {
+        const given = (name) => (fields[name] ?? "").trim() !== "";
+        const row = {};
+        for (const name of ["prompt", "negative_prompt", "sampler_name", "scheduler"]) if (given(name)) row[name] = fields[name];
+        for (const name of ["steps", "width", "height", "cfg_scale", "batch_size", "seed"]) if (given(name)) row[name] = Number(fields[name]);
+        if (given("checkpoint")) row.checkpoint = fields.checkpoint.replace(/\s*\[[0-9a-f]+\]$/, "");
+        if (["f32", "bf16", "f16"].includes(fields.precision)) row.precision = fields.precision;
+        if (fields.from_picture) Object.assign(row, { init_image: "start.png", denoising_strength: Number(fields.denoising_strength) });
+        const { seed = -1, batch_size: size = 1 } = row;
+        const count = Number(fields.batch_count || 1);
+        if (count > 1) row.seed = Array.from({ length: count }, (_, i) => (seed < 0 ? -1 : seed + i * size));
+        return row;
+    }
+
     globalThis.OpenVINOText = {
-        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, outcome, parseSizes, progress, seconds, shares, spoken, timing,
+        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, outcome, parseSizes, progress, seconds, shares, spoken, timing,
     };
 })();

@@ -87,6 +87,7 @@
         const busy = snapshot.state !== "idle";
         for (const button of panelOf(root).querySelectorAll("button[data-openvino-action]")) {
             const interrupts = button.dataset.openvinoAction === "interrupt";
+            if (button.dataset.openvinoAction === "job") continue;
             button.disabled = interrupts ? !busy : busy;
             if (interrupts) button.hidden = !busy;
         }
@@ -197,7 +198,41 @@
         return Object.fromEntries(inputs.filter(([, input]) => input).map(([field, input]) => [field, value(input)]));
     }
 
+    // Where the fields of a job file's row are: in a tab of the WebUI, and in the standalone page.
+    const JOB_FIELDS = {
+        prompt: ["TAB_prompt", "prompt"], negative_prompt: ["TAB_neg_prompt", "negative_prompt"],
+        sampler_name: ["TAB_sampling", "sampler"], scheduler: ["TAB_scheduler"], steps: ["TAB_steps", "steps"],
+        width: ["TAB_width", "width"], height: ["TAB_height", "height"], cfg_scale: ["TAB_cfg_scale", "guidance"],
+        batch_size: ["TAB_batch_size", "batch"], batch_count: ["TAB_batch_count"], seed: ["TAB_seed", "seed"],
+        checkpoint: ["setting_sd_model_checkpoint"], denoising_strength: ["TAB_denoising_strength", "strength"],
+    };
+
+    // What a job file has to ask for, as the texts of the page's fields.
+    function jobFields(root) {
+        const tab = root.id.replace(/^openvino_|_view$/g, "");
+        const text = (ids) => {
+            const box = ids.map((id) => document.getElementById(id.replace("TAB", tab))).find(Boolean);
+            const field = box?.querySelector("input[type=radio]:checked") || box?.querySelector("input[type=number]");
+            return (field || box?.querySelector("textarea, input"))?.value;
+        };
+        const fields = Object.fromEntries(Object.entries(JOB_FIELDS).map(([name, ids]) => [name, text(ids)]));
+        const fromPicture = tab === "img2img" || Boolean(document.querySelector("#start img"));
+        return { ...fields, precision: choices(root).precision, from_picture: fromPicture };
+    }
+
+    function saveJob(root) {
+        const row = OpenVINOText.jobRow(jobFields(root));
+        const link = element("a");
+        link.href = URL.createObjectURL(new globalThis.Blob([`${JSON.stringify(row)}\n`], { type: "application/jsonl" }));
+        link.download = "job.jsonl";
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+        const advice = row.init_image ? " Write the path of your picture into init_image." : "";
+        showNotice("notice", `job.jsonl asks for what the page shows; ov-backend batch makes its pictures.${advice}`);
+    }
+
     const ACTIONS = {
+        job: saveJob,
         async precompile(root) {
             const { sizes, error } = OpenVINOText.parseSizes(part(root, "sizes").value);
             if (error) throw new Error(error);

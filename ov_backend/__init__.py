@@ -22,6 +22,7 @@ from ov_backend.settings import Settings
 from ov_backend.version import __version__
 
 __all__ = [
+    "AcceleratedPipeline",
     "OVBackendError",
     "Settings",
     "__version__",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AcceleratedPipeline": "ov_backend.pipelines.ray_data",
     "accelerate": "ov_backend.pipelines.accelerate",
     "explain": "ov_backend.dynamo.explain",
     "reset": "ov_backend.dynamo.backend",

@@ -139,3 +139,29 @@ def has_mapped_memory() -> bool:
 def glibc(name: str) -> Any:
     """A function of the GNU C library, or None with another one."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+def use_cores(index: int, of: int) -> int:
+    """Run this thread, and those that it starts from now on, on one of so many equal shares of the cores.
+
+    Logical cores of one physical core are in one share. With more shares than cores, several have the same one. Where a thread
+    cannot be bound (on Windows and on a Mac), nothing is bound.
+
+    Returns:
+        the number of logical cores of the share.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return max((os.cpu_count() or 1) // of, 1)
+    cores = sorted(os.sched_getaffinity(0), key=_place_of_core)
+    share = cores[index * len(cores) // of : (index + 1) * len(cores) // of] or [cores[index % len(cores)]]
+    os.sched_setaffinity(0, share)
+    return len(share)
+
+
+def _place_of_core(core: int) -> tuple[int, int, int]:
+    """The package and the physical core of a logical one, and its own number."""
+    folder = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
+    try:
+        return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text()), core
+    except (OSError, ValueError):
+        return 0, core, core

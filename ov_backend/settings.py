@@ -76,6 +76,11 @@ def without_analytics() -> None:
         os.environ.setdefault(name, value)
 
 
+def without_ray_messages() -> None:
+    """Keep Ray, which is not imported yet, from printing what fails in its processes between the lines of a command."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+
+
 def _env_caching() -> bool:
     return parse_bool(os.environ.get(ENV_CACHING, "true"), ENV_CACHING)
 

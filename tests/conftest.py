@@ -68,6 +68,17 @@ def compiled() -> Compile:
     return make
 
 
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small checkpoint of random weights, whose own size is 64x64."""
+    from ov_backend.checkpoint import TOKENIZER
+    from tests.standalone.checkpoints import write_small_checkpoint
+
+    if not TOKENIZER.is_dir():
+        pytest.skip("the project's own vocabulary is not here")
+    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), vae_levels=2)
+
+
 @pytest.fixture(autouse=True)
 def _clean_process() -> Iterator[None]:
     """No compiled graph and no Dynamo state outlives a test; no gradients are recorded in one."""

@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": set(),
     "ui": {"cache", "pipelines"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
-    "batch": {"checkpoint", "engine", "pipelines", "standalone", "ui"},
+    "batch": {"cache", "checkpoint", "engine", "pipelines", "standalone", "ui"},
     "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},
     "cli": {"batch", "cache", "checkpoint", "compiler", "dynamo", "pipelines", "quantization", "report", "standalone", "ui"},
     "__init__": {"batch", "dynamo", "pipelines"},
@@ -131,10 +131,11 @@ def test_a_planted_circle_is_found() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: module_name(path))
-def test_openvino_and_the_webui_are_imported_in_few_packages(path: Path) -> None:
+def test_openvino_the_webui_and_ray_are_imported_in_few_packages(path: Path) -> None:
     heads = {name.split(".")[0] for name in imported(path)}
     assert "openvino" not in heads or package_of(path) in MAY_IMPORT_OPENVINO
     assert "modules" not in heads or package_of(path) == "webui"
+    assert "ray" not in heads or module_name(path) == "ov_backend.batch.cluster"
 
 
 def test_the_store_knows_files_and_not_compilers() -> None:

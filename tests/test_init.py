@@ -11,8 +11,8 @@ import ov_backend
 from ov_backend.errors import first_line, last_line
 
 PUBLIC = {
-    *("OVBackendError", "Settings", "__version__", "accelerate", "batch", "explain", "openvino_fx", "openvino_ts", "reset"),
-    "stats",
+    *("AcceleratedPipeline", "OVBackendError", "Settings", "__version__", "accelerate", "batch", "explain"),
+    *("openvino_fx", "openvino_ts", "reset", "stats"),
 }
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ov_backend import devices
 from ov_backend.batch import contact_sheet, pictures
+from ov_backend.batch.cluster import LOCAL, MAX_WORKERS, Cluster, check_address, import_ray
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.job import Job, read_job
 from ov_backend.batch.job_file import SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, write_parquet
-from ov_backend.batch.painter import Painter
+from ov_backend.batch.make import InThisProcess, Paints
+from ov_backend.batch.painter import Painter, painter_for
 from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Group, groups, ordered, work
 from ov_backend.batch.row import Row
-from ov_backend.batch.run import Paints, Report, Run, Tally, pending_rows
+from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError
 from ov_backend.settings import Settings
 
@@ -41,6 +44,8 @@ class Options:
         low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
         cache_dir: folder of the graph store; None is the user's cache folder.
         contact_sheet: draw pages of thumbnails at the end.
+        ray: address of a Ray cluster that makes the pictures, "local" for Ray on this machine; None is this process.
+        workers: number of processes on Ray, here where ``ray`` is None; None is one for each machine.
     """
 
     checkpoint: Path | None = None
@@ -50,6 +55,13 @@ class Options:
     low_memory: str = "auto"
     cache_dir: str | None = None
     contact_sheet: bool = True
+    ray: str | None = None
+    workers: int | None = None
+
+    @property
+    def address(self) -> str | None:
+        """Of Ray; None where this process makes the pictures."""
+        return LOCAL if self.ray is None and self.workers is not None else self.ray
 
     @functools.cached_property
     def settings(self) -> Settings:
@@ -131,6 +143,11 @@ class Batch:
         self.folder, self._options = out, options
         self._settings = options.settings
         devices.check(self._settings)
+        if options.workers is not None and not 1 <= options.workers <= MAX_WORKERS:
+            raise SettingsError(f"--workers is {options.workers}; give a number from 1 to {MAX_WORKERS}.")
+        if options.address is not None:
+            check_address(options.address)
+            import_ray()
         if options.lora_dir is not None and not options.lora_dir.is_dir():
             raise SettingsError(f"--lora-dir is {str(options.lora_dir)!r}, which is no folder; give the folder of the LoRAs.")
         folder = Path(rows).parent if isinstance(rows, (str, Path)) else Path()
@@ -178,10 +195,10 @@ class Batch:
 
         Args:
             report: called with a dict for each event: "plan", "picture", "failure", "end".
-            paints: makes the pictures; None is this process's networks.
+            paints: makes the pictures, on Ray a copy of it in each process; None is the networks.
 
         Raises:
-            SettingsError: another process writes to the folder.
+            OVBackendError: another process writes to the folder, or Ray does not answer.
             OSError: the folder cannot be written.
             KeyboardInterrupt: the user has interrupted it; the same batch goes on where it was.
         """
@@ -209,13 +226,29 @@ class Batch:
         return contact_sheet.write_sheets(self.folder, self.job.rows) if made or not present else present
 
     def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Tally:
-        painter = paints or Painter(self._settings)
-        run = Run(self.folder, journal, painter, self._fingerprints, self._settings.device, report)
-        try:
+        with self._maker(plan, paints) as maker:
+            run = Run(self.folder, journal, maker, self._fingerprints, self._settings.device, report)
             return run.all(plan.pending, manifest)
+
+    @contextlib.contextmanager
+    def _maker(self, plan: Plan, paints: Paints | None) -> Iterator[Makes]:
+        """What makes the pictures: this process, or processes on Ray if there is anything to make."""
+        address, device = self._options.address, self._settings.device
+        if address is not None and plan.pending:
+            each = functools.partial(_copied, paints) if paints is not None else functools.partial(painter_for, self._settings)
+            with contextlib.closing(Cluster(address, self._options.workers, each, device, self._fingerprints)) as cluster:
+                yield cluster
+            return
+        painter = paints or Painter(self._settings)
+        try:
+            yield InThisProcess(painter, device)
         finally:
             if isinstance(painter, Painter):
                 painter.close()
+
+
+def _copied(paints: Paints, processes: int) -> Paints:
+    return paints
 
 
 def _plain(value: Any) -> Any:
@@ -254,7 +287,7 @@ def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, *
         out: folder of the pictures and of their manifest.
         report: called with a dict for each event: "plan", "picture", "failure", "end".
         options: fields of :class:`Options`: checkpoint, lora_dir, precision, device, low_memory, cache_dir,
-            contact_sheet.
+            contact_sheet, ray, workers.
 
     Raises:
         JobError: rows are bad, found before anything runs; its ``problems`` have a sentence for each.

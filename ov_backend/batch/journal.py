@@ -1,11 +1,13 @@
-"""The manifest of a folder: one line of JSON for each picture or failure, which is on the disk before the next one begins."""
+"""The manifest of a folder: one line of JSON for each picture or failure, written before the next one begins."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,8 @@ from ov_backend.errors import SettingsError
 
 MANIFEST = "manifest.jsonl"
 _MAX_LINE_BYTES = 1 << 20
+_RECORDS_AT_ONCE = 10_000
+_FLUSH_S = 1.0
 #: Fields of a record and their types.
 _COLUMNS: dict[str, Any] = {
     "row": int,
@@ -95,7 +99,13 @@ class Manifest:
         entry = self.entries.get(row.number)
         if entry is None or entry.digest != digest:
             return False
-        return all(entry.files.get(name, "") and sha256(self.folder / name) == entry.files[name] for name in row.files)
+        return all(name in entry.files and self._is_whole(name, entry.files[name]) for name in row.files)
+
+    def _is_whole(self, name: str, digest: str) -> bool:
+        try:
+            return sha256(self.folder / name) == digest
+        except OSError:
+            return False
 
 
 def read_records(folder: Path) -> Iterator[dict[str, Any]]:
@@ -118,6 +128,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        self._folder, self._flushed = folder, 0.0
         self._handle = os.open(folder / MANIFEST, flags, 0o644)
         try:
             if not posix.try_lock(self._handle):
@@ -136,7 +147,9 @@ class Journal:
                 os.write(self._handle, b"\n")
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write a record to the disk.
+        """Write a record; every second the records are flushed to the disk, with the names of the pictures.
+
+        A killed process loses no record. After a power failure, pictures of the last second may be made again.
 
         Raises:
             OSError: it cannot be written.
@@ -144,33 +157,54 @@ class Journal:
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         while line:
             line = line[os.write(self._handle, line) :]
+        if time.monotonic() - self._flushed >= _FLUSH_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        posix.sync_folder(self._folder)
         os.fsync(self._handle)
+        self._flushed = time.monotonic()
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        os.close(self._handle)
+        try:
+            self._flush()
+        finally:
+            os.close(self._handle)
 
 
 def write_parquet(folder: Path) -> Path | None:
-    """Write the last record of every picture into ``manifest.parquet``; None where pyarrow is not installed."""
+    """Write the last record of every picture into ``manifest.parquet``; None where pyarrow is not installed.
+
+    The manifest is read twice, so that no more than :data:`_RECORDS_AT_ONCE` of its records are in memory.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         return None
-    last = {(record["row"], record["file"]): record for record in read_records(folder) if _is_own(record)}
+    last = {(record["row"], record["file"]): place for place, record in enumerate(read_records(folder)) if _is_own(record)}
     made = {row for row, name in last if name}
-    records = [record for (row, name), record in last.items() if name or row not in made]
-    columns = {
+    chosen = {place for (row, name), place in last.items() if name or row not in made}
+    records = (record for place, record in enumerate(read_records(folder)) if place in chosen)
+    types = {int: pyarrow.int64(), str: pyarrow.string(), (int, float): pyarrow.float64()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS.items()])
+    temporary, path = folder / ".manifest.parquet.part", folder / "manifest.parquet"
+    with parquet.ParquetWriter(temporary, schema) as writer:
+        while some := list(itertools.islice(records, _RECORDS_AT_ONCE)):
+            writer.write_table(pyarrow.table(_columns(some), schema))
+    temporary.replace(path)
+    return path
+
+
+def _columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The values of every column; those of another type are None."""
+    return {
         name: [value if isinstance(value := record.get(name), kind) else None for record in records]
         for name, kind in _COLUMNS.items()
     }
-    temporary, path = folder / ".manifest.parquet.part", folder / "manifest.parquet"
-    parquet.write_table(pyarrow.table(columns), temporary)
-    temporary.replace(path)
-    return path
 
 
 def _is_own(record: dict[str, Any]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ov_backend.batch.make import Painted
 from ov_backend.batch.row import Row
+from ov_backend.cache.lru import budget_bytes
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.engine.engine import Engine, Network
@@ -16,25 +18,9 @@ from ov_backend.errors import OVBackendError
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import networks_of
 from ov_backend.settings import Settings
-from ov_backend.standalone.samplers import make_sampler, with_float_timestep
+from ov_backend.standalone.pipeline_call import call_pipeline
+from ov_backend.standalone.samplers import with_float_timestep
 from ov_backend.ui.snapshot import PREPARATION, network_label
-
-
-@dataclass(frozen=True)
-class Painted:
-    """The pictures of one row.
-
-    Attributes:
-        images: Pillow's, one for each of the batch.
-        sampling_seconds: without what prepared networks, loaded a checkpoint or added LoRAs.
-        prepared_seconds: the rest.
-        answered: by what: "OpenVINO", and the networks that PyTorch answered.
-    """
-
-    images: Sequence[Any]
-    sampling_seconds: float
-    prepared_seconds: float
-    answered: str
 
 
 class Painter:
@@ -118,38 +104,23 @@ class Painter:
     def _images(self, row: Row) -> list[Any]:
         import torch
 
-        chosen = row.parameters
-        self._pipe.scheduler = make_sampler(chosen.sampler, self._own_sampler)
-        arguments: dict[str, Any] = {
-            "prompt": row.plain_prompt,
-            "negative_prompt": chosen.negative_prompt or None,
-            "num_inference_steps": chosen.steps,
-            "guidance_scale": chosen.guidance,
-            "num_images_per_prompt": chosen.batch,
-            "generator": [torch.Generator().manual_seed(chosen.seed + i) for i in range(chosen.batch)],
-        }
-        if row.picture is None:
-            return list(self._pipe(width=chosen.width, height=chosen.height, **arguments).images)
-        start = _start(row.picture, (chosen.width, chosen.height))
-        return list(self._image_to_image()(image=start, strength=chosen.strength, **arguments).images)
-
-    def _image_to_image(self) -> Any:
-        import diffusers
-
-        xl = "XL" in type(self._pipe).__name__
-        name = "StableDiffusionXLImg2ImgPipeline" if xl else "StableDiffusionImg2ImgPipeline"
-        options = {"add_watermarker": False} if xl else {"requires_safety_checker": False}
-        pipe = getattr(diffusers, name)(**self._pipe.components, **options)
-        pipe.set_progress_bar_config(disable=True)
-        return pipe
+        chosen = replace(row.parameters, prompt=row.plain_prompt)
+        seeds = range(chosen.seed, chosen.seed + chosen.batch)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        picture = _opened(row.picture) if row.picture is not None else None
+        return call_pipeline(self._pipe, self._own_sampler, chosen, picture, generator=generators)
 
 
-def _start(path: Path, size: tuple[int, int]) -> Any:
-    """A picture to start from, cut to the aspect ratio of a size and scaled to it."""
-    from PIL import Image, ImageOps
+def painter_for(settings: Settings, processes: int) -> Painter:
+    """What makes pictures in one of so many processes of a machine, which share its memory for compiled networks."""
+    return Painter(settings.replace(memory_mb=max(budget_bytes(settings.memory_mb) // processes >> 20, 1)))
 
-    with Image.open(path) as opened:
-        return ImageOps.fit(opened.convert("RGB"), size, Image.Resampling.LANCZOS)
+
+def _opened(path: Path) -> Any:
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        return picture.convert("RGB")
 
 
 def _seconds_of(stage: str) -> Callable[[Mapping[str, Mapping[str, Any]]], float]:

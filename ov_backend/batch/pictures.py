@@ -10,8 +10,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ov_backend import posix
-
 #: Names of finished pictures and of those that are being written; nothing else in a folder is touched.
 NAME = re.compile(r"\d{6,}-\d+\.png")
 _TEMPORARY = re.compile(r"\.\d{6,}-\d+\.png\.part")
@@ -30,7 +28,7 @@ def encode(image: Any, text: str) -> bytes:
 
 
 def write(folder: Path, name: str, data: bytes) -> str:
-    """Write a picture so that it survives a power failure; returns its SHA-256.
+    """Write a picture, whole or not at all; returns its SHA-256. The folder is not flushed, so its name may be lost.
 
     Raises:
         OSError: it cannot be written.
@@ -46,7 +44,6 @@ def write(folder: Path, name: str, data: bytes) -> str:
     except BaseException:
         remove(temporary)
         raise
-    posix.sync_folder(folder)
     return hashlib.sha256(data).hexdigest()
 
 

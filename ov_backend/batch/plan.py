@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from ov_backend.batch.row import Row, Shape
@@ -57,6 +58,21 @@ def groups(rows: Iterable[Row]) -> Iterator[Group]:
         for row in members:
             count, pictures, amount = count + 1, pictures + row.parameters.batch, amount + work(row)
         yield Group(checkpoint, precision, loras, shape, count, pictures, amount)
+
+
+def shares(rows: Sequence[Row], workers: int) -> Iterator[Sequence[Row]]:
+    """Rows that are in order, in shares of one kind each, of which a worker takes one after the other.
+
+    A group is one share, so that only one worker prepares its networks. Where it is more than half of what each worker has to do
+    on average, it is divided into equal shares.
+    """
+    most = sum(work(row) for row in rows) / workers / 2
+    start = 0
+    for group in groups(rows):
+        parts = max(min(math.ceil(group.work / most) if workers > 1 else 1, workers * 2, group.rows), 1)
+        bounds = [start + group.rows * i // parts for i in range(parts + 1)]
+        yield from (rows[first:last] for first, last in pairwise(bounds))
+        start = bounds[-1]
 
 
 def _kind(row: Row) -> tuple[Path, str, tuple[tuple[Path, float], ...], Shape]:

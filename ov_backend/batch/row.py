@@ -52,6 +52,11 @@ class Row:
         return tuple(f"{self.number:06d}-{self.parameters.seed + i}.png" for i in range(self.parameters.batch))
 
     @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that it is made from."""
+        return (self.checkpoint, *((self.picture,) if self.picture is not None else ()), *(path for path, _ in self.loras))
+
+    @property
     def plain_prompt(self) -> str:
         """The prompt without the tags of LoRAs."""
         return LORA_TAG.sub("", self.parameters.prompt).strip()

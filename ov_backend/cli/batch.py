@@ -11,6 +11,7 @@ from ov_backend import interrupts
 from ov_backend.cli import arguments
 from ov_backend.cli.batch_progress import BatchProgress, duration
 from ov_backend.errors import JobError, SettingsError
+from ov_backend.settings import without_ray_messages
 
 if TYPE_CHECKING:
     from ov_backend.batch.api import Batch, Plan
@@ -31,6 +32,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--lora-dir", type=Path, metavar="FOLDER", help=what)
     arguments.add_device_options(parser)
     arguments.add_cache_dir(parser)
+    what = "make the pictures in processes on Ray: local, or the address of a cluster as HOST:PORT"
+    parser.add_argument("--ray", metavar="ADDRESS", help=what)
+    what = "number of these processes, on this machine where --ray is not given; default: one for each machine"
+    parser.add_argument("--workers", type=int, metavar="N", help=what)
     parser.add_argument("--dry-run", action="store_true", help="check the job, and say what would run in which order")
     what = "with --dry-run: make the first picture in two steps, for an estimate of the time"
     parser.add_argument("--measure", action="store_true", help=what)
@@ -47,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     arguments.check_folder(options.out, "--out")
     with arguments.demo_packages("A batch"):
         from ov_backend.batch.api import Batch, Options
-    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "cache_dir")
+    without_ray_messages()
+    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "cache_dir", "ray", "workers")
     chosen = Options(**{name: getattr(options, name) for name in names}, contact_sheet=not options.no_contact_sheet)
     with interrupts.work():
         try:

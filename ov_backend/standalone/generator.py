@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps, PngImagePlugin
+from PIL import Image, PngImagePlugin
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
@@ -25,9 +25,10 @@ from ov_backend.pipelines.accelerate import begin_run, networks_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
+from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, likely, prepare_in_background, request_of
-from ov_backend.standalone.samplers import make_sampler, with_float_timestep
+from ov_backend.standalone.samplers import with_float_timestep
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import Controller, JobControl, Size
@@ -138,7 +139,7 @@ class PictureGenerator:
         steps = Steps(self.status, parameters.steps, self._interrupted.is_set, self._show)
         try:
             with self._accelerated(choices, request_of(parameters, choices, picture is not None)):
-                return list(self._pictures(parameters, picture, callback_on_step_end=steps))
+                return self._pictures(parameters, picture, callback_on_step_end=steps)
         except Interrupted:
             if steps.latents is None:
                 raise
@@ -161,34 +162,8 @@ class PictureGenerator:
         if hint:
             self.status.add_message(hint)
 
-    def _pictures(self, parameters: Parameters, picture: Image.Image | None, **overrides: Any) -> Any:
-        import torch
-
-        self.pipe.scheduler = make_sampler(parameters.sampler, self._own_sampler)
-        arguments: dict[str, Any] = {
-            "prompt": parameters.prompt,
-            "negative_prompt": parameters.negative_prompt or None,
-            "num_inference_steps": parameters.steps,
-            "guidance_scale": parameters.guidance,
-            "num_images_per_prompt": parameters.batch,
-            "generator": torch.Generator().manual_seed(parameters.seed),
-            **overrides,
-        }
-        if picture is None:
-            return self.pipe(width=parameters.width, height=parameters.height, **arguments).images
-        size = parameters.width, parameters.height
-        start = ImageOps.fit(picture.convert("RGB"), size, Image.Resampling.LANCZOS)  # cuts the longer side, distorts nothing
-        return self._image_to_image()(image=start, strength=parameters.strength, **arguments).images
-
-    def _image_to_image(self) -> Any:
-        import diffusers
-
-        xl = "XL" in type(self.pipe).__name__
-        name = "StableDiffusionXLImg2ImgPipeline" if xl else "StableDiffusionImg2ImgPipeline"
-        options = {"add_watermarker": False} if xl else {"requires_safety_checker": False}
-        pipe = getattr(diffusers, name)(**self.pipe.components, **options)
-        pipe.set_progress_bar_config(disable=True)
-        return pipe
+    def _pictures(self, parameters: Parameters, picture: Image.Image | None, **overrides: Any) -> list[Image.Image]:
+        return call_pipeline(self.pipe, self._own_sampler, parameters, picture, **overrides)
 
     @contextlib.contextmanager
     def _accelerated(self, choices: Choices, request: str = "") -> Iterator[None]:

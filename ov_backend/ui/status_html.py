@@ -18,6 +18,7 @@ COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compile
 ACTIONS = {
     "precompile": ("Prepare", "Compiles the networks for these sizes before they are needed"),
     "compare": ("Compare with PyTorch", "Makes the last picture once more by PyTorch and by OpenVINO, and times both"),
+    "job": ("Save these settings as a job file", "Downloads job.jsonl for the command batch, which makes thousands of pictures"),
     "clear": ("Clear the cache", "Asks, then removes the prepared graphs on disk"),
     "interrupt": ("Interrupt", "Ends what is running"),
 }
@@ -79,6 +80,7 @@ def details_html(tab: str) -> str:
   <div class="openvino-actions">
     <p class="openvino-cache" id="{name}_cache" data-openvino="cache"></p>
     {_button(name, "clear")}
+    {_button(name, "job")}
   </div>
   <ul class="openvino-coverage" id="{name}_coverage" data-openvino="coverage" hidden></ul>
   <details class="openvino-networks" id="{name}_networks" data-openvino="networks" hidden>

@@ -10,17 +10,8 @@ from typing import Any
 import pytest
 
 from ov_backend.batch.api import Batch, Options
-from ov_backend.checkpoint import TOKENIZER
-from tests.standalone.checkpoints import write_small_checkpoint
 
 MakeBatch = Callable[..., Batch]
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not TOKENIZER.is_dir():
-        pytest.skip("the project's own vocabulary is not here")
-    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), vae_levels=2)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The process that test_kill kills: ``python -m tests.batch.kill_child JOBS OUT CHECKPOINT`` runs a job with a stand-in."""
+"""The process that test_kill kills: it runs a job with a stand-in.
+
+    python -m tests.batch.kill_child JOBS OUT CHECKPOINT [WORKERS]
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from ov_backend.batch.api import Batch, Options
 from tests.batch.standin import StandIn
 
 if __name__ == "__main__":
-    jobs, out, checkpoint = map(Path, sys.argv[1:])
-    batch = Batch(jobs, out, Options(checkpoint=checkpoint, precision="f32", contact_sheet=False))
-    batch.run(paints=StandIn(seconds=0.002))
+    jobs, out, checkpoint = map(Path, sys.argv[1:4])
+    workers = int(sys.argv[4]) if len(sys.argv) > 4 else None
+    options = Options(checkpoint=checkpoint, precision="f32", contact_sheet=False, workers=workers)
+    Batch(jobs, out, options).run(paints=StandIn(seconds=0.002 if workers is None else 0.02))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
@@ -122,17 +123,18 @@ def test_a_digest_covers_what_the_pixels_depend_on_and_no_name(tmp_path: Path) -
     assert len(set(others)) == len(others)
 
 
-def test_the_fingerprint_of_a_large_file_sees_a_change_in_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ov_backend.batch import fingerprints
-
-    monkeypatch.setattr(fingerprints, "_WHOLE_BYTES", 1 << 16)
-    path = tmp_path / "large"
-    data = random.Random(0).randbytes(20 << 20)
+def test_the_fingerprint_of_a_file_sees_every_byte_and_reads_it_once(tmp_path: Path) -> None:
+    path, data = tmp_path / "large", random.Random(0).randbytes((2 << 20) + 7)
     path.write_bytes(data)
-    before = Fingerprints().of(path)
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert Fingerprints().of(path) != before
-    assert fingerprints.sha256(tmp_path / "none") == ""
+    fingerprints = Fingerprints()
+    before = fingerprints.of(path)
+    assert before == hashlib.sha256(data).hexdigest()
+    for place in (0, 1 << 20, len(data) - 1):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert Fingerprints().of(path) != before
+    assert fingerprints.of(path) == before
+    with pytest.raises(FileNotFoundError):
+        fingerprints.of(tmp_path / "none")
 
 
 def test_the_page_has_every_column_and_its_example_is_read() -> None:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 from PIL import Image
 
@@ -27,45 +28,68 @@ KILLS = int(os.environ.get("KILLS", "1"))
 ROWS_PER_KILL = 60
 
 
-def kill_a_run(jobs: Path, out: Path, checkpoint: Path, chance: random.Random) -> int:
-    """Start a run, let it make some pictures, and kill it; returns the number of lines of the manifest."""
-    command = [sys.executable, "-m", "tests.batch.kill_child", str(jobs), str(out), str(checkpoint)]
-    before, more = len(list(read_records(out))), chance.randrange(1, ROWS_PER_KILL // 2)
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    try:
-        deadline = time.monotonic() + 120
-        while len(list(read_records(out))) < before + more:
-            assert process.poll() is None, "the run ended by itself"
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        time.sleep(chance.random() * 0.02)
-    finally:
-        process.kill()
-        process.wait()
+def records(out: Path) -> int:
     return len(list(read_records(out)))
 
 
+def wait_for(out: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while records(out) < count:
+        assert process.poll() is None, "the run ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes on Ray that make pictures."""
+    return [each for each in psutil.Process(process.pid).children(recursive=True) if each.name().startswith("ray::_Process")]
+
+
+def kill_a_run(command: list[str], out: Path, chance: random.Random, on_ray: bool) -> None:
+    """Start a run, let it make some pictures, and kill it; on Ray one of its workers first."""
+    before, more = records(out), chance.randrange(1, ROWS_PER_KILL // 4)
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    workers: list[psutil.Process] = []
+    try:
+        wait_for(out, before + more, process)
+        time.sleep(chance.random() * 0.02)
+        if on_ray:
+            chance.choice(workers_of(process)).kill()
+            wait_for(out, before + more + chance.randrange(1, ROWS_PER_KILL // 4), process)
+            time.sleep(chance.random() * 0.02)
+            workers = workers_of(process)
+    finally:
+        process.kill()
+        process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive, "processes are left behind"
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+@pytest.mark.parametrize("where", ["here", "on Ray"])
 def test_a_killed_run_loses_no_row_makes_none_twice_and_leaves_no_broken_file(
-    make_batch: MakeBatch, checkpoint: Path, tmp_path: Path
+    make_batch: MakeBatch, checkpoint: Path, tmp_path: Path, where: str
 ) -> None:
+    if where == "on Ray":
+        pytest.importorskip("ray")
     rows = [{"prompt": f"picture {i}", "seed": i, "size": "256x256"} for i in range(KILLS * ROWS_PER_KILL)]
     batch = make_batch(rows, contact_sheet=False)
     out, chance = tmp_path / "out", random.Random(os.environ.get("KILL_SEED", "0"))
+    command = [sys.executable, "-m", "tests.batch.kill_child", str(tmp_path / "job.jsonl"), str(out), str(checkpoint)]
     for _ in range(KILLS):
-        kill_a_run(tmp_path / "job.jsonl", out, checkpoint, chance)
+        kill_a_run([*command, *(["2"] if where == "on Ray" else [])], out, chance, where == "on Ray")
     result = batch.run(paints=StandIn())
     assert result.failed == 0
     assert result.made + result.skipped == len(rows)
     assert result.skipped >= KILLS, "what was there was not made again"
     lines = (out / "manifest.jsonl").read_bytes().splitlines()
-    records = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
-    assert len(lines) - len(records) <= KILLS
-    assert Counter(record["row"] for record in records) == Counter(range(1, len(rows) + 1))
-    for record in records:
+    made = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+    assert len(lines) - len(made) <= KILLS
+    assert Counter(record["row"] for record in made) == Counter(range(1, len(rows) + 1))
+    for record in made:
         assert sha256(out / record["file"]) == record["sha256"]
         with Image.open(out / record["file"]) as picture:
             picture.load()
             assert picture.getpixel((0, 0))[2] == record["row"] % 256  # the stand-in paints the row's number
-    pictures = {record["file"] for record in records}
+    pictures = {record["file"] for record in made}
     assert {path.name for path in out.iterdir()} - {"manifest.parquet"} == {*pictures, "manifest.jsonl"}

@@ -16,24 +16,15 @@ from safetensors.torch import save_file
 
 pytest.importorskip("diffusers")
 
-from ov_backend.checkpoint import TOKENIZER
 from ov_backend.cli import main as cli
 from tests.cli.conftest import Refusal
 from tests.helpers.refusals import assert_sentence
-from tests.standalone.checkpoints import write_small_checkpoint
 
 ROOT = Path(__file__).parents[2]
 JOB = [
     {"prompt": "a cat", "seed": [1, 2], "steps": 1, "size": "64x64"},
     {"prompt": "a <lora:foreign:1>", "seed": 3, "steps": 1, "size": "64x64"},
 ]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not TOKENIZER.is_dir():
-        pytest.skip("the project's own vocabulary is not here")
-    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), vae_levels=2)
 
 
 @pytest.fixture
@@ -110,7 +101,8 @@ BAD = [
     (["none.jsonl", "--out", "x", "--lora-dir", "none"], "--lora-dir is 'none'"),
     (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),
     (["none.jsonl", "--out", "x", "--precision", "f8"], "precision is 'f8'"),
-    (["none.jsonl", "--out", "x", "--ray", "local"], "unrecognized arguments: --ray local"),
+    (["none.jsonl", "--out", "x", "--ray", "nonsense"], "--ray is 'nonsense'; it must be HOST:PORT"),
+    (["none.jsonl", "--out", "x", "--workers", "0"], "--workers is 0; give a number from 1 to 1024"),
 ]
 
 

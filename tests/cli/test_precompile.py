@@ -15,15 +15,9 @@ from ov_backend.cli.precompile import Prepared, batches, sizes
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.errors import OVBackendError
 from tests.cli.conftest import Refusal
-from tests.standalone.checkpoints import write_small_checkpoint
 
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), vae_levels=2)
 
 
 @pytest.fixture

@@ -132,3 +132,14 @@ test("a row of a compiled network has as many cells as the table has columns", (
     engine.low_memory = { given_back_bytes: 0, reason: "Weights stay in memory: the disk is full." };
     assert.equal(text.compiledSummary(snapshot({ compiled: [row], engine })), `${held}. Weights stay in memory: the disk is full.`);
 });
+
+test("the row of a job file has what is given, and a seed for each of several batches", () => {
+    const row = (fields) => copy(text.jobRow(fields));
+    assert.deepEqual(row({}), {});
+    const fields = { prompt: "a cat, \"quoted\"", negative_prompt: " ", steps: "20", seed: "-1", sampler_name: "Euler a", precision: "auto" };
+    assert.deepEqual(row(fields), { prompt: 'a cat, "quoted"', sampler_name: "Euler a", steps: 20, seed: -1 });
+    assert.deepEqual(row({ checkpoint: "models/a [b].safetensors [6ce0161689]", precision: "f32" }), { checkpoint: "models/a [b].safetensors", precision: "f32" });
+    assert.deepEqual(row({ seed: "7", batch_size: "2", batch_count: "3" }), { batch_size: 2, seed: [7, 9, 11] });
+    assert.deepEqual(row({ batch_count: "2" }), { seed: [-1, -1] });
+    assert.deepEqual(row({ from_picture: true, denoising_strength: "0.6" }), { init_image: "start.png", denoising_strength: 0.6 });
+});

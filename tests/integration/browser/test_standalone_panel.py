@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ov_backend.batch.api import Batch, Options
+from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.panel import TEXTS
 from tests.integration.browser.conftest import ROOT, SHOTS
 from tests.integration.browser.page import PANEL, Page, status_requests
@@ -44,6 +47,23 @@ def test_the_comparison_shows_both_pictures_with_their_seconds(at: Callable[...,
     page.generate()
     page.finish()
     page.page.wait_for_selector("#comparison", state="hidden")
+
+
+def test_the_settings_are_saved_as_a_job_file_that_the_command_reads(
+    at: Callable[..., Page], checkpoint: Path, tmp_path: Path
+) -> None:
+    page = at()
+    page.set(prompt='a cat, "quoted" <b>', negative_prompt="dogs", steps=3, width=64, height=72, seed=7, guidance=5.5)
+    page.choose("precision", "f32")
+    page.open_more()
+    with page.page.expect_download() as download:
+        page.press("job")
+    assert download.value.suggested_filename == "job.jsonl"
+    download.value.save_as(tmp_path / "job.jsonl")
+    page.wait_for("notice", "job.jsonl asks for what the page shows")
+    (row,) = Batch(tmp_path / "job.jsonl", tmp_path / "out", Options(checkpoint=checkpoint)).job.rows
+    expected = Parameters('a cat, "quoted" <b>', "dogs", 3, 5.5, 7, 64, 72, 1, None, "DPM++ 2M")
+    assert (row.parameters, row.precision, row.checkpoint) == (expected, "f32", checkpoint)
 
 
 def test_a_hidden_tab_and_a_folded_panel_send_no_request(at: Callable[..., Page]) -> None:

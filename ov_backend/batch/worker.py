@@ -1,0 +1,63 @@
+"""One process of a cluster: it makes the pictures of rows, and sends them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ov_backend import posix
+from ov_backend.batch.copies import Copies, Digests
+from ov_backend.batch.make import TRIES, Failure, Made, Outcome, Paints, make
+from ov_backend.batch.row import Row
+from ov_backend.errors import first_line
+
+
+class RowsFailed(Exception):
+    """Rows have failed for the first time, and are to be tried again."""
+
+
+class Worker:
+    """Makes rows on a share of a machine's cores.
+
+    Args:
+        paints: makes what makes the pictures, for so many processes of one machine.
+        device: that computes.
+        index: which of these processes this is, from 0.
+        of: how many there are.
+        copies: of the files that rows name, on other machines than the one that runs the batch.
+    """
+
+    def __init__(self, paints: Callable[[int], Paints], device: str, index: int, of: int, copies: Copies | None) -> None:
+        import torch
+
+        torch.set_num_threads(posix.use_cores(index, of))
+        self._paints, self._device, self._copies = paints(of), device, copies
+        self._outcomes: dict[int, Outcome] = {}
+
+    def ready(self) -> bool:
+        """Whether it has started; it has if it can be asked."""
+        return True
+
+    def make(self, rows: Sequence[Row], digests: Digests) -> list[Outcome]:
+        """What becomes of each row.
+
+        Raises:
+            RowsFailed: rows have failed that are to be tried again. Ray then calls it again, and what is made stays.
+        """
+        self._outcomes = {row.number: self._outcomes[row.number] for row in rows if row.number in self._outcomes}
+        for row in rows:
+            before = self._outcomes.get(row.number)
+            if not isinstance(before, Made):
+                self._outcomes[row.number] = self._attempt(row, digests, before.attempts + 1 if before else 1)
+        outcomes = [self._outcomes[row.number] for row in rows]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure) and outcome.attempts < TRIES]
+        if failures:
+            raise RowsFailed(failures[0].reason)
+        self._outcomes.clear()
+        return outcomes
+
+    def _attempt(self, row: Row, digests: Digests, attempt: int) -> Outcome:
+        try:
+            local = self._copies.localized(row, digests) if self._copies is not None else row
+        except OSError as error:
+            return Failure(f"{type(error).__name__}: {first_line(error)[:300]}", 0.0, attempt)
+        return make(self._paints, local, self._device, text_of=row, attempt=attempt)

@@ -1,0 +1,150 @@
+"""Rows made by processes on Ray: every row once and right, whatever fails or ends. Two nodes of a cluster run on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("diffusers")
+pytest.importorskip("ray")
+
+from ov_backend.batch import cluster
+from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.batch.journal import read_records
+from ov_backend.errors import OVBackendError, SettingsError
+from tests.batch.conftest import MakeBatch
+from tests.batch.standin import StandIn
+
+ROOT = Path(__file__).parents[2]
+JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x64"} for i in range(1, 7)]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A cluster of two nodes; the second one is killed by the last test that uses it."""
+    cluster.import_ray()
+    from ray.cluster_utils import Cluster
+
+    arguments = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    arguments["_system_config"] = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
+    two = Cluster(initialize_head=True, head_node_args=arguments)
+    two.second = two.add_node(num_cpus=1, object_store_memory=80 << 20)
+    two.wait_for_nodes()
+    yield two
+    two.shutdown()
+
+
+def assert_every_row_once(out: Path, rows: int, failed: tuple[int, ...] = ()) -> None:
+    records = list(read_records(out))
+    assert Counter(record["row"] for record in records) == Counter(range(1, rows + 1))
+    assert {record["row"] for record in records if record["error"]} == set(failed)
+    for record in records:
+        if record["file"]:
+            with Image.open(out / record["file"]) as picture:
+                assert picture.convert("RGB").getpixel((0, 0))[2] == record["row"] % 256
+    assert len(list(out.glob("*.png"))) == rows - len(failed)
+
+
+def test_a_failing_row_is_tried_again_and_one_that_ends_its_process_is_recorded(
+    make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_RESTARTS", 0)  # each start takes seconds
+    paints = StandIn(failures={2: 1, 4: 2}, deadly=(6,))
+    events: list[dict[str, Any]] = []
+    result = make_batch(JOB, contact_sheet=False, ray=nodes.address).run(events.append, paints)
+    assert (result.made, result.failed) == (4, 2)
+    assert_every_row_once(tmp_path / "out", 6, failed=(4, 6))
+    errors = {record["row"]: record for record in read_records(tmp_path / "out") if record["error"]}
+    assert (errors[4]["error"], errors[4]["attempts"]) == ("RuntimeError: planted", 2)
+    assert "every process that was to make it has ended" in errors[6]["error"]
+    assert [event["event"] for event in events].count("picture") == 4
+    again = make_batch(JOB, contact_sheet=False).run(paints=StandIn())
+    assert (again.made, again.skipped, again.failed) == (2, 4, 0)
+
+
+def test_real_networks_on_ray_make_the_pictures_of_one_process(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
+    rows = [{"prompt": "a cat", "seed": [1, 2], "size": "64x64", "steps": 1}]
+    assert make_batch(rows, contact_sheet=False, ray=nodes.address, workers=1).run().made == 2
+    records = list(read_records(tmp_path / "out"))
+    assert {record["answered"] for record in records} == {"OpenVINO"}
+    pictures = {record["file"]: np.asarray(Image.open(tmp_path / "out" / record["file"]), dtype=int) for record in records}
+    (tmp_path / "out").rename(tmp_path / "ray")
+    make_batch(rows, contact_sheet=False).run()
+    for name, picture in pictures.items():
+        assert np.abs(np.asarray(Image.open(tmp_path / "out" / name), dtype=int) - picture).max() <= 2
+
+
+def test_another_machine_reads_files_through_ray(tmp_path: Path, nodes: Any) -> None:
+    content = random.Random(0).randbytes((33 << 20) + 5)
+    (tmp_path / "model").write_bytes(content)
+    with contextlib.closing(cluster.Cluster(nodes.address, 1, lambda processes: StandIn(), "CPU", Fingerprints())) as joined:
+        read = joined._reader(joined._ray.get_runtime_context().get_node_id())
+        assert b"".join(read(tmp_path / "model")) == content
+        with pytest.raises(OSError, match="No such file"):
+            list(read(tmp_path / "none"))
+
+
+def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
+    rows = [{"prompt": "x", "seed": list(range(1, 61)), "size": ["64x64", "64x128"]}]
+    made: list[int] = []
+
+    def report(event: dict[str, Any]) -> None:
+        made.extend([1] if event["event"] == "picture" else [])
+        if len(made) == 30:
+            threading.Thread(target=nodes.remove_node, args=(nodes.second, False)).start()
+
+    result = make_batch(rows, contact_sheet=False, ray=nodes.address).run(report, StandIn(seconds=0.05))
+    assert (result.made, result.failed) == (120, 0)
+    assert_every_row_once(tmp_path / "out", 120)
+    deadline = time.monotonic() + 60
+    while len(nodes.list_all_nodes()) > 1:
+        assert time.monotonic() < deadline
+
+
+def test_nothing_phones_home() -> None:
+    cluster.import_ray()
+    usage_lib = pytest.importorskip("ray._common.usage.usage_lib")  # it stands elsewhere in older versions
+    assert not usage_lib.usage_stats_enabled()
+
+
+@pytest.mark.parametrize(
+    "address,words",
+    [
+        ("127.0.0.1:1", "where nothing answers (.*); run ray start --head"),
+        ("nonsense", "it must be HOST:PORT, as ray start --head prints it, or local"),
+        ("ray://127.0.0.1:10001", "it must be HOST:PORT"),
+        ("127.0.0.1:99999", "where nothing answers"),
+        ("\ud800:1", "where nothing answers"),
+        ("", "it must be HOST:PORT"),
+    ],
+)
+def test_a_wrong_address_is_one_sentence(address: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        cluster.check_address(address)
+
+
+def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(OVBackendError, match=r"^--ray and --workers need one more package: pip install 'ov-backend\[cluster\]'$"):
+        make_batch(JOB, workers=2).run()
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+@pytest.mark.parametrize("nodes,count,expected", [
+    (["a", "b"], None, [("a", 0, 1), ("b", 0, 1)]),
+    (["a", "b"], 3, [("a", 0, 2), ("a", 1, 2), ("b", 0, 1)]),
+    (["a", "b"], 1, [("a", 0, 1)]),
+])
+def test_processes_are_spread_over_machines(nodes: list[str], count: int | None, expected: list[Any]) -> None:
+    assert list(cluster._places(nodes, count)) == expected
