@@ -25,6 +25,7 @@ from ov_backend.batch.journal import read_records
 from ov_backend.errors import OVBackendError, SettingsError
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
+from tests.helpers.extent import only_in_full
 
 ROOT = Path(__file__).parents[2]
 JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x64"} for i in range(1, 7)]
@@ -73,6 +74,7 @@ def test_a_failing_row_is_tried_again_and_one_that_ends_its_process_is_recorded(
     assert (again.made, again.skipped, again.failed) == (2, 4, 0)
 
 
+@only_in_full
 def test_real_networks_on_ray_make_the_pictures_of_one_process(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
     rows = [{"prompt": "a cat", "seed": [1, 2], "size": "64x64", "steps": 1}]
     assert make_batch(rows, contact_sheet=False, ray=nodes.address, workers=1).run().made == 2
@@ -85,6 +87,7 @@ def test_real_networks_on_ray_make_the_pictures_of_one_process(make_batch: MakeB
         assert np.abs(np.asarray(Image.open(tmp_path / "out" / name), dtype=int) - picture).max() <= 2
 
 
+@only_in_full
 def test_another_machine_reads_files_through_ray(tmp_path: Path, nodes: Any) -> None:
     content = random.Random(0).randbytes((33 << 20) + 5)
     (tmp_path / "model").write_bytes(content)

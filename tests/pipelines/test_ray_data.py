@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ov_backend
+from tests.helpers.extent import only_in_full
 
 
 class TinyPipeline:
@@ -57,6 +58,7 @@ def ray() -> Iterator[Any]:
     module.shutdown()
 
 
+@only_in_full
 def test_ray_data_maps_a_dataset_in_actors(ray: Any, strict: Callable[..., ov_backend.Settings]) -> None:
     from ray import data
 
