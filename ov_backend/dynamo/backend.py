@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from torch.fx import GraphModule
 from ov_backend.dynamo import side_effects
 from ov_backend.dynamo.aot_autograd import AotGraph
 from ov_backend.dynamo.dynamic_shapes import MAX_WEIGHT_CHANGES, DynamicGraph
-from ov_backend.dynamo.fallback import Fallback
+from ov_backend.dynamo.fallback import Answered, Fallback
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.dynamo.options import parse as parse_options
 from ov_backend.dynamo.recompute_backward import RecomputeBackward
@@ -69,13 +70,8 @@ def stats() -> dict[str, dict[str, Any]]:
 
     ``answered_by`` says what answered the calls that OpenVINO could not: "inductor", "eager", or "" if there were none.
     """
-    networks = {name: network for engine in _engines.values() for name, network in list(engine.networks.items())}
-    return {name: {**network.stats(), "answered_by": _answered_by(network)} for name, network in networks.items()}
-
-
-def _answered_by(network: Network) -> str:
-    fallback = network.hooks.fallback
-    return fallback.graph.answered_by if isinstance(fallback, _NetworkFallback) else ""
+    networks = {name: each for engine in list(_engines.values()) for name, each in engine.stats().items()}
+    return {name: {**each, "answered_by": _answered.get(name, Answered()).by} for name, each in networks.items()}
 
 
 def reset() -> None:
@@ -83,6 +79,7 @@ def reset() -> None:
     for engine in _engines.values():
         engine.clear()
     _engines.clear()
+    _answered.clear()
 
 
 #: Dynamo calls this attribute of a backend when it resets.
@@ -90,6 +87,8 @@ openvino_fx.reset = openvino_ts.reset = reset  # type: ignore[attr-defined]
 
 #: One engine per set of options, so that the options of one call do not affect another.
 _engines: dict[Settings, Engine] = {}
+#: By network, what answered the last call that OpenVINO could not.
+_answered: dict[str, Answered] = {}
 _numbers = itertools.count()
 
 
@@ -123,6 +122,9 @@ class CompiledDynamoGraph:
         self.graph, self.name, self.engine = DynamoGraph(gm), name, engine
         self._side_effects: dict[Hashable, SideEffects] = {}
         self._fallback = Fallback(self.graph, engine.settings)
+        #: The engines and names of all networks that were made for it.
+        self._made: list[tuple[Engine, str]] = []
+        weakref.finalize(self, _retire, self._made).atexit = False
         self._networks: dict[_Variant, tuple[Network, WeightHolder]] = {}
         self._aot: AotGraph | None = None
         self._dynamic = DynamicGraph(self.graph, name, engine.settings, self._add) if engine.settings.dynamic_shapes else None
@@ -165,7 +167,14 @@ class CompiledDynamoGraph:
             network.statistics.correct(self.name, f"a static graph for each size, because {reason}", once=True)
 
     def _add(self, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
-        return add_network(self.engine, name, holder, replace(hooks, fallback=_NetworkFallback(self._fallback, holder)))
+        return self._new(self.engine, name, holder, replace(hooks, fallback=_NetworkFallback(self._fallback, holder)))
+
+    def _new(self, engine: Engine, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
+        """A network of the engine, which is retired with this graph; its name is part of its key: graphs share no programs."""
+        self._made.append((engine, name))
+        if hooks.fallback is not None:
+            _answered[name] = self._fallback.answered
+        return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False))
 
     def _analyze(self, full: Sequence[Any], gradients: bool) -> SideEffects:
         key = (gradients, tuple(getattr(value, "requires_grad", None) for value in full))
@@ -186,7 +195,7 @@ class CompiledDynamoGraph:
             engine = _engine(self.engine.settings.replace(wide_integers=True)) if wide else self.engine
             fallback, function = _NetworkFallback(self._fallback, holder), str(self.graph.gm.code)
             hooks = NetworkHooks(fallback=fallback, quantizable=not variant.weights_are_inputs, function=function)
-            self._networks[variant] = add_network(engine, variant.name(self.name), holder, hooks), holder
+            self._networks[variant] = self._new(engine, variant.name(self.name), holder, hooks), holder
         return self._networks[variant]
 
     def _by_aot(self, full: Sequence[Any], effects: SideEffects) -> Any:
@@ -196,7 +205,7 @@ class CompiledDynamoGraph:
         if self._aot is None:
 
             def network(name: str, holder: WeightHolder) -> Network:
-                return add_network(self.engine, name, holder, NetworkHooks())
+                return self._new(self.engine, name, holder, NetworkHooks())
 
             self._aot = AotGraph(self.graph, self.name, network, effects)
         return self._aot(full)
@@ -231,9 +240,10 @@ class _NetworkFallback:
         return self.graph(*self._holder.join(inputs))
 
 
-def add_network(engine: Engine, name: str, holder: WeightHolder, hooks: NetworkHooks) -> Network:
-    """A network of the engine for one graph; its name is part of its key, because graphs do not share programs."""
-    return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False))
+def _retire(made: Sequence[tuple[Engine, str]]) -> None:
+    """Release the networks of a graph that Dynamo has dropped: before torch 2.5 such a graph holds its weights."""
+    for engine, name in made:
+        engine.retire(name)
 
 
 def _changes(network: Network) -> int:

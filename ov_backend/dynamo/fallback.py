@@ -6,6 +6,7 @@ import functools
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,12 +23,19 @@ def compiler_found() -> bool:
     return any(shutil.which(name) for name in (environment("CXX") or "", "g++", "clang++", "cl") if name)
 
 
+@dataclass
+class Answered:
+    """What answered the last call of a graph in PyTorch: "inductor" or "eager"; "" before the first call."""
+
+    by: str = ""
+
+
 class Fallback:
     """One graph in PyTorch.
 
     Attributes:
         random: the graph draws random numbers; inductor would draw others than PyTorch, so it is not used.
-        answered_by: what answered the last call, "inductor" or "eager"; "" before the first call.
+        answered: what answered the last call.
     """
 
     def __init__(self, graph: Callable[..., Any], settings: Settings) -> None:
@@ -35,7 +43,7 @@ class Fallback:
         self._use_inductor = settings.fallback == "inductor"
         self._compiled: Callable[..., Any] | None = None
         self.random = False
-        self.answered_by = ""
+        self.answered = Answered()
 
     def __call__(self, *full: Any) -> Any:
         """Answer one call."""
@@ -43,13 +51,13 @@ class Fallback:
             graph = self._graph
             self._compiled = torch.compile(lambda *values: graph(*values), backend="inductor", dynamic=False)
         if self._compiled is None or not self._use_inductor:
-            self.answered_by = "eager"
+            self.answered.by = "eager"
             return self._graph(*full)
         try:
             result = self._compiled(*full)
         except Exception as error:  # a failure of inductor must not keep the call from being answered
             log.warning("Inductor cannot compile it either: %s.", first_line(error))
-            self._use_inductor, self.answered_by = False, "eager"
+            self._use_inductor, self.answered.by = False, "eager"
             return self._graph(*full)
-        self.answered_by = "inductor"
+        self.answered.by = "inductor"
         return result

@@ -18,6 +18,7 @@ from ov_backend.engine.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
 from ov_backend.engine.resources import Progress, Resources
+from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.worker import Interruption
 from ov_backend.settings import Settings
 
@@ -52,6 +53,7 @@ class Engine:
     ) -> None:
         self.resources = Resources(settings or Settings(), progress, store, interrupted, keeps_unloaded=keeps_unloaded)
         self.networks: dict[str, Network] = {}
+        self._retired: dict[str, NetworkStats] = {}
 
     @property
     def settings(self) -> Settings:
@@ -134,6 +136,13 @@ class Engine:
         self.networks.pop(name, None)
         self.resources.networks.pop(name, None)
 
+    def retire(self, name: str) -> None:
+        """Release one network, and keep its statistics."""
+        network = self.networks.get(name)
+        if network is not None:
+            self._retired[name] = network.statistics
+            self.release(name)
+
     def evict_dead(self) -> int:
         """Evict graphs compiled for weights that no longer exist; returns their number.
 
@@ -143,7 +152,8 @@ class Engine:
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks, seconds, signatures held."""
-        return {name: network.stats() for name, network in list(self.networks.items())}  # other threads may add networks
+        statistics = self._retired | {name: network.statistics for name, network in list(self.networks.items())}
+        return {name: self.resources.stats(name, each) for name, each in statistics.items()}
 
     def clear(self) -> None:
         """Evict every compiled graph and clear the state of all networks; later calls compile again."""

@@ -23,7 +23,7 @@ from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.low_precision import Sample, judged, refused, relative_error
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
+from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
@@ -202,16 +202,7 @@ class Network:
 
     def stats(self) -> dict[str, Any]:
         """Counts, seconds, and the signatures that are compiled now."""
-        compiled = self.resources.compiled
-        entries = {key: entry for key in compiled if isinstance(key, CompiledKey) and (entry := compiled.peek(key)) is not None}
-        own = {key: entry for key, entry in entries.items() if entry.value.network == self.name}
-        sizes = [entry.bytes for entry in own.values()]
-        return {
-            **self.statistics.as_dict(),
-            "signatures": sorted({str(key.graph.signature) for key in own}),
-            "held": len(sizes),
-            "bytes": sum(sizes),
-        }
+        return self.resources.stats(self.name, self.statistics)
 
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""

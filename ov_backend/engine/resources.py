@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -16,7 +16,8 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.history import History, Run
 from ov_backend.engine.low_memory import LowMemory
-from ov_backend.engine.request import CompiledEntry
+from ov_backend.engine.request import CompiledEntry, CompiledKey
+from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
@@ -119,6 +120,18 @@ class Resources:
         """Call ``progress``, if there is one."""
         if self.progress is not None:
             self.progress(network, stage, signature)
+
+    def stats(self, name: str, statistics: NetworkStats) -> dict[str, Any]:
+        """Counts and seconds of a network, and its signatures that are compiled now."""
+        entries = {key: entry for key in self.compiled if isinstance(key, CompiledKey) and (entry := self.compiled.peek(key))}
+        own = {key: entry for key, entry in entries.items() if entry.value.network == name}
+        sizes = [entry.bytes for entry in own.values()]
+        return {
+            **statistics.as_dict(),
+            "signatures": sorted({str(key.graph.signature) for key in own}),
+            "held": len(sizes),
+            "bytes": sum(sizes),
+        }
 
     def evict_dead(self) -> int:
         """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number."""

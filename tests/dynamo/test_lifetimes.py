@@ -69,7 +69,6 @@ def test_a_deleted_model_with_dynamic_shapes_is_freed(compiled: Compile) -> None
     assert expected or eventually(lambda: not total("held")), "compiled graphs outlive the model"
 
 
-@pytest.mark.xfail(torch.__version__ < "2.2", reason="on torch 2.1 they are kept, by what is not known", strict=True)
 def test_after_a_reset_nothing_of_a_deleted_model_is_left(compiled: Compile) -> None:
     expected = left_by_eager(Small, reset=True)
     module = Small()
