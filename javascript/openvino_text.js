@@ -4,7 +4,7 @@
 (function () {
     // How the server says that the user has ended something.
     const INTERRUPTED = "Interrupted.";
-    const BYTE_UNITS = ["B", "KB", "MB", "GB", "TB"];
+    const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
     function bytes(count) {
         let value = Math.max(0, Number(count) || 0);

@@ -21,9 +21,11 @@ from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import read_records
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
+from tests.helpers.extent import some
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KILLS", "1"))
+PLACES = ["here", "on Ray"]
 #: Rows that are made between two kills, at most.
 ROWS_PER_KILL = 60
 
@@ -66,7 +68,7 @@ def kill_a_run(command: list[str], out: Path, chance: random.Random, on_ray: boo
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-@pytest.mark.parametrize("where", ["here", "on Ray"])
+@pytest.mark.parametrize("where", some(["here"], PLACES) if KILLS == 1 else PLACES)
 def test_a_killed_run_loses_no_row_makes_none_twice_and_leaves_no_broken_file(
     make_batch: MakeBatch, checkpoint: Path, tmp_path: Path, where: str
 ) -> None:

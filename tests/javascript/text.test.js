@@ -14,7 +14,7 @@ const RUN = {
 const STAGE = { network: "unet", stage: "convert", label: "Converting UNet 512x512", seconds: 12.3, number: 2, stages: 3 };
 
 test("amounts are written with their units", () => {
-    assert.deepEqual([0, 1023, 2048, 5 * 1024 ** 2, 300 * 1024 ** 3].map(text.bytes), ["0 B", "1023 B", "2.0 KB", "5.0 MB", "300 GB"]);
+    assert.deepEqual([0, 1023, 2048, 5 * 1024 ** 2, 300 * 1024 ** 3].map(text.bytes), ["0 B", "1023 B", "2.0 KiB", "5.0 MiB", "300 GiB"]);
     assert.deepEqual([0.0312, 2.08, 125].map(text.seconds), ["31 ms", "2.1 s", "2 min 5 s"]);
     assert.equal(text.seconds(null), "");
 });
@@ -118,17 +118,17 @@ test("sizes are read in the spellings that people use", () => {
 });
 
 test("the cache is summarised", () => {
-    assert.equal(text.cacheSummary({ kept: true, entries: 1, bytes: 2048, max_bytes: 1024 ** 3 }), "1 prepared graph on disk, 2.0 KB of at most 1.0 GB");
+    assert.equal(text.cacheSummary({ kept: true, entries: 1, bytes: 2048, max_bytes: 1024 ** 3 }), "1 prepared graph on disk, 2.0 KiB of at most 1.0 GiB");
     assert.equal(text.cacheSummary({ kept: false }), "Nothing is kept on disk.");
 });
 
 test("a row of a compiled network has as many cells as the table has columns", () => {
     const row = { label: "UNet", size: "512x512", batch: 2, device: "CPU", precision: "f32", bytes: 2048, compile_seconds: 2.5, calls: 3, hits: 2 };
-    assert.deepEqual(copy(text.cells(row)), ["UNet", "512x512", "2", "CPU", "f32", "2.0 KB", "2.5 s", "3", "2"]);
+    assert.deepEqual(copy(text.cells(row)), ["UNet", "512x512", "2", "CPU", "f32", "2.0 KiB", "2.5 s", "3", "2"]);
     assert.equal(text.compiledSummary(snapshot({ compiled: [row] })), "1 compiled network");
     const engine = { bytes: 1024 ** 3, budget_bytes: 2 * 1024 ** 3, low_memory: { given_back_bytes: 1024 ** 3, reason: "" } };
-    const held = "1 compiled network, 1.0 GB of at most 2.0 GB";
-    assert.equal(text.compiledSummary(snapshot({ compiled: [row], engine })), `${held}. 1.0 GB of weights lie on the disk`);
+    const held = "1 compiled network, 1.0 GiB of at most 2.0 GiB";
+    assert.equal(text.compiledSummary(snapshot({ compiled: [row], engine })), `${held}. 1.0 GiB of weights lie on the disk`);
     engine.low_memory = { given_back_bytes: 0, reason: "Weights stay in memory: the disk is full." };
     assert.equal(text.compiledSummary(snapshot({ compiled: [row], engine })), `${held}. Weights stay in memory: the disk is full.`);
 });
