@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ov_backend import posix
 from ov_backend.cache import ownership
-from ov_backend.cache.entry_file import DAMAGE, GRAPHS, Kind, OtherVersion, pack, unpack
+from ov_backend.cache.entry_file import DAMAGE, GRAPHS, RUNS, Kind, OtherVersion, pack, unpack
 from ov_backend.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _KEY = re.compile(r"[0-9a-f]+")
 _ABANDONED_AFTER_S = 3600.0
 _TRIES = 8
+_RUN_BYTES = 4 << 20
 _PAUSES_S = (0.01, 0.04, 0.1)
 
 
@@ -210,6 +211,11 @@ class GraphStore:
 def open_store(settings: Settings) -> GraphStore:
     """The graph store that the settings describe."""
     return GraphStore(settings.cache_folder, settings.cache_mb << 20)
+
+
+def run_store(graphs: Path) -> GraphStore:
+    """The store of what earlier runs have called, a folder inside that of the graph store."""
+    return GraphStore(graphs / "runs", _RUN_BYTES, RUNS)
 
 
 def _replace(temporary: Path, path: Path) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ov_backend.cache.entry_file import unpack
-from ov_backend.cache.store import Entry, GraphStore, open_store
+from ov_backend.cache.store import Entry, GraphStore, open_store, run_store
 from ov_backend.cli.arguments import add_cache_dir, add_command, print_json, size_text
 from ov_backend.errors import SettingsError
 from ov_backend.settings import Settings
@@ -76,11 +76,12 @@ def _verify(store: GraphStore, as_json: bool) -> int:
 def _clear(store: GraphStore, as_json: bool) -> int:
     from ov_backend.quantization.recipes import recipe_store  # it imports PyTorch
 
-    removed, recipes = store.clear(), recipe_store(store.folder).clear()
+    removed, recipes, runs = store.clear(), recipe_store(store.folder).clear(), run_store(store.folder).clear()
     if as_json:
-        print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes})
+        print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes, "runs": runs})
     else:
-        print(f"{_graphs(removed)} removed from {store.folder}.{f' So are {recipes} recipes of int8.' if recipes else ''}")
+        also = [f"{recipes} recipes of int8"] * bool(recipes) + ["the notes of earlier runs"] * bool(runs)
+        print(f"{_graphs(removed)} removed from {store.folder}.", *([f"So are {' and '.join(also)}."] if also else []))
     left = len(store.entries())
     if left:
         raise SettingsError(f"{_graphs(left)} in {store.folder} cannot be removed; check the permissions of the folder.")

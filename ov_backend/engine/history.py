@@ -16,15 +16,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ov_backend.cache.entry_file import RUNS
-from ov_backend.cache.store import GraphStore
+from ov_backend.cache.store import GraphStore, run_store
 from ov_backend.guards.signature import Signature
 from ov_backend.guards.weights import weights_of
 from ov_backend.tensors import TensorSpec
 
 #: The most runs of one kind of model, calls of one run, and characters of one call's static values.
 _MAX_RUNS, _MAX_CALLS, _MAX_STATICS = 24, 32, 8192
-_MAX_STORE_BYTES = 4 << 20
 _FILE = "runs.json"
 
 
@@ -103,7 +101,7 @@ class History:
 
     def __init__(self, graphs: GraphStore) -> None:
         self.graphs = graphs
-        self._store = GraphStore(graphs.folder / "runs", _MAX_STORE_BYTES, RUNS)
+        self._store = run_store(graphs.folder)
 
     def runs(self, model: str) -> list[RememberedRun]:
         """The runs of a kind of model, the last one first; what cannot be read is left out."""

@@ -13,7 +13,7 @@ import torch
 
 import ov_backend
 from ov_backend.cache.entry_file import GRAPHS
-from ov_backend.cache.store import GraphStore
+from ov_backend.cache.store import GraphStore, run_store
 from ov_backend.cli import main as cli
 from ov_backend.cli.arguments import size_text
 from ov_backend.settings import Settings
@@ -103,7 +103,10 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
     assert (code, info["old"], info.get("damaged")) == (0, ["c3"], None), "an entry of another version is no damage"
     assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 0
     assert "c3 is an old entry of another version" in capsys.readouterr().out
-    assert run("clear")[1]["removed"] == 2
+    run_store(tmp_path).put("d4", {"runs.json": b"{}"})
+    facts = run("clear")[1]
+    assert (facts["removed"], facts["runs"]) == (2, 1)
+    assert not run_store(tmp_path).entries()
     assert run("info")[1]["graphs"] == 0
     assert (tmp_path / "somebody's.txt").read_text() == "stays"
 
