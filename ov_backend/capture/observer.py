@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import datetime
 import gc
 import inspect
+import io
 import logging
 import os
+import pathlib
 import random
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -35,6 +40,9 @@ _IMPURE = {
         *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic")),
         (os.urandom, "os.urandom"),
         (sys._getframe, "sys._getframe()"),
+        *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic_ns", "localtime", "gmtime")),
+        *((getattr(os, name), f"os.{name}") for name in ("stat", "listdir", "getcwd")),
+        (threading.get_ident, "threading.get_ident()"),
     ]
 }
 #: The same for functions that are written in Python.
@@ -42,9 +50,15 @@ _IMPURE_CODE = {
     function.__code__: name
     for function, name in [
         *((getattr(inspect, name), f"inspect.{name}()") for name in ("currentframe", "stack")),
+        *((getattr(pathlib.Path, name), f"Path.{name}()") for name in ("open", "read_text", "read_bytes", "stat", "exists")),
+        *((getattr(os.path, name), f"os.path.{name}") for name in ("getsize", "getmtime") if hasattr(os.path, name)),
+        *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
+        *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "active_count")),
         *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
     ]
 }
+#: Methods of dates that ask for the time.
+_TODAY = ("now", "utcnow", "today")
 #: Python's generator for the whole process.
 _GENERATOR: Any = random._inst
 
@@ -66,6 +80,8 @@ class Observer:
         #: PyTorch's generators whose methods were called, each with its state before the first call.
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self._previous: Any = None
+        #: Caches of functions that were asked, each with the number of its misses before.
+        self._caches: dict[int, tuple[Any, int]] = {}
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
         #: One function object: the interpreter compares it when it is set again.
@@ -87,6 +103,7 @@ class Observer:
         self.disturbed = python != python_now and not self._draws
         if self._draws or numpy != numpy_now:
             self.effects.append("draws random numbers of Python or numpy")
+        self._clear_caches()
         if self._generators:
             self.effects.append("seeds or reads a generator of random numbers")
         for generator, state in self._generators.values():
@@ -95,6 +112,12 @@ class Observer:
             random.setstate(python)
         if numpy != numpy_now:  # a profiler does not see these draws
             np.random.set_state(_numpy_state(numpy))
+
+    def _clear_caches(self) -> None:
+        """Clear what the trace has put into caches of functions: stand-ins, and values that no guard could see change."""
+        for function, misses in self._caches.values():
+            if function.cache_info().misses != misses:
+                function.cache_clear()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -138,6 +161,10 @@ class Observer:
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
         elif id(argument) in _IMPURE:
             self._note(frame, _IMPURE[id(argument)])
+        elif isinstance(owner := getattr(argument, "__self__", None), (io.IOBase, random.Random)):
+            self._note(frame, f"{type(owner).__name__}.{argument.__name__}()")
+        elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in _TODAY:
+            self._note(frame, f"{owner.__name__}.{argument.__name__}()")
 
     def _note(self, frame: FrameType, name: str) -> None:
         """Take note that the code of a frame calls a function whose answer differs from call to call."""

@@ -220,8 +220,12 @@ def capture(
 
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
+        before, described = flatten((args, kwargs))
         with in_place_of(module, live, slots, reach):
             result = forward(*args, **kwargs)
+        after, described_after = flatten((args, kwargs))
+        if described != described_after or any(a is not b for (_, a), (_, b) in zip(before, after)):
+            raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
         leaves, spec = flatten(result)
         specs.append(spec)
         return [tensor for _, tensor in leaves]

@@ -26,7 +26,7 @@ def dump(graph: WeightlessModel) -> dict[str, bytes]:
     fields = ("slots", "inputs", "outputs")
     description: dict[str, Any] = {name: [asdict(spec) for spec in getattr(graph, name)] for name in fields}
     description.update(returns=graph.returns, extra=dict(graph.extra))
-    return {**files, "graph.json": json.dumps(description, sort_keys=True).encode()}
+    return {**files, "graph.json": json.dumps(description).encode()}
 
 
 def load(files: Mapping[str, bytes]) -> WeightlessModel:

@@ -135,6 +135,7 @@ class Engine:
         """Release one network; its compiled graphs are evicted when its weights are freed."""
         self.networks.pop(name, None)
         self.resources.networks.pop(name, None)
+        self.resources.compiled.evict(lambda key, entry: entry.network == name and not entry.placement.tensors)
 
     def retire(self, name: str) -> None:
         """Release one network, and keep its statistics."""

@@ -43,6 +43,13 @@ def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     return data.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[data.dtype.itemsize])
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A flat view on everything, in the order of the memory; None where there are gaps between the elements."""
+    bits = as_bits(tensor)
+    ordered = bits.permute(sorted(range(bits.dim()), key=lambda dim: -bits.stride(dim)))
+    return ordered.view(-1) if ordered.is_contiguous() else None
+
+
 def probe(tensor: torch.Tensor) -> torch.Tensor:
     """A view on a few elements, spread over the whole of a weight (contiguous or not)."""
     if not tensor.numel() or tensor.device.type != "cpu":

@@ -59,7 +59,8 @@ def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Ten
             raise CaptureError(f"its forward reads {name} of a tensor, which a trace cannot see")
     if call.inference and not _OF_INFERENCE.isdisjoint(names):
         raise CaptureError("its forward asks for the inference mode; call it under torch.no_grad()")
-    asks = "" if _OF_GRADIENTS.isdisjoint(names) else f" gradients={call.gradients}"
+    strides = "".join(f" {tensor.stride()}" for tensor in call.tensors if not tensor.is_contiguous())
+    asks = strides if _OF_GRADIENTS.isdisjoint(names) else f"{strides} gradients={call.gradients}"
     if _OF_STAND_INS.isdisjoint(traced.names):
         return asks
     return ";".join(f"{tensor.stride()} {tensor.requires_grad}" for tensor in call.tensors) + asks
@@ -74,10 +75,11 @@ def _refuse_own_attributes(call: Call, traced: TracedCode) -> None:
 
 
 def _refuse_parameters(call: Call, names: frozenset[str], weights: Iterable[torch.Tensor]) -> None:
-    """Refuse inputs that are parameters where code could tell: by their class, or because they are weights of the network."""
+    """Refuse inputs that are parameters where code could tell, and those that are weights of the network."""
     for spec, tensor in zip(call.signature.tensors, call.tensors):
-        if type(tensor) is not torch.Tensor:
-            if not names.isdisjoint({"Parameter", "__class__"}) or {"type", "Tensor"} <= names:
-                raise CaptureError(f"its forward asks for the class of input {spec.name}, which a trace cannot see")
-            if any(tensor is weight for weight in weights):
-                raise CaptureError(f"input {spec.name} is one of the network's own weights, which a trace does not see")
+        if type(tensor) is not torch.Tensor and (not names.isdisjoint({"Parameter", "__class__"}) or {"type", "Tensor"} <= names):
+            raise CaptureError(f"its forward asks for the class of input {spec.name}, which a trace cannot see")
+    passed = {id(tensor): spec.name for spec, tensor in zip(call.signature.tensors, call.tensors)}
+    for weight in weights:
+        if id(weight) in passed:
+            raise CaptureError(f"input {passed[id(weight)]} is one of the network's own weights, which a trace does not see")

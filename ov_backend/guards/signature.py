@@ -88,7 +88,7 @@ class Binder:
                 raise CaptureError(f"input {name} asks for gradients, which a compiled graph does not record")
         tensors = tuple(tensor for _, tensor in leaves)
         described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
-        statics = json.dumps(spec["dict"], sort_keys=True) + _modes()
+        statics = json.dumps(spec["dict"]) + _modes()
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         return Call(Signature(described, statics), tensors, self._split(spec, bound), *modes)
 

@@ -90,7 +90,7 @@ class Watch:
 
 
 def _items(containers: list[Any]) -> Iterable[Any]:
-    return chain.from_iterable(value.values() if isinstance(value, dict) else value for value in containers)
+    return chain.from_iterable(chain(value, value.values()) if isinstance(value, dict) else value for value in containers)
 
 
 def _held(cell: types.CellType) -> Any:

@@ -225,8 +225,8 @@ class WeightsGuard:
             if region is not None:
                 self._given_back.append((weakref.ref(tensor), region))
             elif tensor.numel() and tensor.device.type == "cpu":
-                whole = self._small and tensor.is_contiguous()
-                view = content.as_bits(tensor).reshape(-1) if whole else content.probe(tensor)
+                whole = content.whole(tensor) if self._small else None
+                view = content.probe(tensor) if whole is None else whole
                 views[view.dtype].append(view)
         return [(group, _joined(group).clone()) for group in views.values()]
 

@@ -49,7 +49,7 @@ def test_one_network_switched_off(switch: str, webui: WebUI, sd1: str, request: 
 
 def test_infotext_restores_the_arguments(webui: WebUI, sd1: str) -> None:
     """As "Read generation parameters" does: the WebUI's own parser reads the text that it wrote into the picture."""
-    values = ["CPU", "f32", True, False, True, False, 700, '{"PERFORMANCE_HINT": "LATENCY"}']
+    values = ["CPU", "f32", True, False, True, False, 700, '{"PERFORMANCE_HINT": "LATENCY"}', "auto"]
     on = webui.accelerated(values, checkpoint=sd1)
     picture = to_png(on.images[0], parameters=on.infotexts[0])
     parameters = webui.api("/sdapi/v1/png-info", {"image": picture})["parameters"]
