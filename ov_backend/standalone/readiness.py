@@ -1,4 +1,4 @@
-"""Before anybody presses Generate: what the last generation with this kind of model has called is prepared in the background."""
+"""Prepares in the background, before anybody presses Generate, the networks that the last generation with such a model called."""
 
 from __future__ import annotations
 
