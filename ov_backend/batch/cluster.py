@@ -28,7 +28,7 @@ from ov_backend.errors import OVBackendError, SettingsError, first_line, last_li
 #: The address that stands for processes of this machine only.
 LOCAL = "local"
 MAX_WORKERS = 1024
-#: The most pictures of one task, and so the most that are lost when a process ends.
+#: The most pictures of one task, if a row has not more; so many are lost at most when a process ends.
 _PICTURES_PER_TASK = 8
 #: How often Ray starts a process again. After that a new one takes its place and makes the rows one by one, in case one of them
 #: ends every process.
