@@ -185,7 +185,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise OVBackendError("--ray and --workers need one more package: pip install 'ov-backend[cluster]'") from error
+        raise OVBackendError("--ray and --workers need one more package: pip install 'ray>=2.54'") from error
 
 
 def check_address(address: str) -> None:
@@ -198,7 +198,7 @@ def check_address(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        expected = "it must be HOST:PORT, as ray start --head prints it, or local"
+        expected = "it must be HOST:PORT, as ray start --head prints it, auto or local"
         raise SettingsError(f"--ray is {address[:200]!r}; {expected}.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
