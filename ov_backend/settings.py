@@ -109,7 +109,7 @@ class Settings:
         debug: log every graph's coverage and partitions (``torch.compile`` only).
         fallback: what cannot be accelerated runs in PyTorch, with a warning ("pytorch"), in inductor where there is a C++
             compiler ("inductor"), or raises ("raise").
-        memory_mb: budget in MiB for all compiled graphs in memory; 0 is half of the machine's memory.
+        memory_mb: budget in MiB for all compiled graphs in memory; 0 is half of the memory that this process may use.
         cache_mb: bound in MiB of the graph store on disk.
         blob_cache: store compiled graphs with their weights on disk too, so that a new process need not compile: "auto" does
             so where compiling is slow (GPU, NPU), "on" for every device that can export, "off" never.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 #: install.py and pyproject.toml have the same bound; a test compares them.
 OLDEST_OPENVINO = (2026, 1)

@@ -1,7 +1,7 @@
-"""Thousands of pictures from a job file, in this process; an interrupted run goes on where it was.
+"""Thousands of pictures from a job file, made in this process or on Ray; an interrupted run goes on where it was.
 
-The package can be called: ``ov_backend.batch(rows, out)`` is :func:`ov_backend.batch.api.batch`. The function and the package
-have one name, and whichever is imported last would hide the other.
+The package can be called: ``ov_backend.batch(rows, out)`` is :func:`ov_backend.batch.api.batch`. A function of that name beside
+the package would not do: importing the package would replace it.
 """
 
 from __future__ import annotations

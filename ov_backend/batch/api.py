@@ -44,8 +44,9 @@ class Options:
         low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
         cache_dir: folder of the graph store; None is the user's cache folder.
         contact_sheet: draw pages of thumbnails at the end.
-        ray: address of a Ray cluster that makes the pictures, "local" for Ray on this machine; None is this process.
-        workers: number of processes on Ray, here where ``ray`` is None; None is one for each machine.
+        ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
+            here; None is this process, unless ``workers`` is given.
+        workers: number of processes on Ray, on this machine where ``ray`` is None; None is one for each machine.
     """
 
     checkpoint: Path | None = None
@@ -60,7 +61,7 @@ class Options:
 
     @property
     def address(self) -> str | None:
-        """Of Ray; None where this process makes the pictures."""
+        """The address of Ray; None where this process makes the pictures."""
         return LOCAL if self.ray is None and self.workers is not None else self.ray
 
     @functools.cached_property
@@ -72,12 +73,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What a batch has done; all but ``failed`` count pictures.
+    """What a batch has done.
 
     Attributes:
-        made: in this run.
-        skipped: were there already.
-        failed: rows that failed; the manifest has the reasons.
+        made: number of pictures made in this run.
+        skipped: number of pictures that were there already.
+        failed: number of rows that failed; the manifest has the reasons.
         seconds: of this run.
         manifest: the journal, a line of JSON for each picture.
         sheets: pages of thumbnails.
@@ -195,7 +196,7 @@ class Batch:
 
         Args:
             report: called with a dict for each event: "plan", "picture", "failure", "end".
-            paints: makes the pictures, on Ray a copy of it in each process; None is the networks.
+            paints: makes the pictures; on Ray each process has a copy of it. None is a :class:`Painter`.
 
         Raises:
             OVBackendError: another process writes to the folder, or Ray does not answer.

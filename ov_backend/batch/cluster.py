@@ -1,8 +1,8 @@
-"""Makes rows in several processes on Ray (https://docs.ray.io), of this machine or of a cluster; only this module imports it.
+"""Makes rows in several processes on Ray (https://docs.ray.io), on this machine or on a cluster; only this module imports Ray.
 
-Ray starts a process again that has ended, on another machine if its own is gone, and runs its task again there. Rows of one kind
-go to one process, a few pictures in each task, so that its networks are compiled once and little is lost with a process. The
-pictures come back as bytes: this process alone writes files.
+When a process ends, Ray starts it again, on another machine if its own is gone, and runs its task again there. Rows of one kind
+go to one process, so that their networks are compiled once. A task has a few pictures, so that little is lost when a process
+ends. The pictures come back as bytes: only the process of the command writes files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from ov_backend.errors import OVBackendError, SettingsError, first_line, last_li
 #: The address that stands for processes of this machine only.
 LOCAL = "local"
 MAX_WORKERS = 1024
-#: Pictures of a task, at most; a process that ends loses so many.
+#: The most pictures of one task, if a row has not more; so many are lost at most when a process ends.
 _PICTURES_PER_TASK = 8
-#: How often Ray starts a process again that has ended; after that another takes its place, in case one row ends every process.
+#: How often Ray starts a process again. After that a new one takes its place and makes the rows one by one, in case one of them
+#: ends every process.
 _RESTARTS = 1
 #: Seconds that a machine has to start its processes.
 _START_S = 600
@@ -38,7 +39,7 @@ _CONNECT_S = 5
 
 
 class _Handle:
-    """One worker: the process on Ray, how another one is started in its place, and the tasks that it is to do."""
+    """One worker: the process on Ray, what starts another one in its place, and its tasks."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self.start = start
@@ -52,7 +53,7 @@ class Cluster:
     Args:
         address: of a Ray cluster, as ``ray start`` prints it; :data:`LOCAL` starts Ray here until :meth:`close`.
         workers: number of processes; None is one for each machine.
-        paints: makes what makes the pictures, for so many processes of one machine.
+        paints: called in each process with the number of processes on its machine; returns what makes the pictures there.
         device: that computes.
         fingerprints: of the files that rows name.
 
@@ -76,7 +77,7 @@ class Cluster:
             raise
 
     def outcomes(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
-        """What becomes of each row, in the order in which tasks end."""
+        """Each row with its outcome, in the order in which tasks end."""
         ordered = iter(shares(rows, len(self._workers)))
         running: dict[Any, tuple[_Handle, Sequence[Row]]] = {}
         for worker in self._workers:
@@ -107,10 +108,10 @@ class Cluster:
             running[worker.actor.make.options(retry_exceptions=[RowsFailed]).remote(task, digests)] = worker, task
 
     def _replace(self, worker: _Handle, task: Sequence[Row], error: Exception) -> Sequence[Outcome]:
-        """Put another process in the place of one that Ray has given up.
+        """Start another process in the place of one that Ray does not start again.
 
         Returns:
-            the failure of the only row of its task; of several rows none, which the new process makes one by one.
+            the failure of the task's row. Nothing if the task has several rows: the new process then makes them one by one.
         """
         self._ray.kill(worker.actor)
         worker.actor = worker.start()
@@ -175,7 +176,7 @@ class _Process(Worker):
 
 
 def import_ray() -> Any:
-    """Ray, which then sends no statistics.
+    """Import Ray, and keep it from sending usage statistics.
 
     Raises:
         OVBackendError: it is not installed.
@@ -184,7 +185,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise OVBackendError("--ray and --workers need one more package: pip install 'ov-backend[cluster]'") from error
+        raise OVBackendError("--ray and --workers need one more package: pip install 'ray>=2.54'") from error
 
 
 def check_address(address: str) -> None:
@@ -197,7 +198,7 @@ def check_address(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        expected = "it must be HOST:PORT, as ray start --head prints it, or local"
+        expected = "it must be HOST:PORT, as ray start --head prints it, auto or local"
         raise SettingsError(f"--ray is {address[:200]!r}; {expected}.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
@@ -217,7 +218,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _places(nodes: Sequence[str], count: int | None) -> Iterator[tuple[str, int, int]]:
-    """For each process its machine, which of this machine's processes it is, and how many that has."""
+    """The machine of each process, the number of the process there, counted from 0, and the number of processes there."""
     total = len(nodes) if count is None else count
     for i, node in enumerate(nodes[:total]):
         of = len(range(i, total, len(nodes)))

@@ -63,7 +63,7 @@ class Copies:
         return replace(row, checkpoint=local(row.checkpoint), picture=row.picture and local(row.picture), loras=loras)
 
     def _path(self, path: Path, digest: str) -> Path:
-        """The file itself if this machine has it under the same path, else its copy; both have the content that is wanted."""
+        """The file itself if this machine has it under the same path with the same content, else its copy."""
         if digest not in self._local:
             copy = self._folder / f"{digest}{path.suffix}"
             present = next((each for each in (path, copy) if each.is_file() and sha256(each) == digest), None)

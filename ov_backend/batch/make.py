@@ -1,4 +1,4 @@
-"""Makes the pictures of rows as the bytes of their files, in this process; what becomes of a row can be sent to another one."""
+"""Makes the pictures of rows in this process, as the bytes of their files: an outcome that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ov_backend.ui.choices import Choices
 
 log = logging.getLogger(__name__)
 
-#: A row that fails is tried so many times in all.
+#: How many times a row is tried in all.
 TRIES = 2
 
 
@@ -65,7 +65,13 @@ class Made:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a row has no pictures, after so many attempts; seconds of the last one."""
+    """Why a row has no pictures.
+
+    Attributes:
+        reason: in one sentence.
+        seconds: of the last attempt.
+        attempts: how many there were.
+    """
 
     reason: str
     seconds: float
@@ -76,13 +82,13 @@ Outcome = Made | Failure
 
 
 def make(paints: Paints, row: Row, device: str, text_of: Row | None = None, attempt: int = 1) -> Outcome:
-    """Make the pictures of a row; whatever an exception ends is a failure.
+    """Make the pictures of a row; an exception becomes a :class:`Failure`.
 
     Args:
         paints: makes the pictures.
         row: with files that are on this machine.
         device: that computes, for the pictures' parameters.
-        text_of: the row whose parameters go into the pictures, where that is another one.
+        text_of: the row whose parameters are written into the pictures, if it is not ``row``.
         attempt: counts from 1.
 
     Raises:
@@ -117,7 +123,7 @@ class InThisProcess:
         self._paints, self._device = paints, device
 
     def outcomes(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Outcome]]:
-        """What becomes of each row, in their order; a row that fails is made once more."""
+        """Each row with its outcome, in their order; a row that fails is tried once more."""
         for row in rows:
             for attempt in range(1, TRIES + 1):
                 outcome = make(self._paints, row, self._device, attempt=attempt)

@@ -112,7 +112,7 @@ class Painter:
 
 
 def painter_for(settings: Settings, processes: int) -> Painter:
-    """What makes pictures in one of so many processes of a machine, which share its memory for compiled networks."""
+    """The painter of one process, where several processes of a machine share its memory for compiled networks."""
     return Painter(settings.replace(memory_mb=max(budget_bytes(settings.memory_mb) // processes >> 20, 1)))
 
 

@@ -61,10 +61,10 @@ def groups(rows: Iterable[Row]) -> Iterator[Group]:
 
 
 def shares(rows: Sequence[Row], workers: int) -> Iterator[Sequence[Row]]:
-    """Rows that are in order, in shares of one kind each, of which a worker takes one after the other.
+    """Divide rows that are in order into shares of one kind each; a worker takes one share after the other.
 
-    A group is one share, so that only one worker prepares its networks. Where it is more than half of what each worker has to do
-    on average, it is divided into equal shares.
+    A group is one share, so that only one worker prepares its networks. If a group is more than half of what each worker has to
+    do on average, it is divided into equal shares.
     """
     most = sum(work(row) for row in rows) / workers / 2
     start = 0

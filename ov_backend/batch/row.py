@@ -23,7 +23,7 @@ class Row:
     """One row, checked.
 
     Attributes:
-        number: of the picture's files, from 1.
+        number: in the names of its pictures, from 1.
         source: the row of the job file that it comes from, from 1; a grid makes several rows of one.
         parameters: as they go into the picture; the prompt has a tag for each LoRA, and the seed is chosen.
         checkpoint: a .safetensors file.

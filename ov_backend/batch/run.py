@@ -1,4 +1,4 @@
-"""Records what becomes of rows: each picture is written and recorded before the next, and a failure ends only its row."""
+"""Writes the pictures of rows and records them: each before the next. A failure ends only its row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Makes(Protocol):
     """What makes rows: this process, or others."""
 
     def outcomes(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
-        """What becomes of each row, each once, in any order."""
+        """Each row once with its outcome, in any order."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Run:
         return self.tally
 
     def _records(self, row: Row, outcome: Outcome) -> list[dict[str, Any]]:
-        """What is recorded of a row, whose pictures are then on the disk."""
+        """Write the pictures of a row; returns what is to be recorded of them."""
         if isinstance(outcome, Made):
             start = time.perf_counter()
             try:

@@ -19,11 +19,11 @@ class Worker:
     """Makes rows on a share of a machine's cores.
 
     Args:
-        paints: makes what makes the pictures, for so many processes of one machine.
+        paints: takes the number of processes on this machine, and returns what makes the pictures.
         device: that computes.
         index: which of these processes this is, from 0.
         of: how many there are.
-        copies: of the files that rows name, on other machines than the one that runs the batch.
+        copies: finds the files that rows name; None on the machine that runs the batch.
     """
 
     def __init__(self, paints: Callable[[int], Paints], device: str, index: int, of: int, copies: Copies | None) -> None:
@@ -34,14 +34,14 @@ class Worker:
         self._outcomes: dict[int, Outcome] = {}
 
     def ready(self) -> bool:
-        """Whether it has started; it has if it can be asked."""
+        """True: an answer shows that the process has started."""
         return True
 
     def make(self, rows: Sequence[Row], digests: Digests) -> list[Outcome]:
-        """What becomes of each row.
+        """The outcome of each row.
 
         Raises:
-            RowsFailed: rows have failed that are to be tried again. Ray then calls it again, and what is made stays.
+            RowsFailed: a row has failed and is to be tried again. Ray then calls this method again, which keeps what is made.
         """
         self._outcomes = {row.number: self._outcomes[row.number] for row in rows if row.number in self._outcomes}
         for row in rows:

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--lora-dir", type=Path, metavar="FOLDER", help=what)
     arguments.add_device_options(parser)
     arguments.add_cache_dir(parser)
-    what = "make the pictures in processes on Ray: local, or the address of a cluster as HOST:PORT"
+    what = "make the pictures in processes on Ray: the address of a cluster as HOST:PORT, auto for one that runs here, or local"
     parser.add_argument("--ray", metavar="ADDRESS", help=what)
     what = "number of these processes, on this machine where --ray is not given; default: one for each machine"
     parser.add_argument("--workers", type=int, metavar="N", help=what)

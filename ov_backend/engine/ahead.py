@@ -1,4 +1,4 @@
-"""Compiles in the background what calls will need, while other networks compute; a call never waits for what it can do itself.
+"""Compiles in the background what calls will need, while other networks compute. A call waits only for what is being compiled.
 
 Only known graphs are bound and compiled here: a capture runs the module's own code, and belongs to the call. What is compiled
 ahead is used after the same check as everything else, see :meth:`ov_backend.engine.lookup.Lookup.find`.
@@ -38,9 +38,9 @@ class Unverified:
     ended: float
 
     def verify(self, guard: WeightsGuard) -> bool:
-        """Whether the weights have been those of the digest all the time; everything is read once more after the compile.
+        """Whether the weights were those of the digest all the time; all content is read once more after the compile.
 
-        In a worker's thread this only looks, for the caller may go on with the weights if it was interrupted.
+        In a worker's thread no new state is noted: an interrupted caller may be writing the weights meanwhile.
         """
         if self.guard() is not guard or self.generation != guard.generation:
             return False
@@ -49,7 +49,7 @@ class Unverified:
 
 
 class AheadWorker:
-    """One thread for jobs that nobody waits for; they begin while the front's worker has none.
+    """One thread for jobs that nobody waits for; they begin while no call waits for a compile.
 
     Args:
         front: the worker of the calls.
@@ -87,7 +87,7 @@ class AheadWorker:
         self._continue()
 
     def claim(self, key: Hashable) -> threading.Event | None:
-        """A call needs this key itself: a job that has not begun is dropped; returns the end of one that runs, or None."""
+        """A call needs this key now: drop its job if that has not begun; returns the end of one that runs, or None."""
         with self._idle:
             self._waiting.pop(key, None)
             self._idle.notify_all()

@@ -21,8 +21,7 @@ _PEAK, _LEFT = 2.0, 1.0
 def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool]) -> None:
     """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
-    Nothing is evicted for it, nothing is refused because of it, and no stage is reported: a call that needs the same does the
-    work itself.
+    Nothing is evicted for it, no error of it is remembered, and no stage is reported: a call that needs the same compiles it.
 
     Args:
         job: the request, and what the network gives a job.

@@ -1,4 +1,4 @@
-"""What the networks of a model were called with, by what was asked for: the next run that asks for the same is prepared by it.
+"""Remembers the calls of each run by its request, so that the next run with an equal request can be prepared.
 
 A run is one generation of pictures. Only names, shapes, dtypes and plain values are noted, in a store beside that of the
 graphs: one entry for each kind of model, bounded, and checked before it is trusted. A wrong entry can at worst have a stored
@@ -54,7 +54,7 @@ class RememberedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class RememberedRun:
-    """What was asked for, in the host's words, and the calls that followed, each once and in their order."""
+    """A request as the host describes it, and the calls that followed, each once and in their order."""
 
     request: str
     calls: tuple[RememberedCall, ...]
@@ -113,7 +113,7 @@ class History:
             return []
 
     def calls(self, model: str, request: str) -> tuple[RememberedCall, ...]:
-        """The calls that followed when the same was asked for; none where it never was."""
+        """The calls of the last run with this request; none if there was no such run."""
         return next((run.calls for run in self.runs(model) if run.request == request), ())
 
     def add(self, model: str, run: RememberedRun) -> None:

@@ -1,6 +1,6 @@
-"""A mark on disk while networks are prepared that nobody has asked for: a process that died meanwhile has left it.
+"""A mark on disk while networks are prepared that nobody has asked for. If the process dies meanwhile, its mark stays.
 
-Running out of memory would otherwise end every start of a host in the same way.
+Otherwise a host that runs out of memory would do so again at every start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SUFFIX = ".preparing"
 
 
 class Marker:
-    """The marks of all processes in a folder; those of processes that are gone tell of a death.
+    """The marks of all processes in a folder; the mark of a process that is gone shows that it died while it prepared.
 
     Args:
         folder: of the graph store.

@@ -1,9 +1,9 @@
-"""The state of a module's live weights: has anything changed since a graph was compiled, and is it an old friend?
+"""The state of a module's live weights: have they changed since a graph was compiled, and was a graph compiled for them before?
 
-Checked before every call, so it must be cheap (a few milliseconds for a Stable Diffusion UNet), and it must not miss
-what hosts do behind one's back: a parameter replaced by another, written in place (``_version``), or written through
-``.data``, which counts no version; for the last, a strided probe of every weight's content is compared at every call, and
-the whole content from time to time.
+They are checked before every call, so the check must be cheap (a few milliseconds for a Stable Diffusion UNet). It must find
+every change: a parameter that is replaced by another, written in place (``_version``), or written through ``.data``, which
+counts no version. For the last, some elements of every weight are compared at every call, and the whole content from time to
+time.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ _SCALED = ("ControlNetModel", "MultiControlNetModel")
 _NOT_QUANTIZABLE = ("vae", "text_encoder", "image_encoder", "adapter")
 
 
+def is_quantizable(name: str) -> bool:
+    """Whether precision "int8" applies to the network of a pipeline that has this name."""
+    return not name.startswith(_NOT_QUANTIZABLE)
+
+
 class Accelerated:
     """Networks that run in OpenVINO until :meth:`restore`; also a context manager that restores on exit."""
 
@@ -70,7 +75,7 @@ class Accelerated:
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            hooks = NetworkHooks(quantizable=not name.startswith(_NOT_QUANTIZABLE))
+            hooks = NetworkHooks(quantizable=is_quantizable(name))
             network = self.engine.network(name, module, original, hooks)
             numbers = _numbers_of(module, original)
             return _with_tensors(network, original, numbers) if numbers else network

@@ -34,7 +34,7 @@ class Recipe:
         checkpoint: of the weights it was made with, see :func:`ov_backend.quantization.identity.checkpoint_of`.
         calls: number of calls that it was made from.
         error: relative error of a call's result, the root of the mean square over some of these calls.
-        refused: why it is not used, or "".
+        refused: why int8 is not used with it, or "".
         ranges: of the layers' inputs, by layer.
     """
 
@@ -82,21 +82,21 @@ def _checked(content: Mapping[str, Any]) -> Recipe:
         raise ValueError("another version of this package wrote it")
     network, checkpoint, refused = (content[name] for name in ("network", "checkpoint", "refused"))
     if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in (network, checkpoint, refused)):
-        raise ValueError("its texts are none")
+        raise ValueError("a text in it is of another type, or too long")
     calls, error = content["calls"], content["error"]
     if not isinstance(calls, int) or isinstance(calls, bool) or not 0 < calls <= _MAX_CALLS:
-        raise ValueError("its number of calls is none")
+        raise ValueError("its number of calls makes no sense")
     if not _is_number(error) or error < 0 or (error > MAX_ERROR and not refused):
-        raise ValueError("its error is none of a recipe that is used")
+        raise ValueError("its error makes no sense, or is too large")
     ranges = content["ranges"]
     if not isinstance(ranges, dict) or len(ranges) > _MAX_LAYERS:
-        raise ValueError("its ranges are none")
+        raise ValueError("its ranges are of another type, or too many")
     return Recipe(network, checkpoint, calls, float(error), refused, {name: _range(name, *ranges[name]) for name in ranges})
 
 
 def _range(name: str, low: object, high: object) -> Range:
     if len(name) > _MAX_TEXT or not (_is_number(low) and _is_number(high)) or not low <= high:  # type: ignore[operator]
-        raise ValueError("a range in it is none")
+        raise ValueError("a range in it makes no sense")
     return Range(float(low), float(high))  # type: ignore[arg-type]
 
 

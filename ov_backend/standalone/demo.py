@@ -169,7 +169,7 @@ def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:
     """The user's checkpoint, the project's own, or a seeded random one, which is first written to the cache folder.
 
     Raises:
-        SettingsError: both a checkpoint and a random one are asked for.
+        SettingsError: both a checkpoint and a random one are asked for, or none is given and the project's own is not installed.
     """
     if checkpoint is not None and random:
         raise SettingsError("--random and --checkpoint exclude each other; give one of them.")
@@ -177,6 +177,8 @@ def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:
         return checkpoint
     if TRAINED.is_file() and not random:
         return TRAINED
+    if not random:
+        raise SettingsError("No checkpoint is given, and the project's own is not installed here; give --checkpoint FILE.")
     return write_random_checkpoint(Settings(cache_dir=None).cache_folder.parent / "checkpoints" / "random-0.safetensors")
 
 

@@ -18,10 +18,11 @@ from PIL import Image, PngImagePlugin
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.history import kind_of
+from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.marker import Marker
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
-from ov_backend.pipelines.accelerate import begin_run, networks_of
+from ov_backend.pipelines.accelerate import begin_run, is_quantizable, networks_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
@@ -231,7 +232,8 @@ class PictureGenerator:
 
     def _network(self, engine: Engine, role: str, module: Any, original: Callable[..., Any]) -> Network:
         if role not in self._networks:
-            self._networks[role] = engine.network(role, module, original)
+            hooks = NetworkHooks(quantizable=is_quantizable(role))
+            self._networks[role] = engine.network(role, module, original, hooks)
         return self._networks[role]
 
     def _configure(self, choices: Choices) -> Engine:

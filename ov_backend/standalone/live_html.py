@@ -1,4 +1,4 @@
-"""What stands where the picture will be while it is made: a preview, what happens now, and how far it is."""
+"""The live view, shown in the picture's place while it is made: a preview, what happens now, and how much is done."""
 
 from __future__ import annotations
 

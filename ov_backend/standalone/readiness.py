@@ -1,4 +1,4 @@
-"""Before anybody presses Generate: what the last generation with this kind of model has called is prepared in the background."""
+"""Prepares in the background, before anybody presses Generate, the networks that the last generation with such a model called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPPED = (
 
 
 class Likely(NamedTuple):
-    """What will probably be asked for: size, batch and choices of the last generation, and what it has called."""
+    """The request that is expected: size, batch and choices of the last generation, and what it has called."""
 
     size: str
     batch: int
@@ -56,9 +56,9 @@ def prepare_in_background(prepare: Callable[[Marker], None], store: GraphStore |
     """Call ``prepare(marker)`` in a thread of its own; its failures are logged for debugging.
 
     Args:
-        prepare: prepares, with the mark of a process that does so.
+        prepare: prepares the networks; it is given the mark of this process.
         store: the graph store, or None.
-        enabled: otherwise what an earlier process has left is forgotten, and nothing is prepared.
+        enabled: if not, marks of earlier processes are removed, and nothing is prepared.
 
     Returns:
         the thread, or None where nothing is prepared.

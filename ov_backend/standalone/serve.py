@@ -32,7 +32,7 @@ class Options:
         out: folder that the pictures are written to.
         cache_dir: folder of the graph store; None is the user's cache folder.
         auth: the login to ask for, "user:password", or None.
-        prepare: prepare what was called last before it is asked for.
+        prepare: at the start, prepare the networks that the last generation has called.
         allow_host: further names that the page may be opened under, where no login is asked for.
     """
 

@@ -44,7 +44,7 @@ class Choices:
         vae: run the VAE in OpenVINO.
         text_encoder: run the text encoder in OpenVINO.
         model_caching: keep captured graphs on disk.
-        memory_mb: budget in MiB for compiled networks; 0 is half of the machine's memory.
+        memory_mb: budget in MiB for compiled networks; 0 is half of the memory that this process may use.
         config_json: further OpenVINO properties as a JSON object, or "".
         low_memory: give the memory of compiled weights back: "auto", "on" or "off". Hosts of earlier versions do not pass it.
     """

@@ -36,7 +36,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "model_caching": ("Keep prepared graphs on disk", "The next start need not trace the networks again"),
     "memory_mb": (
         "Memory for compiled networks in MiB",
-        "The least recently used ones are evicted first; 0 is half of this machine's memory",
+        "Beyond it those are evicted first that are quick to compile; 0 is half of this machine's memory",
     ),
     "config_json": (
         "Further OpenVINO properties",

@@ -1,7 +1,7 @@
-"""What a generation will call is prepared before it is called, from what the last one like it has called.
+"""Prepares the networks of a generation before it calls them: those that the last generation of the same kind has called.
 
 When a batch begins, sizes are known and LoRAs are set: the UNet and the VAE are compiled while the prompt is encoded, the
-VAE also while the UNet samples. Once a model is loaded, what the last generation has called is prepared before anybody asks.
+VAE also while the UNet samples. Once a model is loaded, the networks of the last generation are prepared at once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def _tokens(prompts: Any) -> int:
 
 
 def begin_batch(p: Any, choices: Choices) -> None:
-    """A batch of a generation begins: prepare in the background what the last one like it has called after its prompt."""
+    """A batch of a generation begins: prepare in the background what the last batch with the same request has called.
+
+    The text encoders are left out: they run now.
+    """
     engine, sd_model = session.engine, shared.sd_model
     unet = next((network.module for network in networks_of(sd_model) if network.role == "unet"), None)
     if engine is None or unet is None or not enabled():
@@ -127,7 +130,7 @@ class Readiness:
             thread.join()
 
     def setting_changed(self) -> None:
-        """The user has switched the setting: what died before is forgotten."""
+        """The user has switched the setting: forget that a process ended while it prepared."""
         Marker(CACHE_DIR).forget()
 
     def _run(self) -> None:

@@ -125,7 +125,7 @@ def test_nothing_phones_home() -> None:
     "address,words",
     [
         ("127.0.0.1:1", "where nothing answers (.*); run ray start --head"),
-        ("nonsense", "it must be HOST:PORT, as ray start --head prints it, or local"),
+        ("nonsense", "it must be HOST:PORT, as ray start --head prints it, auto or local"),
         ("ray://127.0.0.1:10001", "it must be HOST:PORT"),
         ("127.0.0.1:99999", "where nothing answers"),
         ("\ud800:1", "where nothing answers"),

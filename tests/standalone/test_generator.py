@@ -30,6 +30,7 @@ from ov_backend.standalone.generator import Generated, PictureGenerator
 from ov_backend.standalone.samplers import NAMES, make_sampler
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job
+from tests.helpers.layers_in_8_bits import needs_vnni
 from tests.standalone.checkpoints import write_small_checkpoint
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
@@ -209,3 +210,13 @@ def test_a_precompile_can_be_cancelled(generator: PictureGenerator) -> None:
     assert generator.controller.precompile is not None
     with pytest.raises(Interrupted):
         generator.controller.precompile([(80, 64)], 1, OPENVINO, control)
+
+
+@needs_vnni
+def test_the_second_picture_is_made_in_int8(generator: PictureGenerator) -> None:
+    choices = dataclasses.replace(OPENVINO, precision="int8")
+    for _ in range(2):
+        generator.generate(dataclasses.replace(SMALL, steps=10), choices)
+    stats = generator._networks["unet"].stats()["int8"]
+    assert stats["error"], "a recipe was made and tried"
+    assert not generator._networks["vae_decode"].stats()["int8"]
