@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import datetime
+import functools
 import gc
 import inspect
 import io
@@ -21,7 +22,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 
 from ov_backend.guards.describe import versioned
+from ov_backend.guards.traced_code import own_code
 
 _SETATTR = torch.nn.Module.__setattr__.__code__
 _ABSENT = object()
@@ -80,8 +82,6 @@ class Observer:
         #: PyTorch's generators whose methods were called, each with its state before the first call.
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         self._previous: Any = None
-        #: Caches of functions that were asked, each with the number of its misses before.
-        self._caches: dict[int, tuple[Any, int]] = {}
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
         #: One function object: the interpreter compares it when it is set again.
@@ -103,7 +103,7 @@ class Observer:
         self.disturbed = python != python_now and not self._draws
         if self._draws or numpy != numpy_now:
             self.effects.append("draws random numbers of Python or numpy")
-        self._clear_caches()
+        _clear_caches(self.executed)
         if self._generators:
             self.effects.append("seeds or reads a generator of random numbers")
         for generator, state in self._generators.values():
@@ -112,12 +112,6 @@ class Observer:
             random.setstate(python)
         if numpy != numpy_now:  # a profiler does not see these draws
             np.random.set_state(_numpy_state(numpy))
-
-    def _clear_caches(self) -> None:
-        """Clear what the trace has put into caches of functions: stand-ins, and values that no guard could see change."""
-        for function, misses in self._caches.values():
-            if function.cache_info().misses != misses:
-                function.cache_clear()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -173,6 +167,18 @@ class Observer:
         imports = frame.f_code.co_name == "<module>"  # a package that is imported on the way may do what it likes
         if not imports and not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:
             self.effects.append(f"calls {name}")
+
+
+def _clear_caches(executed: Mapping[CodeType, str]) -> None:
+    """Clear the ``functools.lru_cache`` of every function that ran: it may hold stand-ins now."""
+    own = own_code(executed)
+    for module in {sys.modules.get(name) for name in own.values()}:
+        members = list(vars(module).values()) if module is not None else []
+        for cls in [member for member in members if isinstance(member, type)]:
+            members += [getattr(member, "__func__", member) for member in vars(cls).values()]
+        for member in members:
+            if type(member) is functools._lru_cache_wrapper and getattr(member.__wrapped__, "__code__", None) in own:
+                member.cache_clear()
 
 
 def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:

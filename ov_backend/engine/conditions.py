@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -36,6 +37,11 @@ def foreign_mode() -> str:
         if not (isinstance(mode, DeviceContext) and torch.device(mode.device).type == "cpu"):
             return type(mode).__name__
     return ""
+
+
+def derives_forward() -> bool:
+    """Whether ``torch.autograd.forward_ad`` computes derivatives now, beside the results."""
+    return forward_ad._current_level >= 0
 
 
 def is_finite(outputs: Sequence[torch.Tensor]) -> bool:

@@ -18,7 +18,7 @@ from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import compile_ahead
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.conditions import foreign_mode, is_finite, restore_containers
+from ov_backend.engine.conditions import derives_forward, foreign_mode, is_finite, restore_containers
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
@@ -130,6 +130,8 @@ class Network:
             raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
         if self.hooks.keyed_by_code and (mode := foreign_mode()):
             raise CaptureError(f"{mode} is active, which sees every operator")
+        if derives_forward():
+            raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
         call = self._call(args, kwargs)
         if not warmup.active():
             self._make_recipe()
@@ -233,7 +235,9 @@ class Network:
                 ahead = self.resources.ahead.claim(request.compiled_key)
                 job = CompileJob(self.resources, request, self._job_context, ahead)
                 try:
-                    compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
+                    # before the first trace it is not known what tells two calls apart: each has a job of its own
+                    key = request.compiled_key if request.guard.code.traced is not None else object()
+                    compiled: CompiledEntry = self.resources.worker.run(key, job.run, interrupted)
                 except Interrupted:
                     request.abandoned.set()
                     raise

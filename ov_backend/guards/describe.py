@@ -120,8 +120,9 @@ def is_operator(value: Any) -> bool:
 
 
 def array_digest(value: np.ndarray) -> str:
-    """A digest of an array's content."""
-    return hashlib.sha256(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"").hexdigest()
+    """A digest of an array's content, shape and dtype."""
+    content = np.ascontiguousarray(value).view(np.uint8).data if value.size else b""
+    return f"{value.dtype}{value.shape}{hashlib.sha256(content).hexdigest()}"
 
 
 def buffer_digest(value: Any) -> str:

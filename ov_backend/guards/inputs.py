@@ -30,6 +30,7 @@ _NOT_OF_STAND_INS: dict[str, Callable[[torch.Tensor], bool]] = {
     "untyped_storage": lambda tensor: True,
     "storage_offset": lambda tensor: tensor.storage_offset() != 0,
     "is_leaf": lambda tensor: not tensor.is_leaf,
+    "grad": lambda tensor: tensor.is_leaf and tensor.grad is not None,
     "grad_fn": lambda tensor: tensor.grad_fn is not None,
     "_is_view": lambda tensor: tensor._is_view(),
     "_base": lambda tensor: tensor._is_view(),

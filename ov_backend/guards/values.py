@@ -160,6 +160,8 @@ class ValueWalk:
             self._other_module(value, path)
         elif isinstance(value, (types.ModuleType, re.Pattern, pathlib.PurePath)):
             self._add(type(value).__name__, getattr(value, "__name__", value))
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._value(value.__wrapped__, path)
         elif is_operator(value) or isinstance(value, TYPE_FORMS):
             self._add(type(value).__name__, value)
         elif isinstance(value, BUILTINS):
@@ -252,6 +254,7 @@ class ValueWalk:
             self._opaque(value, path)
             return
         self._class(type(value))
+        self.watch.type_of(value)
         for name in slots:
             if self._is_read(name) and hasattr(value, name):
                 self._add(name)

@@ -214,6 +214,7 @@ class Walk(NameWalk):
             return
         if not versioned(type(cls).__module__):
             self._class(type(cls))
+        self.watch.attribute(cls, "__mro__")
         for base in cls.__mro__:
             if base is object:
                 continue

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import inspect
 import logging
+import pathlib
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 import numpy as np
@@ -182,3 +186,33 @@ def test_a_forward_that_seeds_a_generator_stays_in_pytorch(
     assert network.statistics.calls == 0
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(module.held.get_state(), reference.held.get_state())
+
+
+@functools.lru_cache
+def _angles(count: int) -> torch.Tensor:
+    return torch.arange(count).float() / count
+
+
+def test_a_trace_leaves_nothing_in_the_cache_of_a_function(strict: Strict) -> None:
+    class Rotating(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + _angles(x.shape[1])
+
+    network, module = engine_for(strict(fallback="pytorch"), Rotating()), Rotating()
+    for _ in range(2):
+        torch.testing.assert_close(network(X), module(X))
+        assert type(_angles(X.shape[1])) is torch.Tensor
+
+
+@pytest.mark.parametrize("ask", [
+    lambda: datetime.datetime.now().microsecond, lambda: len(pathlib.Path(__file__).read_bytes()), lambda: uuid.uuid4().int % 7,
+    lambda: random.Random(3).random(), lambda: threading.current_thread() is threading.main_thread(),
+])
+def test_what_asks_the_machine_stays_in_pytorch(strict: Strict, ask: Callable[[], float]) -> None:
+    class AskingTheMachine(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + float(ask())
+
+    network = engine_for(strict(fallback="pytorch"), AskingTheMachine())
+    network(X)
+    assert network.statistics.calls == 0

@@ -323,3 +323,22 @@ def test_an_unchanged_class_that_is_written_in_c_is_looked_at_and_no_more(strict
         assert_eager(network, module)
     Doubling.scale = 3.0  # type: ignore[attr-defined]
     assert_eager(network, module)
+
+
+RENAMED: dict[str, Callable[[torch.nn.Module], Any]] = {
+    "a key": lambda m: (m.table.clear(), m.table.update(other=True)),
+    "an attribute": lambda m: (delattr(m, "flag"), setattr(m, "mark", True)),
+    "the shape of an array": lambda m: setattr(m.array, "shape", (2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_name_counts_although_its_value_stays(strict: Strict, name: str) -> None:
+    def read(m: Any) -> float:
+        return 2.0 + ("scale" in m.table) + 2 * hasattr(m, "flag") + 4 * len(m.array)
+
+    module = Scaled(read, table={"scale": True}, flag=True, array=np.zeros((1, 2)))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    RENAMED[name](module)
+    assert_eager(network, module)

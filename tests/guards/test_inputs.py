@@ -114,3 +114,68 @@ def test_a_weight_that_is_an_input_too_stays_in_pytorch(strict: Strict) -> None:
     for x in (X, module.weight):
         torch.testing.assert_close(network(x), module(x))
     assert network.statistics.fallbacks.total() == 1
+
+
+def test_an_input_that_is_a_buffer_of_the_network_stays_in_pytorch(strict: Strict) -> None:
+    class WithNull(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("null", X.clone())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (2 if x is self.null else 3)
+
+    module = WithNull()
+    network = engine_for(strict(fallback="pytorch"), module)
+    torch.testing.assert_close(network(module.null), module(module.null))
+    assert network.statistics.calls == 0
+
+
+def test_a_write_that_reaches_an_input_of_some_strides_only_stays_in_pytorch(strict: Strict) -> None:
+    class Writing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.contiguous()
+            y += 1
+            return x * 2 + y
+
+    network, module = engine_for(strict(fallback="pytorch"), Writing()), Writing()
+    for each in (X.t(), X, X.t()):
+        ours, pytorch_s = each.clone(memory_format=torch.preserve_format), each.clone(memory_format=torch.preserve_format)
+        torch.testing.assert_close(network(ours), module(pytorch_s))
+        torch.testing.assert_close(ours, pytorch_s)
+
+
+def test_a_forward_that_changes_its_arguments_stays_in_pytorch(strict: Strict) -> None:
+    class Noting(torch.nn.Module):
+        def forward(self, x: torch.Tensor, out: dict[str, torch.Tensor]) -> torch.Tensor:
+            out["h"] = x + 1
+            return x * 2
+
+    network = engine_for(strict(fallback="pytorch"), Noting())
+    for _ in range(2):
+        out: dict[str, torch.Tensor] = {}
+        torch.testing.assert_close(network(X, out), X * 2)
+        torch.testing.assert_close(out["h"], X + 1)
+
+
+def test_the_order_of_an_argument_s_items_counts(strict: Strict) -> None:
+    class Folding(torch.nn.Module):
+        def forward(self, x: torch.Tensor, **changes: float) -> torch.Tensor:
+            for name, value in changes.items():
+                x = x * value if name == "scale" else x + value
+            return x
+
+    network = engine_for(strict(), Folding())
+    torch.testing.assert_close(network(X, scale=2.0, shift=3.0), X * 2 + 3)
+    torch.testing.assert_close(network(X, shift=3.0, scale=2.0), (X + 3) * 2)
+
+
+def test_derivatives_that_are_computed_forward_stay_in_pytorch(strict: Strict) -> None:
+    from torch.autograd import forward_ad
+
+    module = Asking(lambda x: True)
+    network = engine_for(strict(fallback="pytorch"), module)
+    with forward_ad.dual_level():
+        answer = network(forward_ad.make_dual(X, torch.ones_like(X)))
+        tangent = forward_ad.unpack_dual(answer).tangent
+    torch.testing.assert_close(tangent, (torch.ones(4, 4) @ module.linear.weight.t()) * 2)

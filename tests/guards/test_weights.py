@@ -249,3 +249,10 @@ def test_a_new_look_at_a_small_network_reads_everything() -> None:
     module.weight.data[5, 5] += 1  # where no probe is, and no version is counted
     state.refresh()
     assert state.digest != before
+
+
+def test_a_small_weight_of_other_strides_is_compared_in_full() -> None:
+    module = torch.nn.Conv2d(8, 8, 3).to(memory_format=torch.channels_last)
+    state = WeightsGuard(module)
+    module.weight.data[1, 2, 0, 1] += 50
+    assert not state.check()
