@@ -166,7 +166,7 @@ class Resources:
         self._evicting = True
         try:
             threading.Thread(target=self._evict_dead, name="ov_backend evict", daemon=True).start()
-        except RuntimeError:  # the interpreter ends
+        except (RuntimeError, AttributeError):  # the interpreter ends; its modules may be gone already
             self._evicting = False
 
     def _evict_dead(self) -> None:

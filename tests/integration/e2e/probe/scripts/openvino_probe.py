@@ -58,6 +58,12 @@ def functions():
     return by_name
 
 
+def of_another_extension(function):
+    """Whether a function stands in the folder of another extension, which puts it there anew when the page is reloaded."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return f"{os.sep}extensions{os.sep}" in file and "openvino" not in file
+
+
 def instances():
     """Modules of the model in use that have a forward on the instance."""
     model = shared.sd_model
@@ -108,7 +114,7 @@ def routes(_, app):
         current = functions()
         changed = [name for name in current if current[name] is not ORIGINALS[name]]
         return {
-            "replaced": sorted(name for name in changed if current[name] not in UNOPTIMIZED),
+            "replaced": sorted(n for n in changed if current[n] not in UNOPTIMIZED and not of_another_extension(current[n])),
             "instances": instances(),
             "rss": psutil.Process(os.getpid()).memory_info().rss,
             "extension": extension(),
