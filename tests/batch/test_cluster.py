@@ -139,7 +139,7 @@ def test_a_wrong_address_is_one_sentence(address: str, words: str) -> None:
 
 def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(OVBackendError, match=r"^--ray and --workers need one more package: pip install 'ov-backend\[cluster\]'$"):
+    with pytest.raises(OVBackendError, match=r"^--ray and --workers need one more package: pip install 'ray>=2.54'$"):
         make_batch(JOB, workers=2).run()
     assert not list((tmp_path / "out").glob("*.png"))
 

@@ -15,7 +15,7 @@ from ov_backend.transformations.low_precision import Range
 
 RECIPE = Recipe("UNet", "c0" * 16, 20, 0.01, "", {"a": Range(-1.25, 3.0), "b": Range(0.0, 1e-7)})
 
-_REFUSED = "no recipe|range|texts|number|error|version"
+_REFUSED = "no recipe|range|text|number|error|version"
 
 
 def files(**changes: Any) -> dict[str, bytes]:
