@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": STAGES | {"compiler", "quantization"},
     "report": STAGES | {"compiler"},
     "dynamo": CORE | {"report"},
-    "pipelines": {"engine", "runtime"},
+    "pipelines": {"capture", "engine", "runtime"},
     "checkpoint": set(),
     "ui": {"cache", "pipelines"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},

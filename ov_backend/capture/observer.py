@@ -39,11 +39,10 @@ _IMPURE = {
     id(function): name
     for function, name in [
         *((getattr(builtins, name), f"{name}()") for name in ("print", "input", "open", "eval", "exec", "globals")),
-        *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic")),
-        (os.urandom, "os.urandom"),
+        *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns")),
+        *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic", "monotonic_ns", "localtime", "gmtime")),
+        *((getattr(os, name), f"os.{name}") for name in ("urandom", "stat", "listdir", "getcwd")),
         (sys._getframe, "sys._getframe()"),
-        *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic_ns", "localtime", "gmtime")),
-        *((getattr(os, name), f"os.{name}") for name in ("stat", "listdir", "getcwd")),
         (threading.get_ident, "threading.get_ident()"),
     ]
 }
@@ -53,11 +52,12 @@ _IMPURE_CODE = {
     for function, name in [
         *((getattr(inspect, name), f"inspect.{name}()") for name in ("currentframe", "stack")),
         *((getattr(pathlib.Path, name), f"Path.{name}()") for name in ("open", "read_text", "read_bytes", "stat", "exists")),
-        *((getattr(os.path, name), f"os.path.{name}") for name in ("getsize", "getmtime") if hasattr(os.path, name)),
+        *((getattr(os.path, name), f"os.path.{name}") for name in ("getsize", "getmtime")),
         *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
         *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "active_count")),
         *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
     ]
+    if hasattr(function, "__code__")  # in another version of Python it may be written in C
 }
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")

@@ -70,10 +70,6 @@ _OF_ONE_DTYPE = frozenset(
     | {torch.ops.aten.convolution.default, torch.ops.aten.linear.default}
 )
 
-
-#: Lists of tensors that diffusers' UNet empties while it reads them; its pipelines make new ones for each call.
-_EMPTIED = frozenset({"down_intrablock_additional_residuals"})
-
 _NORMS = frozenset({torch.ops.aten.native_group_norm.default, torch.ops.aten.native_layer_norm.default})
 
 
@@ -204,6 +200,7 @@ def capture(
     tensors: Sequence[torch.Tensor],
     arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
     reach: Reach | None = None,
+    emptied: frozenset[str] = frozenset(),
 ) -> Captured:
     """Trace one call of ``forward``.
 
@@ -215,6 +212,7 @@ def capture(
         tensors: the inputs themselves; only shape, dtype and stride are used.
         arguments: makes the call's arguments from other tensors in the inputs' place.
         reach: what else the forward can read and change.
+        emptied: names of arguments that are lists, which the forward may empty; the caller does that after each answer.
 
     Raises:
         CaptureError: the module cannot be traced, writes to its inputs or weights, or has other side effects.
@@ -228,9 +226,8 @@ def capture(
             result = forward(*args, **kwargs)
         after, described_after = flatten((args, kwargs))
         if described != described_after or any(a is not b for (_, a), (_, b) in zip(before, after)):
-            kept = {id(tensor) for _, tensor in after}
-            gone = {name.partition(".")[0] for name, tensor in zip(names, inputs) if id(tensor) not in kept}
-            if not (gone and gone <= _EMPTIED):
+            others = {id(tensor) for name, tensor in zip(names, inputs) if name.partition(".")[0] not in emptied}
+            if len(others) == len(inputs) or {id(tensor) for _, tensor in after} != others:
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
         leaves, spec = flatten(result)
         specs.append(spec)

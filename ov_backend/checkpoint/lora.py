@@ -108,17 +108,20 @@ def _change(path: Path, name: str, layer: dict[str, torch.Tensor], shape: torch.
 
 def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
     """The parts of every layer by kohya's name of the layer."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     check_lora(path)
     parts: dict[str, dict[str, torch.Tensor]] = {}
     try:
-        with safe_open(str(path), "pt", device="cpu") as file:
-            for key in file.keys():  # noqa: SIM118  # it is no dict
-                layer, part = _KEY.fullmatch(key).groups()  # type: ignore[union-attr]
-                parts.setdefault(_kohya(layer), {})[_PARTS[part]] = file.get_tensor(key)
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path.name} is damaged: {first_line(error)}; download or copy it again.") from error
+    for key, tensor in tensors.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise CheckpointError(f"{path.name} was changed while it was read; try it again.")
+        parts.setdefault(_kohya(match[1]), {})[_PARTS[match[2]]] = tensor
     return parts
 
 

@@ -81,7 +81,9 @@ def _clear(store: GraphStore, as_json: bool) -> int:
         print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes, "runs": runs})
     else:
         also = [f"{recipes} recipes of int8"] * bool(recipes) + ["the notes of earlier runs"] * bool(runs)
-        print(f"{_graphs(removed)} removed from {store.folder}.", *([f"So are {' and '.join(also)}."] if also else []))
+        print(f"{_graphs(removed)} removed from {store.folder}.")
+        if also:
+            print(f"So are {' and '.join(also)}.")
     left = len(store.entries())
     if left:
         raise SettingsError(f"{_graphs(left)} in {store.folder} cannot be removed; check the permissions of the folder.")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from ov_backend.capture.trace import capture
 from ov_backend.engine.engine import Engine, Network, NetworkHooks, Progress
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.patching import Patch, patch_forward
@@ -36,6 +38,9 @@ _SCALED = ("ControlNetModel", "MultiControlNetModel")
 
 #: Networks that precision "int8" does not apply to; the others denoise.
 _NOT_QUANTIZABLE = ("vae", "text_encoder", "image_encoder", "adapter")
+
+#: Lists of tensors among the arguments of diffusers' UNet, which takes every one out of them while it reads them.
+_EMPTIED = frozenset({"down_intrablock_additional_residuals"})
 
 
 def is_quantizable(name: str) -> bool:
@@ -75,10 +80,12 @@ class Accelerated:
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            hooks = NetworkHooks(quantizable=is_quantizable(name))
-            network = self.engine.network(name, module, original, hooks)
+            emptied = _EMPTIED & inspect.signature(original).parameters.keys()
+            hooks = NetworkHooks(capture=partial(capture, emptied=emptied), quantizable=is_quantizable(name))
+            network: Callable[..., Any] = self.engine.network(name, module, original, hooks)
             numbers = _numbers_of(module, original)
-            return _with_tensors(network, original, numbers) if numbers else network
+            network = _with_tensors(network, original, numbers) if numbers else network
+            return _emptying(network, original, emptied) if emptied else network
 
         return make
 
@@ -165,6 +172,23 @@ def _numbers_of(module: torch.nn.Module, forward: Callable[..., Any]) -> list[st
         return []
     names = ["timestep", "conditioning_scale"] if type(module).__name__ in _SCALED else ["timestep"]
     return [name for name in names if name in inspect.signature(forward).parameters]
+
+
+def _emptying(network: Callable[..., Any], forward: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
+    """``network``, which also empties lists among its arguments as the forward does; a compiled graph would not."""
+    signature = inspect.signature(forward)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        given = {name: bound.arguments[name] for name in names if isinstance(bound.arguments.get(name), list)}
+        passed = {name: list(value) for name, value in given.items()}
+        bound.arguments.update(passed)
+        result = network(*bound.args, **bound.kwargs)
+        for name, value in given.items():  # where PyTorch has answered, its forward has taken out what it read
+            value[:] = passed[name] if len(passed[name]) < len(value) else []
+        return result
+
+    return call
 
 
 def _with_tensors(network: Callable[..., Any], forward: Callable[..., Any], names: list[str]) -> Callable[..., Any]:

@@ -43,6 +43,26 @@ def test_every_family_has_a_row() -> None:
     assert rows().keys() == FAMILIES.keys()
 
 
+def test_the_list_of_an_adapter_s_features_is_emptied_as_by_pytorch(strict: Callable[..., Settings]) -> None:
+    pipe, draw = FAMILIES["T2I-Adapter"]().pipe, torch.Generator().manual_seed(3)
+    features = pipe.adapter(torch.rand(1, 3, 32, 32, generator=draw))
+    latents = torch.randn(1, 4, 16, 16, generator=draw)
+    text = torch.randn(1, 5, pipe.unet.config.cross_attention_dim, generator=draw)
+
+    def call() -> tuple[torch.Tensor, int]:
+        given = list(features)
+        result = pipe.unet(latents, torch.tensor(5), text, down_intrablock_additional_residuals=given).sample
+        return result, len(given)
+
+    expected, left = call()
+    assert left < len(features)
+    with ov_backend.accelerate({"unet": pipe.unet}, strict(model_caching=False)) as accelerated:
+        for answer, still in (call(), call()):
+            torch.testing.assert_close(answer, expected, rtol=1e-3, atol=1e-4)
+            assert still == left
+        assert accelerated.stats()["unet"]["calls"] == 2
+
+
 @pytest.mark.parametrize("name", some(PART, FAMILIES))
 def test_family(name: str, strict: Callable[..., Settings]) -> None:
     try:
