@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from ov_backend.guards.describe import versioned
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by
 from ov_backend.guards.traced_code import own_code
 
 _SETATTR = torch.nn.Module.__setattr__.__code__
@@ -59,6 +60,8 @@ _IMPURE_CODE = {
     ]
     if hasattr(function, "__code__")  # in another version of Python it may be written in C
 }
+#: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
+_GENERATORS_OF_NUMPY = frozenset({"default_rng", "RandomState", "SeedSequence"})
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")
 #: Python's generator for the whole process.
@@ -68,6 +71,9 @@ _GENERATOR: Any = random._inst
 class Observer:
     """Notes what runs between ``with`` and its end, and which attributes of modules are set; that can be undone.
 
+    Args:
+        caches: functions with a ``functools.lru_cache``, beside those of Python modules and their classes.
+
     Attributes:
         executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
         effects: what the code did beside computing, in words.
@@ -75,12 +81,15 @@ class Observer:
             sockets do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caches: Iterable[Any] = ()) -> None:
+        self._caches = caches
         self.executed: dict[CodeType, str] = {}
         self.effects: list[str] = []
         self.disturbed = self._draws = False
         #: PyTorch's generators whose methods were called, each with its state before the first call.
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        #: Globals that code which ran may set, and what they were.
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
@@ -103,7 +112,8 @@ class Observer:
         self.disturbed = python != python_now and not self._draws
         if self._draws or numpy != numpy_now:
             self.effects.append("draws random numbers of Python or numpy")
-        _clear_caches(self.executed)
+        _clear_caches(self.executed, self._caches)
+        self.effects += self._effects_of_code()
         if self._generators:
             self.effects.append("seeds or reads a generator of random numbers")
         for generator, state in self._generators.values():
@@ -144,7 +154,8 @@ class Observer:
                 if type(module) is not torch.nn.Module:  # the tracer keeps literals on a bare Module; these must stay
                     self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
             else:
-                self.executed[code] = frame.f_globals.get("__name__", "")
+                if code not in self.executed:
+                    self._begins(code, frame.f_globals)
                 if code in _IMPURE_CODE and frame.f_back is not None:
                     self._note(frame.f_back, _IMPURE_CODE[code])
         elif event != "c_call":
@@ -160,6 +171,23 @@ class Observer:
         elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in _TODAY:
             self._note(frame, f"{owner.__name__}.{argument.__name__}()")
 
+    def _begins(self, code: CodeType, table: dict[str, Any]) -> None:
+        """A function runs for the first time in this trace."""
+        self.executed[code] = table.get("__name__", "")
+        for name in globals_set_by(code):
+            self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
+
+    def _effects_of_code(self) -> Iterator[str]:
+        """What the code that ran does and a profiler does not see."""
+        for table, name, before in self._globals.values():
+            if table.get(name, _ABSENT) is not before:
+                yield f"sets the global {name}"
+        for code in own_code(self.executed):
+            if drawn := _GENERATORS_OF_NUMPY.intersection(code.co_names):
+                yield f"draws random numbers ({min(drawn)})"
+            if compares_with_tensor(code):
+                yield "asks whether the class of something is torch.Tensor"
+
     def _note(self, frame: FrameType, name: str) -> None:
         """Take note that the code of a frame calls a function whose answer differs from call to call."""
         module = frame.f_globals.get("__name__", "")
@@ -169,9 +197,12 @@ class Observer:
             self.effects.append(f"calls {name}")
 
 
-def _clear_caches(executed: Mapping[CodeType, str]) -> None:
+def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> None:
     """Clear the ``functools.lru_cache`` of every function that ran: it may hold stand-ins now."""
     own = own_code(executed)
+    for cache in caches:
+        if getattr(cache.__wrapped__, "__code__", None) in own:
+            cache.cache_clear()
     for module in {sys.modules.get(name) for name in own.values()}:
         members = list(vars(module).values()) if module is not None else []
         for cls in [member for member in members if isinstance(member, type)]:

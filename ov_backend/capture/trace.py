@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, TypeVar
@@ -113,6 +113,7 @@ class Reach:
         executed: code objects of the Python functions that ran, each with its Python module.
         before: the state of the containers before the trace, once it has begun.
         gradients: whether ``torch.is_grad_enabled()`` is true for it.
+        caches: functions with a ``functools.lru_cache``.
     """
 
     tables: Sequence[Any] = ()
@@ -120,6 +121,7 @@ class Reach:
     executed: dict[CodeType, str] = field(default_factory=dict)
     before: list[ContainerState] = field(default_factory=list)
     gradients: bool = False
+    caches: Sequence[Any] = ()
 
 
 class Disturbed(CaptureError):
@@ -144,7 +146,8 @@ def in_place_of(
     Raises:
         CaptureError: the forward has side effects, or reads a tensor that could not be found again.
     """
-    observer, state = Observer(), ContainerState(module, reach.tables if reach is not None else ())
+    tables, caches = (reach.tables, reach.caches) if reach is not None else ((), ())
+    observer, state = Observer(caches), ContainerState(module, tables)
     mode = _Slots(list(zip(weights, slots)), observer)
     try:
         with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
@@ -231,6 +234,7 @@ def capture(
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
         leaves, spec = flatten(result)
         specs.append(spec)
+        _refuse_attributes([tensor for _, tensor in leaves], [*slots, *inputs])
         return [tensor for _, tensor in leaves]
 
     live = list(weights.values())
@@ -238,6 +242,15 @@ def capture(
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
     _check_operators(gm)
     return replace(captured, unlifted=unlifted_constants(gm))
+
+
+def _refuse_attributes(results: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> None:
+    """Refuse results on which the forward has set attributes, which other stand-ins do not have."""
+    known = {name for tensor in others for name in vars(tensor)}
+    for tensor in results:
+        own = [name for name in vars(tensor) if name not in known and not name.startswith("_")]
+        if known and own:
+            raise CaptureError(f"its result has an attribute {own[0]!r}, which a compiled graph would not set")
 
 
 def undisturbed(attempt: Callable[[], T]) -> T:

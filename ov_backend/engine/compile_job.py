@@ -95,6 +95,7 @@ class CompileJob:
     context: JobContext
     #: The end of a compile in the background whose result may serve this request.
     ahead: threading.Event | None = None
+    began: bool = False
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -103,7 +104,7 @@ class CompileJob:
             OVBackendError: it cannot be compiled; it is not tried again for the same key.
             Superseded: the weights or the code have changed since the request.
         """
-        resources = self.resources
+        resources, self.began = self.resources, True
         try:
             self.check_refusals()
             if self.ahead is not None:

@@ -19,7 +19,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards import content, inputs
-from ov_backend.guards.code import CodeGuard
+from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call, Signature
@@ -241,6 +241,10 @@ class Lookup:
             return settings
         return settings.replace(precision="f32", config=_without_precision(settings))
 
+    def containers(self, code: CodeGuard | FixedCode) -> list[Any]:
+        """The containers that a trace under a guard may change."""
+        return self._guards.containers(code)
+
     def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.
 
@@ -254,6 +258,7 @@ class Lookup:
         """
         assert after.traced is not None
         if after is before:
+            self._guards.of(after)
             self._resources.codes.use(request.family, after.traced)
             return request
         guard = self._guards.of(after)

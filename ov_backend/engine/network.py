@@ -235,12 +235,12 @@ class Network:
                 ahead = self.resources.ahead.claim(request.compiled_key)
                 job = CompileJob(self.resources, request, self._job_context, ahead)
                 try:
-                    # before the first trace it is not known what tells two calls apart: each has a job of its own
-                    key = request.compiled_key if request.guard.code.traced is not None else object()
-                    compiled: CompiledEntry = self.resources.worker.run(key, job.run, interrupted)
+                    compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
                 except Interrupted:
                     request.abandoned.set()
                     raise
+                if not job.began:  # it was another call's job, whose trace may have shown what tells the two apart
+                    continue
                 self._given_back = compiled.placement
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
@@ -270,8 +270,10 @@ class Network:
         """
         call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
-        watched = self.hooks.keyed_by_code
-        reach = Reach(code.containers, self.hooks.ignore, gradients=call.gradients) if watched else None
+        reach = None
+        if self.hooks.keyed_by_code:
+            containers = self._lookup.containers(code)
+            reach = Reach(containers, self.hooks.ignore, gradients=call.gradients, caches=code.caches)
         try:
             with self._capturing, self.hooks.tracing():
                 captured = self.hooks.capture(

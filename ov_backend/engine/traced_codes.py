@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -65,6 +66,8 @@ class Guards:
         self._checksums = Checksums()
         self._guards: dict[TracedCode, Guard] = {}
         self._wide: Guard | None = None
+        #: The code that traces of this very network have run.
+        self._confirmed: set[TracedCode] = set()
 
     def candidates(self, codes: list[TracedCode]) -> Iterator[Guard]:
         """A guard for each of these codes; where there is none, the network's last one, and before the first trace a wide one."""
@@ -82,7 +85,14 @@ class Guards:
     def of(self, code: CodeGuard) -> Guard:
         """The guard that was made after a trace, or an older one of the same code."""
         assert code.traced is not None
+        self._confirmed.add(code.traced)
         return self._guards.get(code.traced) or self._add(code)
+
+    def containers(self, code: CodeGuard | FixedCode) -> list[Any]:
+        """The containers that a trace may change: those of its guard, and all in reach until such code ran in this network."""
+        if isinstance(code, FixedCode) or code.traced is None or code.traced in self._confirmed:
+            return list(code.containers)
+        return [*code.containers, *self._code_guard(None).containers]
 
     def read_again(self) -> None:
         """Read all weights in full."""
@@ -97,6 +107,7 @@ class Guards:
     def clear(self) -> None:
         """Forget the state of weights and code."""
         self._guards.clear()
+        self._confirmed.clear()
         self._wide = None
         self._checksums = Checksums()
 

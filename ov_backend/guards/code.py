@@ -62,6 +62,11 @@ class CodeGuard:
         return [*self._walk.watch.tables, *self._walk.watch.values]
 
     @property
+    def caches(self) -> list[Any]:
+        """The functions in reach that have a ``functools.lru_cache``."""
+        return self._walk.caches
+
+    @property
     def opaque(self) -> list[str]:
         """What the fingerprint could not describe, in words; a graph is not stored under such a fingerprint."""
         return self._walk.opaque
@@ -131,6 +136,7 @@ class FixedCode:
     traced = TracedCode(frozenset())
     tensors: tuple[LooseTensor, ...] = ()
     containers: tuple[Any, ...] = ()
+    caches: tuple[Any, ...] = ()
     opaque: tuple[str, ...] = ()
 
     def check(self) -> bool:

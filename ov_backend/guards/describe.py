@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import abc
 import array
 import ctypes
 import functools
 import hashlib
+import importlib
 import inspect
 import io
 import logging
 import mmap
+import operator
+import pathlib
 import queue
 import random
 import sys
+import sysconfig
 import threading
 import types
 import typing
@@ -29,6 +34,8 @@ VERSIONED = (
 )
 #: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
 _REPORTING = ("huggingface_hub", "transformers.utils.hub", "diffusers.utils.hub_utils")
+#: Where Python's own modules lie.
+_STANDARD = (sysconfig.get_path("stdlib"), sys.base_prefix)
 SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 TORCH_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 #: What torch keeps on every module: tables that are walked by themselves, and hooks of gradients and state dicts.
@@ -55,6 +62,8 @@ BUFFERS = (bytearray, memoryview, array.array, mmap.mmap, ctypes.Array, ctypes.S
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
 #: Functions written in C: their names say what they are.
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
+#: What reads or shows something that is not watched: functions that keep the names of attributes, views on dicts.
+UNWATCHED: tuple[type, ...] = (operator.attrgetter, operator.methodcaller, type({}.keys()), type({}.values()), type({}.items()))
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
@@ -88,7 +97,17 @@ def versioned(module: Any) -> bool:
     if not isinstance(module, str):  # a class may say anything there
         return False
     top = module.partition(".")[0]
-    return top in VERSIONED or top in sys.stdlib_module_names or module.startswith(_REPORTING)
+    return top in VERSIONED or (top in sys.stdlib_module_names and _is_standard(module)) or module.startswith(_REPORTING)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_standard(name: str) -> bool:
+    """Whether a module is the standard library's, and not a user's own of the same name."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return True
+    path = pathlib.Path(file)
+    return any(map(path.is_relative_to, _STANDARD)) and not {"site-packages", "dist-packages"}.intersection(path.parts)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -146,14 +165,16 @@ def item_or_none(values: Any, index: int) -> Any:
     return values[index] if index < len(values) else None
 
 
+def registered_with(cls: abc.ABCMeta) -> list[str]:
+    """The names of the classes that were registered with an abstract class; Python keeps them behind weak references."""
+    dump = getattr(importlib.import_module("_abc"), "_get_dump", None)
+    found = [] if dump is None else [each() for each in dump(cls)[0]]
+    return sorted(f"{each.__module__}.{each.__qualname__}" for each in found if each is not None)
+
+
 def slots_of(base: type) -> tuple[str, ...]:
     """The names of a class's slots."""
     slots = vars(base).get("__slots__", ())
     return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__"))
-
-
-def slot_identity(value: Any, name: str) -> int:
-    """Which object stands in a slot."""
-    return id(getattr(value, name, None))
 
 

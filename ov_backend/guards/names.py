@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextvars
 import enum
 import functools
+import importlib
+import logging
 import sys
 import threading
 import types
@@ -106,34 +109,37 @@ class NameWalk(ValueWalk):
         """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""
         table: Mapping[str, Any] = function.__globals__
         if root not in table:
-            return  # one of Python's builtins, or a name that is not there yet
+            self._builtin(table, root, path)
+            return
         name, rest, of_package = root, list(attributes), False
         self.watch.key(table, name)
         while isinstance(table[name], types.ModuleType) and rest:
             module = table[name]
             table, name, of_package = vars(module), rest.pop(0), versioned(module.__name__)
+            self.watch.key(table, name)
             if name not in table:
                 self._computed(module, name)
                 return
-            self.watch.key(table, name)
         value = table[name]
         query = query_of(value)
         if query is not None:
             self._state(query, ".".join((root, *attributes)))
             return
+        if value is sys.modules or value is importlib.import_module:
+            self._look_up_of_modules(function)
         if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS)) and not _is_small(value):
             self._add(root, *attributes)
             return
         if isinstance(value, types.ModuleType):
-            self._add("module", value.__name__)
+            self._value(value, name)
         elif isinstance(value, torch.Tensor):
             self._add(root, *attributes)
             self._tensor(value, f"{function.__module__}:{'.'.join((root, *attributes))}", functools.partial(table.get, name))
         elif isinstance(value, (type, types.FunctionType, functools.partial, contextvars.ContextVar, *SCALARS, *TORCH_VALUES)):
             self._add("global", root, *attributes)
             self._value(value, name)
-            if rest and isinstance(value, types.FunctionType):
-                self._attribute_of_function(value, rest[0])
+            if isinstance(value, types.FunctionType) and not versioned(module_of(value)):
+                self._attributes_of_function(value, rest[:1])
         elif root in RESULT_REGISTRIES and isinstance(value, set):
             self._add("global", root)
         elif root in CLASS_REGISTRIES and isinstance(value, dict):
@@ -143,6 +149,26 @@ class NameWalk(ValueWalk):
             self._value(value, f"{function.__module__}:{name}")
         else:
             self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+
+    def _builtin(self, table: Mapping[str, Any], name: str, path: str) -> None:
+        """One of Python's builtins, or a name that is not there yet: later a global may hide it, or it may be replaced."""
+        self.watch.key(table, name)
+        self.watch.key(vars(builtins), name)
+        value = vars(builtins).get(name)
+        if not isinstance(value, (types.BuiltinFunctionType, type, type(None))):
+            self._value(value, f"{path}'s {name}")
+
+    def _look_up_of_modules(self, function: types.FunctionType) -> None:
+        """Code that finds modules by a text; libraries do so where they import their parts late."""
+        if not module_of(function).endswith("import_utils"):
+            self.volatile[f"{function.__qualname__} in sys.modules"] = f"{function.__qualname__} looks up Python modules by their names"
+
+    def _python_module(self, module: types.ModuleType, path: str) -> None:
+        """A Python module that is passed on as a value: code may read of it whatever it names."""
+        self._add("module", module.__name__)
+        if not versioned(module.__name__) and module.__name__ not in self._host_modules and self._first(module):
+            members = frozenset(vars(module)) if self._names is None else self._names
+            self._members_of_import(vars(module), False, members, path)
 
     def _imports(self, function: types.FunctionType, path: str) -> None:
         """What a function reads of modules that it imports when it is called: whatever of them its code names."""
@@ -163,10 +189,10 @@ class NameWalk(ValueWalk):
                 self._add("import", name)
                 self._entry(table, name, f"{path}'s {name}")
 
-    def _attribute_of_function(self, function: types.FunctionType, name: str) -> None:
+    def _attributes_of_function(self, function: types.FunctionType, names: list[str]) -> None:
         attributes = vars(function)
-        self.watch.key(attributes, name)
-        if name in attributes:
+        self._watch_table(attributes)
+        for name in attributes.keys() & set(names):
             self._add(name)
             self._entry(attributes, name, f"{function.__qualname__}.{name}")
 
@@ -190,6 +216,9 @@ class NameWalk(ValueWalk):
 
     def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
         """A global object: only the attributes that are read of it count, for others may change at any time."""
+        if isinstance(value, logging.Logger) and attributes and isinstance(attribute_or_none(value, attributes[0]), SCALARS):
+            self._state(functools.partial(attribute_or_none, value, attributes[0]), f"{path}.{attributes[0]}")
+            return
         if isinstance(value, INERT) or type(value).__module__ in self._host_modules:
             self._add(type(value).__qualname__)
             return

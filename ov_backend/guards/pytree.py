@@ -6,17 +6,23 @@ up among those already imported, and accepted only if it is an output type; noth
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
+import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ov_backend.errors import CaptureError
+from ov_backend.guards.describe import module_of
 
 Spec = dict[str, Any]
+#: Containers of Python and torch, and the libraries whose classes of results derive from them.
+_BUILTIN = (dict, list, tuple, OrderedDict, torch.Size)
+_LIBRARIES = frozenset({"transformers", "diffusers", "torch", "collections", "dataclasses", "builtins", "typing"})
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -29,7 +35,19 @@ def flatten(value: Any, path: str = "") -> tuple[list[tuple[str, torch.Tensor]],
         CaptureError: a value in there has a type that no description can hold.
     """
     leaves: list[tuple[str, torch.Tensor]] = []
-    return leaves, _describe(value, path, leaves)
+    spec = _describe(value, path, leaves)
+    _refuse_repeated(value, set())
+    return leaves, spec
+
+
+def _refuse_repeated(value: Any, seen: set[int]) -> None:
+    """Refuse a list or dict that stands in two places: what is put together again has two of them."""
+    if isinstance(value, (Mapping, tuple, list)):
+        if id(value) in seen and not isinstance(value, tuple):
+            raise CaptureError(f"one {type(value).__name__} stands in two places")
+        seen.add(id(value))
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _refuse_repeated(item, seen)
 
 
 def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> Spec:
@@ -42,8 +60,10 @@ def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> 
         return {"value": value}
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return {"torch": str(value)}
-    if isinstance(value, defaultdict) or (isinstance(value, Mapping) and not all(isinstance(key, str) for key in value)):
+    if isinstance(value, defaultdict) or (isinstance(value, Mapping) and not all(type(key) is str for key in value)):
         raise CaptureError(f"{path or 'the value'} is a {type(value).__name__} whose keys or default cannot be written down")
+    if isinstance(value, (dict, list, tuple)) and type(value) not in _BUILTIN:
+        _refuse_own_code(value, path)
     if isinstance(value, Mapping):
         items = {str(key): _describe(item, _join(path, key), leaves) for key, item in value.items()}
         spec: Spec = {"dict": items}
@@ -54,6 +74,34 @@ def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> 
     if type(value) not in (dict, list):
         spec["class"] = f"{type(value).__module__}:{type(value).__qualname__}"
     return spec
+
+
+def _refuse_own_code(value: Any, path: str) -> None:
+    """Refuse an object of a class derived from a container if it holds more than its items, or its class has code of its own."""
+    attributes = getattr(value, "__dict__", {})
+    items = value if isinstance(value, dict) else {}  # an output type of transformers has fields of None that are no items
+    if any(items.get(name) is not attribute for name, attribute in attributes.items()):
+        raise CaptureError(f"{path or 'the value'} is a {type(value).__name__} with attributes beside its items")
+    if _has_own_code(type(value)):  # type: ignore[arg-type]  # the type of a dict is hashable, whatever a dict is
+        raise CaptureError(f"{path or 'the value'} is a {type(value).__name__}, a class with functions of its own")
+
+
+@functools.lru_cache(maxsize=256)
+def _has_own_code(cls: Hashable) -> bool:
+    """Whether a class, or one it derives from, has functions that neither a library nor a generator of code has written."""
+    functions = [
+        member
+        for base in getattr(cls, "__mro__", ())
+        if base.__module__.partition(".")[0] not in _LIBRARIES and base not in _BUILTIN
+        for member in map(_function_of, vars(base).values())
+    ]
+    own = [each for each in functions if isinstance(each, types.FunctionType) and each.__code__.co_filename != "<string>"]
+    return any(module_of(each).partition(".")[0] not in _LIBRARIES for each in own)
+
+
+def _function_of(member: Any) -> Any:
+    member = getattr(member, "fget", member)
+    return getattr(member, "__func__", member)
 
 
 def _join(path: str, key: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 import types
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -48,6 +49,23 @@ def _chains(code: types.CodeType) -> Iterator[Chain]:
 
 
 @functools.lru_cache(maxsize=16384)
+def globals_set_by(code: types.CodeType) -> frozenset[str]:
+    """The globals that a code object sets or deletes."""
+    return frozenset(str(each.argval) for each in dis.get_instructions(code) if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+
+
+@functools.lru_cache(maxsize=16384)
+def compares_with_tensor(code: types.CodeType) -> bool:
+    """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    asks = "__class__" in code.co_names or any(each.opname in _GLOBAL and each.argval == "type" for each in instructions)
+    named = [each.opname in (*_ATTRIBUTE, *_GLOBAL) and each.argval in ("Tensor", "Parameter") for each in instructions]
+    compared = [each.opname in ("IS_OP", "COMPARE_OP", "CONTAINS_OP", "BUILD_TUPLE", "BUILD_SET") for each in instructions]
+    pairs = zip(named, zip(compared[1:], [*compared[2:], False], [*compared[3:], False, False]))
+    return asks and any(name and any(soon) for name, soon in pairs)
+
+
+@functools.lru_cache(maxsize=16384)
 def imports_of(code: types.CodeType) -> frozenset[str]:
     """The modules that a code object imports while it runs, and those of the functions defined in it, as they are written."""
     inner = [imports_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -57,6 +75,7 @@ def imports_of(code: types.CodeType) -> frozenset[str]:
 
 #: Builtins that read an attribute by a name, and all other ways to read what no name in the code stands for.
 _BY_NAME = frozenset({"getattr", "hasattr"})
+_FORMATTERS = frozenset({"format", "format_map", "vformat"})
 _UNNAMED = frozenset({"vars", "dir", "__dict__", "attrgetter", "methodcaller", "__getattribute__", "__getstate__", "__slots__"})
 #: Modules of the standard library whose functions read any attribute of what they are given.
 _READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
@@ -69,7 +88,28 @@ def reads_unnamed(code: types.CodeType) -> bool:
         return True
     if code.co_name in ("__getattr__", "__getattribute__"):
         return False  # the name stands in the code that asks for it
-    return not _UNNAMED.isdisjoint(code.co_names) or (not _BY_NAME.isdisjoint(code.co_names) and _computes_names(code))
+    if not _UNNAMED.isdisjoint(code.co_names) or (not _BY_NAME.isdisjoint(code.co_names) and _computes_names(code)):
+        return True
+    return _formats_attributes(code) or any(each.opname == "MATCH_CLASS" for each in dis.get_instructions(code))
+
+
+def _formats_attributes(code: types.CodeType) -> bool:
+    """Whether a code object formats a text that may name attributes, such as ``"{0.scale}"``; one from elsewhere may."""
+    if _FORMATTERS.isdisjoint(code.co_names):
+        return False
+    texts = [constant for constant in code.co_consts if isinstance(constant, str) and "{" in constant]
+    return not texts or any(re.search(r"\{[^{}]*[.\[]", text) for text in texts)
+
+
+@functools.lru_cache(maxsize=16384)
+def lists_attributes(code: types.CodeType) -> bool:
+    """Whether a code object, or one defined in it, may go through the attributes of an object in their order."""
+    if any(lists_attributes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
+        return True
+    loops = not {"items", "keys", "values"}.isdisjoint(code.co_names) or any(
+        each.opname in ("GET_ITER", "CALL_FUNCTION_EX", "DICT_UPDATE", "DICT_MERGE") for each in dis.get_instructions(code)
+    )
+    return "vars" in code.co_names or ("__dict__" in code.co_names and loops)
 
 
 def _computes_names(code: types.CodeType) -> bool:

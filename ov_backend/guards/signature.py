@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,10 @@ class Binder:
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self._forward = forward
-        self._function = inspect.unwrap(getattr(forward, "__func__", forward))
+        outermost = getattr(forward, "__func__", forward)
+        self._function = inspect.unwrap(outermost)
+        #: The function around the forward may look at which arguments were given, and how.
+        self._is_wrapped = self._function is not outermost
         self._update()
 
     def _update(self) -> None:
@@ -79,6 +82,7 @@ class Binder:
         if len(defaults) != len(self._state) or any(map(operator.is_not, defaults, self._state)):
             self._update()
         bound = self._signature.bind(*args, **kwargs)
+        given = tuple(bound.arguments)
         bound.apply_defaults()
         leaves, spec = flatten(bound.arguments)
         for name, tensor in leaves:
@@ -90,20 +94,29 @@ class Binder:
         described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
         statics = json.dumps(spec["dict"]) + _modes()
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return Call(Signature(described, statics), tensors, self._split(spec, bound), *modes)
+        if not self._is_wrapped:
+            return Call(Signature(described, statics), tensors, self._split(spec, bound.arguments), *modes)
+        statics += f" given={len(args)} {sorted(kwargs)}"
+        return Call(Signature(described, statics), tensors, self._split(spec, given, kwargs), *modes)
 
-    def _split(self, spec: Spec, bound: inspect.BoundArguments) -> Spec:
-        """Arrange the named arguments again as positional and keyword ones."""
+    def _split(self, spec: Spec, names: Iterable[str], keywords: Container[str] = ()) -> Spec:
+        """Arrange the named arguments again as positional and keyword ones.
+
+        Args:
+            spec: of all arguments.
+            names: of those that are passed on.
+            keywords: names of those that are passed on by keyword, whatever their parameters allow.
+        """
         items = spec["dict"]
         args: list[Spec] = []
         kwargs: dict[str, Spec] = {}
-        for name in bound.arguments:
+        for name in names:
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
                 args += items[name]["list"]
             elif kind is inspect.Parameter.VAR_KEYWORD:
                 kwargs.update(items[name]["dict"])
-            elif kind is inspect.Parameter.KEYWORD_ONLY:
+            elif kind is inspect.Parameter.KEYWORD_ONLY or name in keywords:
                 kwargs[name] = items[name]
             else:
                 args.append(items[name])
@@ -113,5 +126,7 @@ class Binder:
 def _modes() -> str:
     """Modes outside the call that change what a forward computes."""
     autocast = f" autocast={torch.get_autocast_cpu_dtype()}" if torch.is_autocast_cpu_enabled() else ""
+    if torch.is_autocast_enabled():  # of another device
+        autocast += f" other={torch.get_autocast_gpu_dtype()}"
     default = torch.get_default_dtype()
     return autocast + (f" default={default}" if default is not torch.float32 else "")

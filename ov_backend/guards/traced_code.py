@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ov_backend.guards.describe import code_digest, versioned
-from ov_backend.guards.reads import may_read_unnamed, names_in
+from ov_backend.guards.reads import lists_attributes, may_read_unnamed, names_in
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
@@ -29,6 +29,7 @@ class TracedCode:
         computes_names: whether it may read attributes by other names, too.
         roots: functions that ran although no attribute or global name leads to them from the module.
         own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
+        lists_attributes: whether it may go through the attributes of an object in their order.
     """
 
     digests: frozenset[str]
@@ -36,6 +37,7 @@ class TracedCode:
     computes_names: bool = False
     roots: tuple[types.FunctionType, ...] = ()
     own_names: frozenset[str] = frozenset()
+    lists_attributes: bool = False
 
     @property
     def read(self) -> frozenset[str] | None:
@@ -48,19 +50,21 @@ class TracedCode:
         if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
             return None
         sets = {"digests": self.digests, "names": self.names, "own_names": self.own_names}
-        return {**{key: sorted(values) for key, values in sets.items()}, "roots": paths, "computes_names": self.computes_names}
+        flags = {"computes_names": self.computes_names, "lists_attributes": self.lists_attributes}
+        return {**{key: sorted(values) for key, values in sets.items()}, "roots": paths, **flags}
 
     @classmethod
     def from_json(cls, stored: Any) -> TracedCode | None:
         """From a file; None where it describes no code, or code that is not loaded here."""
-        keys = ("digests", "names", "computes_names", "roots", "own_names")
+        keys = ("digests", "names", "computes_names", "roots", "own_names", "lists_attributes")
         if not isinstance(stored, dict) or stored.keys() != set(keys):
             return None
-        digests, names, computes, paths, own = (stored[key] for key in keys)
-        if not (all(map(_is_list, (digests, names, paths, own))) and isinstance(computes, bool)):
+        digests, names, computes, paths, own, listing = (stored[key] for key in keys)
+        if not (all(map(_is_list, (digests, names, paths, own))) and isinstance(computes, bool) and isinstance(listing, bool)):
             return None
         roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
-        return cls(frozenset(digests), frozenset(names), computes, roots, frozenset(own)) if len(roots) == len(paths) else None
+        traced = cls(frozenset(digests), frozenset(names), computes, roots, frozenset(own), listing)
+        return traced if len(roots) == len(paths) else None
 
     @classmethod
     def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
@@ -72,7 +76,8 @@ class TracedCode:
         own = own_code(executed)
         computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
-        return cls(frozenset(map(code_digest, own)), names, computes_names, own_names=own_names)
+        listing = any(map(lists_attributes, own))
+        return cls(frozenset(map(code_digest, own)), names, computes_names, own_names=own_names, lists_attributes=listing)
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import contextvars
@@ -9,6 +10,7 @@ import enum
 import functools
 import hashlib
 import inspect
+import logging
 import pathlib
 import re
 import types
@@ -29,14 +31,17 @@ from ov_backend.guards.describe import (
     STREAMS,
     TORCH_VALUES,
     TYPE_FORMS,
+    UNWATCHED,
     array_digest,
     buffer_digest,
     is_operator,
     item_or_none,
-    slot_identity,
+    registered_with,
     slots_of,
+    versioned,
 )
 from ov_backend.guards.identity import number_of
+from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import Watch
 
 
@@ -69,6 +74,8 @@ class ValueWalk:
         self.opaque: list[str] = []
         #: Why something that answers otherwise at each call must not be used, by its path.
         self.volatile: dict[str, str] = {}
+        #: Functions with a ``functools.lru_cache``; a trace leaves stand-ins there.
+        self.caches: list[Any] = []
         self._hash = hashlib.sha256()
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
@@ -82,6 +89,9 @@ class ValueWalk:
         raise NotImplementedError
 
     def _global_class(self, cls: type) -> None:
+        raise NotImplementedError
+
+    def _python_module(self, module: types.ModuleType, path: str) -> None:
         raise NotImplementedError
 
     def _other_module(self, module: torch.nn.Module, path: str) -> None:
@@ -138,6 +148,8 @@ class ValueWalk:
             self._add("enum", type(value).__module__, type(value).__qualname__, value.name, repr(value.value))
             self.watch.attribute(value, "_value_")
             self._global_class(type(value))
+            if self._first(value):
+                self._own_attributes(value, path)
         elif isinstance(value, (*SCALARS, *TORCH_VALUES, range, slice)):
             self._add(type(value).__name__, repr(value))
         elif isinstance(value, torch.Tensor):
@@ -156,11 +168,16 @@ class ValueWalk:
             self._value(value.__self__, path)
         elif isinstance(value, type):
             self._global_class(value)
+            if isinstance(value, abc.ABCMeta) and not versioned(value.__module__):
+                self._registered(value)
         elif isinstance(value, torch.nn.Module):
             self._other_module(value, path)
-        elif isinstance(value, (types.ModuleType, re.Pattern, pathlib.PurePath)):
-            self._add(type(value).__name__, getattr(value, "__name__", value))
+        elif isinstance(value, types.ModuleType):
+            self._python_module(value, path)
+        elif isinstance(value, (re.Pattern, pathlib.PurePath)):
+            self._add(type(value).__name__, value)
         elif isinstance(value, functools._lru_cache_wrapper):
+            self.caches.append(value)
             self._value(value.__wrapped__, path)
         elif is_operator(value) or isinstance(value, TYPE_FORMS):
             self._add(type(value).__name__, value)
@@ -171,7 +188,13 @@ class ValueWalk:
                 self._value(owner, path)
         elif isinstance(value, weakref.ref):
             self._add("weakref")
-            self._value(value(), path)
+            self.volatile[path] = f"it uses {path}, a weak reference, whose object may be gone at the next call"
+        elif isinstance(value, UNWATCHED) or (isinstance(value, functools.partial) and value.func is getattr):
+            self._add("unwatched", type(value).__name__)
+            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which reads what is not watched"
+        elif isinstance(value, logging.Logger):
+            self._add("logger")
+            self._level(value)
         elif isinstance(value, INERT) or type(value) is object:
             self._add("inert")
         elif isinstance(value, contextvars.ContextVar):
@@ -181,6 +204,17 @@ class ValueWalk:
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
+
+    def _registered(self, cls: abc.ABCMeta) -> None:
+        """The classes that an abstract class was told to count among its own, for ``isinstance``."""
+        read = functools.partial(registered_with, cls)
+        self.watch.content(read)
+        self._add(read())
+
+    def _level(self, logger: logging.Logger) -> None:
+        if self._is_read("level"):
+            self.watch.content(lambda: logger.level)
+            self._add(logger.level)
 
     def _array(self, value: np.ndarray, path: str) -> None:
         if value.dtype.hasobject:
@@ -224,8 +258,10 @@ class ValueWalk:
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if isinstance(value, dict):
             self._watch_table(value)
+        elif (query := query_of(value)) is not None:
+            self.watch.content(query)
         else:
-            self.watch.content(functools.partial(_identities, value))
+            self.watch.content(functools.partial(_Items, value))
         # a dict's own items: a class may make a new object at each access, as transformers' table of activations does
         items = dict.items(value) if isinstance(value, dict) else value.items()
         for key, item in list(items):
@@ -259,7 +295,7 @@ class ValueWalk:
             if self._is_read(name) and hasattr(value, name):
                 self._add(name)
                 self._value(getattr(value, name), f"{path}.{name}")
-                self.watch.content(functools.partial(slot_identity, value, name))
+                self.watch.attribute(value, name)
         self._own_attributes(value, path)
 
     def _own_attributes(self, value: Any, path: str) -> None:
@@ -274,6 +310,15 @@ class ValueWalk:
                 self._entry(attributes, name, f"{path}.{name}")
 
 
-def _identities(value: Mapping[Any, Any]) -> tuple[Any, ...]:
-    """Which objects a view or chain of dicts shows; items that are made anew at each access always differ."""
-    return tuple((key, id(item)) for key, item in value.items())
+class _Items:
+    """Which objects a chain of dicts shows; items that are made anew at each access always differ."""
+
+    def __init__(self, value: Mapping[Any, Any]) -> None:
+        self._items = list(value.items())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Items) or len(self._items) != len(other._items):
+            return False
+        return all(key == name and item is value for (key, item), (name, value) in zip(self._items, other._items))
+
+    __hash__ = None  # type: ignore[assignment]

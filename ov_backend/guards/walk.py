@@ -76,6 +76,7 @@ class Walk(NameWalk):
         names = None if traced is None else traced.read
         super().__init__(ignore, _MAX_NODES if traced is None else _MAX_TRACED_NODES, names, host_modules)
         self._traced = traced
+        self.watch.ordered = traced is None or traced.lists_attributes
         self.codes: set[types.CodeType] = set()
         self.refused = ""
         self._tree: dict[int, str] = {}
@@ -177,7 +178,8 @@ class Walk(NameWalk):
         for name, value in (*module._parameters.items(), *module._buffers.items()):
             self._attributes_of_weight(value, f"{path}.{name}")
         attributes = vars(module)
-        for table in (attributes, module._modules, module._forward_hooks, module._forward_pre_hooks):
+        self.watch.attributes_of_module(attributes)
+        for table in (module._modules, module._forward_hooks, module._forward_pre_hooks):
             self._watch_table(table)
         self.watch.length(module._parameters)
         self.watch.length(module._buffers)
@@ -219,7 +221,6 @@ class Walk(NameWalk):
             if base is object:
                 continue
             self._add("class", base.__module__, base.__qualname__, base.__name__)
-            self.watch.attribute(base, "__name__")
             self.watch.class_members(base)
             if versioned(base.__module__):
                 self._patched_members(base)

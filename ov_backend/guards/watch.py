@@ -1,39 +1,61 @@
 """A cheap look at everything that a forward can read: is each thing still the very object that it was?
 
-The loops run inside ``map``: there are some 16,000 attributes in a Stable Diffusion UNet.
+There are some 16,000 attributes in 3,400 tables in a Stable Diffusion UNet, so the loops run inside ``map`` and ``chain``.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
-from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 from ov_backend.patching import unwrap
 
 _ABSENT = object()
+#: Tables of a module that count for gradients, or when its state is saved or loaded, or that change along with others.
+_NOT_WATCHED = frozenset(
+    {"_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set"}
+    | {"_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"}  # set along with hooks
+    | {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
+)
+#: How many of the looks are compared by value; in all others each object must be the very one that it was.
+_COMPARED_BY_VALUE = 3
 
 
 class Watch:
-    """Containers, single names, classes, closure cells and values by content, compared with what they were at :meth:`begin`."""
+    """Containers, single names, classes, closure cells and values by content, compared with what they were at :meth:`begin`.
+
+    Attributes:
+        tables: dicts, lists and deques.
+        values: sets and arrays; their content is watched.
+        ordered: whether the order of modules' attributes counts; only code that lists them can tell.
+    """
 
     def __init__(self) -> None:
+        self.ordered = True
         self.tables: list[Any] = []
-        #: Sets and arrays; their content is watched.
         self.values: list[Any] = []
+        self._of_modules: list[dict[str, Any]] = []
         self._sized: list[Any] = []
         self._keys: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
         self._cells: list[types.CellType] = []
         self._reads: list[Callable[[], Any]] = []
         self._objects: list[Any] = []
-        self._attributes: list[tuple[Any, str]] = []
+        self._attributes: tuple[list[Any], list[str]] = [], []
+        self._named: list[type] = []
         self._classes: list[Mapping[str, Any]] = []
 
     def table(self, container: Any) -> None:
         """Watch everything in a dict, list or deque: no item may be added, removed or replaced."""
         self.tables.append(container)
+
+    def attributes_of_module(self, table: dict[str, Any]) -> None:
+        """Watch the attributes of a PyTorch module, apart from tables that say nothing of what it computes."""
+        self.tables.append(table)
+        self._of_modules.append(table)
 
     def length(self, container: Any) -> None:
         """Watch how many items a container has; what they are is watched elsewhere."""
@@ -44,7 +66,8 @@ class Watch:
         self._keys.setdefault((id(table), name), (table, name))
 
     def class_members(self, cls: type) -> None:
-        """Watch a class's functions and values; a patch of ours is looked through."""
+        """Watch a class's names, functions and values; a patch of ours is looked through."""
+        self._named.append(cls)
         self._classes.append(vars(cls))
 
     def cell(self, cell: types.CellType) -> None:
@@ -57,7 +80,8 @@ class Watch:
 
     def attribute(self, owner: Any, name: str) -> None:
         """Watch which object an attribute is."""
-        self._attributes.append((owner, name))
+        for values, value in zip(self._attributes, (owner, name)):
+            values.append(value)
 
     def type_of(self, value: Any) -> None:
         """Watch an object's class, which may be exchanged for another."""
@@ -65,32 +89,47 @@ class Watch:
 
     def begin(self) -> None:
         """Remember what everything is now."""
-        self._pairs = list(self._keys.values())
+        of_modules = set(map(id, self._of_modules))
+        self._getters = list(map(_getter, map(tuple, self._of_modules)))
+        self._dicts = [table for table in self.tables if isinstance(table, dict) and id(table) not in of_modules]
+        self._lists = [table for table in self.tables if not isinstance(table, dict)]
+        self._names_by_table: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
+        for table, name in self._keys.values():
+            self._names_by_table.setdefault(id(table), (table, []))[1].append(name)
         self._before = [list(values) for values in self._looks()]
 
     def same(self) -> bool:
         """Whether everything is what it was."""
-        lengths, *looks, reads = self._looks()
-        lengths_before, *before, reads_before = self._before
-        return (
-            list(lengths) == lengths_before and all(map(_identical, looks, before)) and list(reads) == reads_before
-        )
+        try:
+            return all(map(self._is_same, range(len(self._before)), self._looks()))
+        except KeyError:  # a module's attribute is gone
+            return False
 
-    def _looks(self) -> list[Iterable[Any]]:
-        return [
-            map(len, chain(self.tables, self._sized)),
-            _items(self.tables),
-            [table.get(name, _ABSENT) for table, name in self._pairs],
-            chain.from_iterable(map(unwrap, members.values()) for members in self._classes),
-            map(_held, self._cells),
-            map(type, self._objects),
-            [getattr(owner, name) for owner, name in self._attributes],
-            [read() for read in self._reads],
-        ]
+    def _is_same(self, number: int, now: Iterable[Any]) -> bool:
+        values, before = list(now), self._before[number]
+        if number < _COMPARED_BY_VALUE:
+            return values == before
+        if len(values) == len(before) and all(map(operator.is_, values, before)):
+            return True
+        if len(values) != len(before) or not all(map(_is_below_our_patches, values, before)):
+            return False
+        self._before[number] = values
+        return True
 
-
-def _items(containers: list[Any]) -> Iterable[Any]:
-    return chain.from_iterable(chain(value, value.values()) if isinstance(value, dict) else value for value in containers)
+    def _looks(self) -> Iterator[Iterable[Any]]:
+        """One thing after the other, the first :data:`_COMPARED_BY_VALUE` of them numbers and values."""
+        yield map(len, chain(self.tables, self._sized))
+        yield [(cls.__name__, cls.__qualname__) for cls in self._named]
+        yield [read() for read in self._reads]
+        yield chain.from_iterable(map(dict.keys, chain(self._of_modules if self.ordered else (), self._dicts)))
+        yield chain.from_iterable(getter(table) for getter, table in zip(self._getters, self._of_modules))
+        yield chain.from_iterable(map(dict.values, self._dicts))
+        yield chain.from_iterable(self._lists)
+        yield chain.from_iterable(map(table.get, names, repeat(_ABSENT)) for table, names in self._names_by_table.values())
+        yield chain.from_iterable(members.values() for members in self._classes)
+        yield map(_held, self._cells)
+        yield map(type, self._objects)
+        yield map(getattr, *self._attributes, repeat(_ABSENT))
 
 
 def _held(cell: types.CellType) -> Any:
@@ -100,11 +139,11 @@ def _held(cell: types.CellType) -> Any:
         return _ABSENT
 
 
-def _identical(now: Iterable[Any], before: list[Any]) -> bool:
-    values = list(now)
-    return len(values) == len(before) and (all(map(operator.is_, values, before)) or all(map(_is_or_names, values, before)))
+@functools.lru_cache(maxsize=1024)
+def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+    """Reads the attributes of a module that count."""
+    return operator.itemgetter("training", "_modules", *(name for name in names if name not in _NOT_WATCHED))
 
 
-def _is_or_names(now: Any, before: Any) -> bool:
-    """Whether two values are one object, or equal names: the name of a class written in C is a new string at every look."""
-    return now is before or (type(now) is type(before) is str and now == before)
+def _is_below_our_patches(now: Any, before: Any) -> bool:
+    return unwrap(now) is unwrap(before)

@@ -9,6 +9,7 @@ time.
 from __future__ import annotations
 
 import hashlib
+import operator
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,7 +109,9 @@ class WeightsGuard:
         self._checksums = Checksums() if checksums is None else checksums
         # no reference here keeps a weight alive that its owner has deleted
         self._tensors: dict[str, weakref.ref[torch.Tensor]] = {}
-        self._owners: list[tuple[dict[str, Any], str, weakref.ref[torch.Tensor] | None, Mark]] = []
+        #: Where tensors stand, or may come to stand: table, name, and what was there.
+        self._places: tuple[list[dict[str, Any]], list[str], list[Callable[[], torch.Tensor | None]]] = [], [], []
+        self._marks: Any = None
         self._readers: list[tuple[Callable[[], Any], Any, Mark]] = []
         self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         #: Weights whose memory was given back: the kernel says whether they were written, and nothing of them is read.
@@ -163,13 +166,12 @@ class WeightsGuard:
 
     def in_place(self) -> bool:
         """Whether every weight is the same object, at the same address and of the same version, as at the last refresh."""
-        for owner, name, ref, mark in self._owners:
-            value = owner.get(name)
-            if value is None or ref is None:
-                if value is not None or ref is not None:
-                    return False
-            elif ref() is not value or content.mark(value) != mark:
-                return False
+        tables, names, refs = self._places
+        values = [table.get(name) for table, name in zip(tables, names)]
+        if not all(map(operator.is_, values, [ref() for ref in refs])):
+            return False
+        if content.marks([value for value in values if value is not None]) != self._marks:
+            return False
         for read, value, mark in self._readers:
             if read() is not value or (isinstance(value, torch.Tensor) and content.mark(value) != mark):
                 return False
@@ -185,7 +187,10 @@ class WeightsGuard:
         known, self._changes = self._checksums.of(tensors), self._checksums.changes
         before = (self.digest, self.layout, self.address)
         self._tensors = {name: weakref.ref(tensor) for name, tensor in tensors.items()}
-        self._owners = [(table, key, _weak(value), _mark_or_none(value)) for table, key, value in _places(self._module)]
+        places = list(_places(self._module))
+        tables, names, values = (list(column) for column in zip(*places)) if places else ([], [], [])
+        self._places = tables, names, list(map(_weak, values))
+        self._marks = content.marks([value for value in values if value is not None])
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather(known)
         self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
@@ -209,7 +214,7 @@ class WeightsGuard:
 
     def release(self) -> None:
         """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
-        self._tensors, self._owners, self._readers, self._probes, self._given_back = {}, [], [], [], []
+        self._tensors, self._places, self._readers, self._probes, self._given_back = {}, ([], [], []), [], [], []
         self.generation += 1
         self.digest = ""
 
@@ -243,8 +248,12 @@ def _places(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
                 yield table, name, value
 
 
-def _weak(value: torch.Tensor | None) -> weakref.ref[torch.Tensor] | None:
-    return None if value is None else weakref.ref(value)
+def _weak(value: torch.Tensor | None) -> Callable[[], torch.Tensor | None]:
+    return _nothing if value is None else weakref.ref(value)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _mark_or_none(value: Any) -> Mark:

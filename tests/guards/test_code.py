@@ -10,7 +10,6 @@ import collections
 import decimal
 import functools
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -174,9 +173,6 @@ CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
     ),
     "a dict whose method is kept": lambda: case(
         Scaled(lambda m: m.get("scale"), get={"scale": 2.0}.get), lambda m: m.get.__self__.update(scale=3.0)
-    ),
-    "an object behind a weak reference": lambda: case(
-        Scaled(lambda m: m.o().scale, o=weakref.ref(KEPT)), lambda m: setattr(KEPT, "scale", 3.0)
     ),
     "an object without attributes": lambda: case(
         Scaled(lambda m: float(m.o), o=decimal.Decimal(2)), lambda m: setattr(m, "o", decimal.Decimal(3))
