@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.integration.e2e.client import PROMPT, WebUI, to_png
-from tests.integration.e2e.helpers import need, need_probe
+from tests.integration.e2e.helpers import ALL, need, need_probe
 
 FREEU = {
     "enable": True,
@@ -57,6 +57,12 @@ class Controlled:
         """The fields of a generation with these units."""
         scripts = always_on(self.webui, "ControlNet", *units)
         return {"checkpoint": self.checkpoint, "steps": 4, "alwayson_scripts": scripts, **more}
+
+
+def beside_weights(webui: WebUI, by_blocks: str, whole: str = ALL) -> str:
+    """What runs where with ``lora_functional``; Regional Prompter, where it is there, switches that off at every generation."""
+    names = {script["name"] for script in webui.api("/sdapi/v1/script-info")}
+    return whole if "regional prompter" in names else by_blocks
 
 
 def use(webui: WebUI, checkpoint: str) -> None:

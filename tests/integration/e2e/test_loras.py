@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.e2e.client import WebUI, psnr, started
 from tests.integration.e2e.conftest import assert_equal, note, ready
-from tests.integration.e2e.extensions import use, with_lora, write_lora
+from tests.integration.e2e.extensions import beside_weights, use, with_lora, write_lora
 from tests.integration.e2e.helpers import ALL, need, options, picture_by_pytorch
 
 BESIDE = "UNet by its blocks, VAE, text encoder"
@@ -46,7 +46,7 @@ def test_a_kind(kind: str, webui: WebUI, compare: Any, sd1: str, tmp_path: Path)
 def test_a_kind_beside_the_weights(kind: str, webui: WebUI, compare: Any, sd1: str, tmp_path: Path) -> None:
     use(webui, sd1)
     prompt = with_lora(write_lora(webui, tmp_path, kind), 0.8)
-    compare(BESIDE, checkpoint=sd1, prompt=prompt, **options(lora_functional=True))
+    compare(beside_weights(webui, BESIDE), checkpoint=sd1, prompt=prompt, **options(lora_functional=True))
     compare(checkpoint=sd1, prompt=prompt)
     compare(checkpoint=sd1)
 
@@ -73,7 +73,8 @@ def test_both_extensions_with_a_lora_each(lycoris: WebUI, compare: Any, sd1: str
     use(lycoris, sd1)
     names = [write_lora(lycoris, tmp_path, kind, seed) for kind, seed in (("lora", 5), ("loha", 6))]
     prompt = f"{with_lora(names[0])} <lyco:{names[1]}:0.7>"
-    for settings, expected in ({}, ALL), ({"lyco_functional": True}, BESIDE), ({"lora_functional": True}, BESIDE):
+    beside = beside_weights(lycoris, BESIDE)
+    for settings, expected in ({}, ALL), ({"lyco_functional": True}, BESIDE), ({"lora_functional": True}, beside):
         compare(expected, checkpoint=sd1, prompt=prompt, **options(**settings))
     both = options(lora_functional=True, lyco_functional=True)
     compare(BESIDE, checkpoint=sd1, prompt=prompt, **both)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
-from tests.integration.e2e.extensions import use, with_lora, write_lora
+from tests.integration.e2e.extensions import beside_weights, use, with_lora, write_lora
 from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe
 
 
@@ -78,5 +78,5 @@ def test_a_lora_beside_the_weights(webui: WebUI, compare: Any, fields: dict[str,
     use(webui, fields["checkpoint"])
     prompt = with_lora(write_lora(webui, tmp_path))
     beside = {**fields, "override_settings": {**fields["override_settings"], "lora_functional": True}}
-    compare("UNet by its blocks, VAE, text encoder", **beside, prompt=prompt)
+    compare(beside_weights(webui, "UNet by its blocks, VAE, text encoder"), **beside, prompt=prompt)
     compare(ALL, **fields, prompt=prompt)
