@@ -92,7 +92,7 @@ class Networks:
         """The latent after some steps of Euler's method."""
         latent = self.latent
         for timestep in torch.linspace(999, 0, steps + 1)[:-1]:
-            latent = latent - step(latent, timestep.expand(2)) / steps
+            latent = latent - step(latent, timestep.repeat(2)) / steps
         return latent
 
 

@@ -66,8 +66,10 @@ def beside_weights(webui: WebUI, by_blocks: str, whole: str = ALL) -> str:
 
 
 def use(webui: WebUI, checkpoint: str) -> None:
-    """Load a checkpoint, and leave it loaded."""
-    webui.generate(checkpoint=checkpoint, steps=1, override_settings_restore_afterwards=False)
+    """Load a checkpoint, and leave it loaded; without previews, whose network would be downloaded for SD3."""
+    previews = {"live_previews_enable": False}
+    webui.generate(checkpoint=checkpoint, steps=1, override_settings_restore_afterwards=False, override_settings=previews)
+    webui.set_options(live_previews_enable=webui.settings["live_previews_enable"])
 
 
 def write_lora(webui: WebUI, folder: Path, kind: str = "lora", seed: int = 5) -> str:
