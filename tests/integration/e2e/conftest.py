@@ -42,14 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def webui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUI]:
     url = os.environ.get("WEBUI_URL")
     if url:
-        yield ready(WebUI(url.rstrip("/")))
+        yield _ready(WebUI(url.rstrip("/")))
         return
     scratch = tmp_path_factory.mktemp("webui")
     with started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], scratch) as webui:
-        yield ready(webui)
+        yield _ready(webui)
 
 
-def ready(webui: WebUI) -> WebUI:
+def _ready(webui: WebUI) -> WebUI:
     names = [script["name"] for script in webui.api("/sdapi/v1/script-info")]
     assert "accelerate with openvino" in names, "the extension is not in this WebUI"
     options = webui.api("/sdapi/v1/options")

@@ -5,16 +5,12 @@ LyCORIS is the extension a1111-sd-webui-lycoris in the folder that WEBUI_EXTENSI
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.e2e.client import WebUI, psnr, started
-from tests.integration.e2e.conftest import assert_equal, note, ready
+from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.extensions import beside_weights, use, with_lora, write_lora
 from tests.integration.e2e.helpers import ALL, need, options, picture_by_pytorch
 
@@ -79,32 +75,3 @@ def test_both_extensions_with_a_lora_each(lycoris: WebUI, compare: Any, sd1: str
     both = options(lora_functional=True, lyco_functional=True)
     compare(BESIDE, checkpoint=sd1, prompt=prompt, **both)
     compare(checkpoint=sd1)
-
-
-@pytest.fixture(scope="module")
-def lycoris_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUI]:
-    """A second WebUI, in which the built-in extension is disabled."""
-    others = os.environ.get("WEBUI_EXTENSIONS", "")
-    need(others and (Path(others) / "a1111-sd-webui-lycoris").exists(), "extension LyCORIS in WEBUI_EXTENSIONS")
-    need("WEBUI_DIR" in os.environ, "WEBUI_DIR, from which a second one could be started")
-    scratch = tmp_path_factory.mktemp("lycoris")
-    (scratch / "config.json").write_text(json.dumps({"disabled_extensions": ["Lora"]}))
-    with started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], scratch) as webui:
-        yield ready(webui)
-
-
-@pytest.mark.parametrize("kind", ["convolutions", "loha", "oft", "norm"])
-def test_a_kind_by_lycoris_alone(
-    kind: str, lycoris_alone: WebUI, sd1: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    use(lycoris_alone, sd1)
-    prompt = with_lora(write_lora(lycoris_alone, tmp_path, kind), 0.8, "lyco")
-    without = picture_by_pytorch(lycoris_alone, sd1)
-    for settings, expected in ({}, ALL), ({"lyco_functional": True}, BESIDE):
-        fields = {"checkpoint": sd1, "prompt": prompt, **options(**settings)}
-        off, on = lycoris_alone.generate(**fields), lycoris_alone.accelerated(**fields)
-        note(f"{request.node.name} {settings}", off.images, on)
-        assert psnr(without, off.images[0]) < 60, f"{kind} changes nothing"
-        assert_equal(off.images, on.images)
-        assert on.ran == expected
-    assert psnr(without, lycoris_alone.accelerated(checkpoint=sd1).images[0]) > 60
