@@ -50,7 +50,7 @@ def unet(size: int, tiny: bool) -> Case:
     generator = torch.Generator().manual_seed(1)
     latent = torch.randn(2, 4, size // 8, size // 8, generator=generator)
     context = torch.randn(2, 77, 768, generator=generator)
-    return Case(_without_zeros(module), (latent, torch.tensor([500.0, 500.0])), {"context": context})
+    return Case(without_zeros(module), (latent, torch.tensor([500.0, 500.0])), {"context": context})
 
 
 def vae_decoder(size: int, tiny: bool) -> Case:
@@ -70,7 +70,7 @@ def vae_decoder(size: int, tiny: bool) -> Case:
         double_z=True,
     )
     latent = torch.randn(1, 4, size // 8, size // 8, generator=torch.Generator().manual_seed(1))
-    return Case(_without_zeros(module), (latent,), {})
+    return Case(without_zeros(module), (latent,), {})
 
 
 NETWORKS = {"unet": unet, "vae_decode": vae_decoder}
@@ -83,7 +83,7 @@ def seconds_of(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _without_zeros(module: torch.nn.Module) -> torch.nn.Module:
+def without_zeros(module: torch.nn.Module) -> torch.nn.Module:
     """Set the layers that ldm initialises to zero to other values, so that the result depends on every layer."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -5,16 +5,17 @@
 - what it changes runs in PyTorch, and the blocks without it in OpenVINO (``_MODULE_RULES``): token merging, HyperTile,
   ControlNet's reference
 - another network answers in its place (:func:`replaced`): another SD Unet
-- it is written into the weights before each call: LoRA (lora.py)
-- the trace does not see it (:func:`hooks`): sliced attention (attention.py), the LoRA extension's attributes
+- it is written into the weights before each call: LoRA, also by LyCORIS (lora.py)
+- the trace does not see it (:func:`hooks`): sliced attention (attention.py), the LoRA extensions' forwards and attributes
 
 To support one more, add a rule.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
 
@@ -31,13 +32,19 @@ def hooks(network: HostNetwork) -> NetworkHooks:
     """The engine's hooks for a network of the WebUI."""
     return NetworkHooks(
         host_key=lambda: key(network),
-        tracing=attention.attention_in_one_piece,
+        tracing=_tracing,
         ignore=lora.ATTRIBUTES,
         host_modules=lora.MODULES,
         traced_code=(*attention.traced_functions(), *lora.traced_functions()),
         quantizable=network.switch == "unet",
         block_refusal=lambda module: block_refusal(network.switch, module),
     )
+
+
+@contextlib.contextmanager
+def _tracing() -> Iterator[None]:
+    with attention.attention_in_one_piece(), lora.layers_without_extensions():
+        yield
 
 
 def key(network: HostNetwork) -> str:
@@ -118,7 +125,7 @@ def _free_u(network: HostNetwork) -> str:
 def _lora_beside_weights(switch: str, module: torch.nn.Module) -> str:
     if switch == "vae" or not lora.computed_beside_weights(module):
         return ""
-    return "LoRAs are computed beside the weights (setting 'lora_functional'), not in them"
+    return "LoRAs are computed beside the weights (setting 'lora_functional' or 'lyco_functional'), not in them"
 
 
 def _token_merging(switch: str, module: torch.nn.Module) -> str:

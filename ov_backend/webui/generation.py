@@ -172,6 +172,8 @@ class Generation:
         network = session.network(host_network, original)
         if "output_hidden_states" in kwargs:  # the WebUI passes a number here; each would be a graph of its own
             kwargs["output_hidden_states"] = bool(kwargs["output_hidden_states"])
+        if isinstance(kwargs.get("attn_mask"), torch.Tensor):  # open_clip's is a buffer of the model
+            kwargs["attn_mask"] = kwargs["attn_mask"].detach()
         reason = compatibility.refusal(host_network)
         forward = partial(original, owner)
         answer = partial(network.by_blocks, reason, forward, args, kwargs) if reason else partial(network, *args, **kwargs)

@@ -1,29 +1,44 @@
-"""The built-in LoRA extension.
+"""The LoRA extensions: the built-in one, and LyCORIS, whose functions stand on the same layers and call the built-in one's.
 
-It writes LoRAs into a layer's weights at the layer's next forward, which a compiled network never calls. So before each
-call of a network, the extension's own function is called for every layer; it also removes LoRAs that are no longer set.
+They write LoRAs into a layer's weights at the layer's next forward, which a compiled network never calls. So before each call of
+a network, the extensions' own functions are called for every layer, in the order in which its forward would; they also remove
+LoRAs that are no longer set. A trace runs PyTorch's own forwards of the layers instead of theirs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from modules import shared
 
-#: Attributes of the extension on the layers, names and backups of weights: neither code nor weights of a network.
+from ov_backend.patching import Patch, is_patched, unwrap
+
+#: Attributes of the extensions on the layers, names and backups of weights: neither code nor weights of a network.
 ATTRIBUTES = frozenset(
     {"network_layer_name", "network_current_names", "network_weights_backup", "network_bias_backup", "fp16_weight", "fp16_bias"}
 )
 
-#: The extension's Python module; its state changes with the LoRAs that are set, which the weights tell already.
-MODULES = frozenset({"networks"})
+#: By the extension's Python module, the setting with which it computes LoRAs beside the weights; LyCORIS is loaded later.
+_SETTINGS = {"l_networks": "lyco_functional", "networks": "lora_functional"}
 
-#: The classes whose forwards it replaces, to write into their weights.
+#: The extensions' Python modules; their state changes with the LoRAs that are set, which the weights tell already.
+MODULES = frozenset(_SETTINGS)
+
+#: The classes whose forwards they replace, to write into their weights.
 _LAYERS = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm, torch.nn.MultiheadAttention)
+
+#: Names and strengths of the LoRAs of one extension, and whether it computes them beside the weights.
+_State = tuple[tuple[Any, ...], bool]
+
+#: Whether this thread traces a network.
+_tracing = threading.local()
 
 
 class LoraWeights:
@@ -31,28 +46,23 @@ class LoraWeights:
 
     def __init__(self) -> None:
         self._layers: WeakKeyDictionary[torch.nn.Module, list[torch.nn.Module]] = WeakKeyDictionary()
+        #: The LoRAs of each extension that a module's weights were last brought up to.
+        self._states: WeakKeyDictionary[torch.nn.Module, list[_State]] = WeakKeyDictionary()
 
     def apply(self, module: torch.nn.Module) -> None:
-        """Write the LoRAs that are set now into a module's weights, as its layers' forwards would do."""
-        extension = _extension()
-        if extension is None:
+        """Write the LoRAs that are set now into a module's weights, and take the others out, as its layers' forwards would do."""
+        extensions = _extensions()
+        if not extensions:
             return
-        if _beside_weights():
-            self._restore(extension, module)
-            return
-        names = tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in extension.loaded_networks)
+        states = [_state_of(extension) for extension in extensions]
+        has_changed = self._states.get(module, states) != states
+        self._states[module] = states
         for layer in self._layers_of(module):
-            if vars(layer).get("network_current_names", ()) != names:
-                extension.network_apply_weights(layer)
-
-    def _restore(self, extension: Any, module: torch.nn.Module) -> None:
-        """Take LoRAs out of the weights, as the layers' forwards do that compute them beside the weights."""
-        if not extension.loaded_networks:
-            return
-        for layer in self._layers_of(module):
-            if vars(layer).get("network_weights_backup") is not None or vars(layer).get("network_bias_backup") is not None:
-                extension.network_restore_weights_from_backup(layer)
-                extension.network_reset_cached_weight(layer)
+            own = [(names, beside and not isinstance(layer, torch.nn.MultiheadAttention)) for names, beside in states]
+            if not has_changed and _is_applied(layer, own):
+                continue
+            for extension, (names, beside) in zip(extensions, own):
+                _apply(extension, layer, names, beside)
 
     def _layers_of(self, module: torch.nn.Module) -> list[torch.nn.Module]:
         if module not in self._layers:
@@ -66,25 +76,99 @@ class LoraWeights:
         return self._layers[module]
 
 
+def _is_applied(layer: torch.nn.Module, states: list[_State]) -> bool:
+    """Whether a layer's weights are as the extensions leave them, the last one last."""
+    names: tuple[Any, ...] | None = None
+    for of_extension, beside in states:
+        if not beside:
+            names = of_extension
+        elif of_extension:
+            names = ()
+    return names is None or vars(layer).get("network_current_names", ()) == names
+
+
+def _apply(extension: Any, layer: torch.nn.Module, names: tuple[Any, ...], beside: bool) -> None:
+    """What an extension's forward of a layer does before it computes."""
+    if not beside:
+        extension.network_apply_weights(layer)
+    elif names:
+        extension.network_restore_weights_from_backup(layer)
+        extension.network_reset_cached_weight(layer)
+
+
 def traced_functions() -> tuple[Callable[..., Any], ...]:
-    """The extension's functions that a trace runs in the layers' forwards."""
-    extension = _extension()
-    return () if extension is None else (extension.network_apply_weights,)
+    """The extensions' functions that a trace may run in the layers' forwards."""
+    return tuple(extension.network_apply_weights for extension in _extensions())
+
+
+@contextlib.contextmanager
+def layers_without_extensions() -> Iterator[None]:
+    """In this block, this thread's calls of layers are PyTorch's own; the weights are up to date already.
+
+    A layer class whose forward is another one's still, after the known extensions' forwards, is left alone.
+    """
+    with contextlib.ExitStack() as undo:
+        for owner in _LAYERS:
+            extensions, inner = _forwards_of(owner)
+            if extensions and not is_patched(owner.forward) and _is_of_torch(inner):
+                undo.callback(Patch(owner, "forward", partial(_in_traces, inner)).undo)
+        before, _tracing.on = getattr(_tracing, "on", False), True
+        try:
+            yield
+        finally:
+            _tracing.on = before
+
+
+def _in_traces(inner: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that is PyTorch's own in a thread that traces, and the extensions' in others."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return (inner if getattr(_tracing, "on", False) else original)(*args, **kwargs)
+
+    return forward
 
 
 def computed_beside_weights(module: torch.nn.Module) -> bool:
     """Whether LoRAs are set for layers of a module, and computed in the layers' forwards, without touching weights."""
-    extension = _extension()
-    if extension is None or not extension.loaded_networks or not _beside_weights():
-        return False
-    names = {name for network in extension.loaded_networks for name in network.modules}
-    return any(vars(layer).get("network_layer_name") in names for layer in module.modules())
+    beside = [extension for extension in _extensions() if _is_beside(extension)]
+    names = {name for extension in beside for network in extension.loaded_networks for name in network.modules}
+    return bool(names) and any(vars(layer).get("network_layer_name") in names for layer in module.modules())
 
 
-def _beside_weights() -> bool:
-    return bool(getattr(shared.opts, "lora_functional", False))
+def _state_of(extension: Any) -> _State:
+    networks = extension.loaded_networks
+    return tuple((x.name, x.te_multiplier, x.unet_multiplier, x.dyn_dim) for x in networks), _is_beside(extension)
 
 
-def _extension() -> Any:
-    extension = sys.modules.get("networks")
-    return extension if hasattr(extension, "network_apply_weights") else None
+def _is_beside(extension: Any) -> bool:
+    return bool(getattr(shared.opts, _SETTINGS[extension.__name__], False))
+
+
+def _extensions() -> list[Any]:
+    """The extensions whose forwards stand on the layers, in the order in which these run them."""
+    extensions, inner = _forwards_of(torch.nn.Linear)
+    if not _is_of_torch(inner):  # another one's forward hides the next; they run in the reverse order of their loading
+        known = (sys.modules.get(name) for name in _SETTINGS)
+        extensions += [each for each in known if hasattr(each, "network_apply_weights") and each not in extensions]
+    return extensions
+
+
+def _forwards_of(owner: type[torch.nn.Module]) -> tuple[list[Any], Any]:
+    """The extensions whose forwards stand on a layer class, the first to run first, and the forward that the last one calls."""
+    extensions: list[Any] = []
+    forward = unwrap(owner.forward)
+    while True:
+        name = _module_of(forward)
+        extension = sys.modules.get(name) if name in MODULES else None
+        if not hasattr(extension, "network_apply_weights") or extension in extensions:
+            return extensions, forward
+        extensions.append(extension)
+        forward = getattr(getattr(extension, "originals", None), f"{owner.__name__}_forward", None)
+
+
+def _module_of(function: Any) -> str:
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+
+
+def _is_of_torch(function: Any) -> bool:
+    return _module_of(function).partition(".")[0] == "torch"

@@ -10,11 +10,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.integration.e2e.client import WebUI, argument_list, psnr, to_png
-from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe, picture_by_pytorch
+from tests.integration.e2e.client import WebUI, argument_list, psnr
+from tests.integration.e2e.extensions import (
+    CUTOFF,
+    FREEU,
+    THRESHOLDING,
+    TILED_DIFFUSION,
+    Controlled,
+    always_on,
+    with_lora,
+    write_lora,
+)
+from tests.integration.e2e.helpers import ALL, mask_of, need, picture_by_pytorch
 
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
@@ -28,16 +37,8 @@ def nothing_is_left(webui: WebUI) -> Any:
         assert webui.probe()["replaced"] == []
 
 
-def always_on(webui: WebUI, title: str, *arguments: Any) -> dict[str, Any]:
-    names = {script["name"] for script in webui.api("/sdapi/v1/script-info")}
-    need(title.lower() in names, f"extension {title!r} (WEBUI_EXTENSIONS names a folder with it)")
-    return {title: {"args": list(arguments)}}
-
-
 def test_freeu(webui: WebUI, compare: Any, sd1: str) -> None:
-    stages = [{"backbone_factor": 1.2, "skip_factor": 0.9}, {"backbone_factor": 1.4, "skip_factor": 0.2}]
-    state = {"enable": True, "transition_smoothness": 0.5, "version": "1", "stage_infos": stages}
-    compare(BLOCKS, checkpoint=sd1, steps=5, alwayson_scripts=always_on(webui, "FreeU", state))
+    compare(BLOCKS, checkpoint=sd1, steps=5, alwayson_scripts=always_on(webui, "FreeU", FREEU))
     compare(ALL, checkpoint=sd1)
 
 
@@ -49,9 +50,7 @@ def test_regional_prompter(webui: WebUI, compare: Any, sd1: str) -> None:
 
 
 def test_tiled_diffusion(webui: WebUI, compare: Any, sd1: str) -> None:
-    tiles = [128, 128, 16, 16, 8, 2]
-    no_inversion = ["None", 1, False, 10, 1, 1, 64]
-    scripts = always_on(webui, "Tiled Diffusion", True, "MultiDiffusion", False, True, *tiles, *no_inversion, *[False] * 4)
+    scripts = always_on(webui, "Tiled Diffusion", *TILED_DIFFUSION)
     compare(ALL, checkpoint=sd1, width=256, height=192, alwayson_scripts=scripts)
 
 
@@ -63,52 +62,23 @@ def test_tiled_vae(webui: WebUI, compare: Any, sd1: str) -> None:
 
 
 def test_dynamic_thresholding(webui: WebUI, compare: Any, sd1: str) -> None:
-    values = [True, 7, 0.9, "Constant", 0, "Constant", 0, 4, "enable", "MEAN", "AD", 1]
-    scripts = always_on(webui, "Dynamic Thresholding (CFG Scale Fix)", *values)
+    scripts = always_on(webui, "Dynamic Thresholding (CFG Scale Fix)", *THRESHOLDING)
     compare(ALL, checkpoint=sd1, cfg_scale=12, alwayson_scripts=scripts)
 
 
 def test_cutoff(webui: WebUI, compare: Any, sd1: str) -> None:
-    scripts = always_on(webui, "Cutoff", True, "red", 0.5, True, False, "", "Lerp", False)
+    scripts = always_on(webui, "Cutoff", *CUTOFF)
     compare(ALL, checkpoint=sd1, prompt="a red chair", alwayson_scripts=scripts)
-
-
-class Controlled:
-    """The fields of generations with ControlNet's units: random weights that fit their checkpoint, and prepared hints."""
-
-    def __init__(self, webui: WebUI, folder: Path) -> None:
-        self.webui, self.folder = webui, folder
-        self.checkpoint = need(webui.checkpoint("control"), "SD 1.x checkpoint with 'control' in its name")
-
-    def model(self, name: str, **body: Any) -> str:
-        """Write a network's file, and return its name in the extension's list."""
-        self.webui.api("/probe/controlnet", {"file": str(self.folder / f"e2e-{name}.safetensors"), **body})
-        models = self.webui.api("/controlnet/model_list?update=true")["model_list"]
-        return next(model for model in models if model.startswith(f"e2e-{name}"))
-
-    def unit(self, name: str = "random", **changes: Any) -> dict[str, Any]:
-        """One unit; ``seed`` and ``adapter`` say which network, the other changes are the unit's own."""
-        body = {key: changes.pop(key) for key in ("seed", "adapter") if key in changes}
-        hint = np.zeros((128, 128, 3), np.uint8)
-        hint[30:90, 40:100], hint[:: 8 + 3 * body.get("seed", 0)] = 255, 120
-        image = {"image": to_png(hint), "processor_res": 128}
-        model = "None" if changes.get("module") == "reference_only" else self.model(name, **body)
-        return {"enabled": True, "module": "none", "model": model, "weight": 1.0, **image, **changes}
-
-    def fields(self, *units: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """The fields of a generation with these units."""
-        scripts = always_on(self.webui, "ControlNet", *units)
-        return {"checkpoint": self.checkpoint, "steps": 4, "alwayson_scripts": scripts, **more}
 
 
 @pytest.fixture
 def controlled(webui: WebUI, tmp_path: Path) -> Controlled:
-    always_on(webui, "ControlNet")
-    need_probe(webui)
-    controlled = Controlled(webui, tmp_path)
-    webui.generate(checkpoint=controlled.checkpoint, steps=1, override_settings_restore_afterwards=False)
-    webui.set_options(control_net_models_path=str(tmp_path))
-    return controlled
+    return Controlled(webui, tmp_path, need(webui.checkpoint("control"), "SD 1.x checkpoint with 'control' in its name"))
+
+
+@pytest.fixture
+def controlled_xl(webui: WebUI, tmp_path: Path) -> Controlled:
+    return Controlled(webui, tmp_path, need(webui.checkpoint("xl"), "SDXL checkpoint"))
 
 
 def on_and_back(webui: WebUI, compare: Any, expected: str, fields: dict[str, Any]) -> None:
@@ -171,15 +141,42 @@ def test_reference_only(webui: WebUI, compare: Any, controlled: Controlled) -> N
 
 
 def test_controlnet_with_freeu(webui: WebUI, compare: Any, controlled: Controlled) -> None:
-    state = {"enable": True, "version": "1", "stage_infos": [{"backbone_factor": 1.2, "skip_factor": 0.9}]}
     fields = controlled.fields(controlled.unit())
-    scripts = {**fields["alwayson_scripts"], **always_on(webui, "FreeU", state)}
+    scripts = {**fields["alwayson_scripts"], **always_on(webui, "FreeU", FREEU)}
     compare(BLOCKS, **{**fields, "alwayson_scripts": scripts})
 
 
 @pytest.mark.parametrize("first, last", [(0.3, 0.8), (0.0, 0.5), (0.5, 1.0)])
 def test_controlnet_for_a_part_of_the_steps(compare: Any, controlled: Controlled, first: float, last: float) -> None:
     compare(BLOCKS, **controlled.fields(controlled.unit(guidance_start=first, guidance_end=last)))
+
+
+def test_controlnet_with_a_lora(webui: WebUI, compare: Any, controlled: Controlled, tmp_path: Path) -> None:
+    name = write_lora(webui, tmp_path)
+    fields = controlled.fields(controlled.unit())
+    without, _ = compare(BLOCKS, **fields)
+    for strength in (1.0, 0.4):
+        off, _ = compare(BLOCKS, **fields, prompt=with_lora(name, strength))
+        assert psnr(without.images[0], off.images[0]) < 40, "the LoRA changes nothing"
+    compare(ALL, checkpoint=controlled.checkpoint, steps=4, prompt=with_lora(name))
+    on_and_back(webui, compare, BLOCKS, {**fields, "prompt": with_lora(name)})
+
+
+def test_controlnet_of_sdxl(webui: WebUI, compare: Any, controlled_xl: Controlled) -> None:
+    fields = controlled_xl.fields(controlled_xl.unit("xl"))
+    on_and_back(webui, compare, BLOCKS, fields)
+    compare(BLOCKS, **fields, width=192)
+    networks = webui.api("/openvino/status")["networks"]
+    companions = {name: stats for name, stats in networks.items() if name.startswith("controlnet")}
+    assert any(stats["calls"] for stats in companions.values())
+    assert all(stats["fallbacks"] == stats["by_blocks"] == {} for stats in companions.values())
+
+
+def test_two_controlnets_of_sdxl_with_a_lora(webui: WebUI, compare: Any, controlled_xl: Controlled, tmp_path: Path) -> None:
+    other = {"weight": 0.6, "control_mode": "ControlNet is more important"}
+    units = [controlled_xl.unit("xl"), controlled_xl.unit("xl-other", seed=1, **other)]
+    prompt = with_lora(write_lora(webui, tmp_path, "convolutions"))
+    on_and_back(webui, compare, BLOCKS, controlled_xl.fields(*units, prompt=prompt))
 
 
 def test_the_panel_counts_blocks_as_one_network(webui: WebUI, controlled: Controlled) -> None:

@@ -6,11 +6,13 @@ be small. T5 is off, as it is by default.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
+from tests.integration.e2e.extensions import beside_weights, use, with_lora, write_lora
 from tests.integration.e2e.helpers import ALL, mask_of, need, need_probe
 
 
@@ -58,3 +60,23 @@ def test_a_small_t5_encoder(webui: WebUI) -> None:
     answer = webui.api("/probe/t5", {})
     assert answer["calls"] == 2
     assert answer["error"] <= 1e-3
+
+
+def test_a_lora_and_its_strength(webui: WebUI, compare: Any, fields: dict[str, Any], tmp_path: Path) -> None:
+    """The WebUI knows names of SD3's attention in diffusers' files; of the prompt's side only the last projection."""
+    before, _ = compare(ALL, **fields)
+    use(webui, fields["checkpoint"])
+    name = write_lora(webui, tmp_path)
+    for strength in (1.0, 0.5):
+        off, _ = compare(ALL, **fields, prompt=with_lora(name, strength))
+        assert psnr(before.images[0], off.images[0]) < 50, "the LoRA changes nothing"
+    after, _ = compare(ALL, **fields)
+    assert psnr(before.images[0], after.images[0]) == float("inf")
+
+
+def test_a_lora_beside_the_weights(webui: WebUI, compare: Any, fields: dict[str, Any], tmp_path: Path) -> None:
+    use(webui, fields["checkpoint"])
+    prompt = with_lora(write_lora(webui, tmp_path))
+    beside = {**fields, "override_settings": {**fields["override_settings"], "lora_functional": True}}
+    compare(beside_weights(webui, "UNet by its blocks, VAE, text encoder"), **beside, prompt=prompt)
+    compare(ALL, **fields, prompt=prompt)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from modules import shared
 
+#: The setting with which it computes LoRAs beside the weights.
+SETTING = "lora_functional"
 loaded_networks: list[Any] = []
 CLASSES = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerNorm)
-_originals: dict[type, Any] = {}
+#: What stood on the classes, as ``Linear_forward``; None while it is not patched.
+originals: SimpleNamespace | None = None
 
 
 class Network:
@@ -87,7 +91,7 @@ def _functional(layer: Any, original: Any, x: Any) -> Any:
 
 def _forward(original: Any) -> Any:
     def forward(self: Any, x: Any) -> Any:
-        if shared.opts.lora_functional:
+        if getattr(shared.opts, SETTING, False):
             return _functional(self, original, x) if loaded_networks else original(self, x)
         network_apply_weights(self)
         return original(self, x)
@@ -96,13 +100,15 @@ def _forward(original: Any) -> Any:
 
 
 def patch_classes() -> None:
+    global originals
+    originals = SimpleNamespace(**{f"{owner.__name__}_forward": owner.forward for owner in CLASSES})
     for owner in CLASSES:
-        _originals[owner] = owner.forward
         owner.forward = _forward(owner.forward)  # type: ignore[assignment]
 
 
 def unpatch_classes() -> None:
-    for owner, forward in _originals.items():
-        owner.forward = forward  # type: ignore[assignment]
-    _originals.clear()
+    global originals
+    for owner in CLASSES if originals else ():
+        owner.forward = getattr(originals, f"{owner.__name__}_forward")  # type: ignore[assignment]
+    originals = None
     loaded_networks.clear()

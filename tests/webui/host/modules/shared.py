@@ -45,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "CLIP_stop_at_last_layers": 1,
     "upcast_attn": False,
     "lora_functional": False,
+    "lyco_functional": False,
     "persistent_cond_cache": True,
     "s_min_uncond": 0.0,
     "skip_early_cond": 0.0,

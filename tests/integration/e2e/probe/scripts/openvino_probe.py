@@ -12,11 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import probe_files
+import probe_state
 import psutil
 import torch
 from modules import call_queue, img2img, processing, script_callbacks, scripts, shared
 from modules import sd_hijack_optimizations as optimizations
-from safetensors.torch import save_file
 
 CLASSES = (
     ("ldm.modules.diffusionmodules.openaimodel", "UNetModel", "forward"),
@@ -149,9 +150,19 @@ def routes(_, app):
 
     @app.post("/probe/controlnet")
     def controlnet(body: dict):
-        write = write_adapter if body.get("adapter") else write_controlnet
+        write = probe_files.write_adapter if body.get("adapter") else probe_files.write_controlnet
         write(Path(body["file"]), body.get("seed", 5))
         return {}
+
+    @app.post("/probe/lora")
+    def lora(body: dict):
+        probe_files.write_lora(Path(body["file"]), body.get("kind", "lora"), body.get("seed", 5))
+        return {}
+
+    @app.get("/probe/everything")
+    def everything():
+        gc.collect()
+        return probe_state.everything()
 
 
 script_callbacks.on_app_started(routes)
@@ -176,34 +187,6 @@ def answers_of_t5():
             calls = accelerated.stats()["text_encoder"]["calls"]
     error = max(float((a - b).norm() / b.norm()) for a, b in zip(actual, expected))
     return {"calls": calls, "error": error}
-
-
-def write_controlnet(file, seed):
-    """Write a ControlNet of random weights for the UNet in use; the loader knows true sizes alone, and is told this one."""
-    config = sys.modules["scripts.controlnet_model_guess"].controlnet_default_config
-    unet = shared.sd_model.model.diffusion_model
-    context = next(module for name, module in unet.named_modules() if name.endswith("attn2.to_k")).in_features
-    sizes = {"model_channels": unet.model_channels, "channel_mult": list(unet.channel_mult), "num_heads": unet.num_heads}
-    config.update(sizes, context_dim=context, use_fp16=False)
-    write_random(sys.modules["scripts.cldm"].ControlNet(**config, hint_channels=3), "control_model.", file, seed)
-
-
-def write_adapter(file, seed):
-    """Write a T2I-Adapter of the light kind for the UNet in use, likewise."""
-    config = sys.modules["scripts.controlnet_model_guess"].t2i_adapter_light_config
-    unet = shared.sd_model.model.diffusion_model
-    config.update(channels=[unet.model_channels * factor for factor in unet.channel_mult])
-    write_random(sys.modules["scripts.adapter"].Adapter_light(**config), "adapter.", file, seed)
-
-
-def write_random(network, prefix, file, seed):
-    """Write a network's file with random weights."""
-    torch.manual_seed(seed)
-    weights = {f"{prefix}{name}": weight for name, weight in network.state_dict().items()}
-    for name, weight in weights.items():
-        if weight.dim() > 1:
-            weights[name] = 0.7 * torch.randn(weight.shape) / weight[0].numel() ** 0.5
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, file)
 
 
 def fail_at_the_second_step(wrapper):
