@@ -19,7 +19,7 @@ from PIL import Image
 pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
-from ov_backend.batch import cluster
+from ov_backend.batch import cluster, connection
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.journal import read_records
 from ov_backend.errors import OVBackendError, SettingsError
@@ -34,7 +34,7 @@ JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x6
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """A cluster of two nodes; the second one is killed by the last test that uses it."""
-    cluster.import_ray()
+    connection.import_ray()
     from ray.cluster_utils import Cluster
 
     arguments = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
@@ -98,6 +98,25 @@ def test_another_machine_reads_files_through_ray(tmp_path: Path, nodes: Any) -> 
             list(read(tmp_path / "none"))
 
 
+@only_in_full
+def test_the_number_of_processes_is_measured_once(
+    make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_TRIAL_S", 0.3)
+    events: list[dict[str, Any]] = []
+    batch = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers="auto")
+    assert batch.run(events.append, StandIn(seconds=0.05)).made == 6
+    assert_every_row_once(tmp_path / "out", 6)
+    (tmp_path / "out").rename(tmp_path / "first")
+    assert batch.run(events.append, StandIn(seconds=0.05)).made == 6
+    measured, remembered = [event for event in events if event["event"] == "processes"]
+    rates = measured["trial_pictures_per_hour"]
+    assert rates["1"] > 0
+    best = max((count for count in rates), key=lambda count: rates[count])
+    assert measured["processes"] in (2, 2 * int(best)), "as many on each of the two nodes"
+    assert remembered == {**measured, "trial_pictures_per_hour": {}}
+
+
 def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
     rows = [{"prompt": "x", "seed": list(range(1, 61)), "size": ["64x64", "64x128"]}]
     made: list[int] = []
@@ -116,7 +135,7 @@ def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Pat
 
 
 def test_nothing_phones_home() -> None:
-    cluster.import_ray()
+    connection.import_ray()
     usage_lib = pytest.importorskip("ray._common.usage.usage_lib")  # it stands elsewhere in older versions
     assert not usage_lib.usage_stats_enabled()
 
@@ -134,7 +153,7 @@ def test_nothing_phones_home() -> None:
 )
 def test_a_wrong_address_is_one_sentence(address: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        cluster.check_address(address)
+        connection.check_address(address)
 
 
 def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -145,9 +164,9 @@ def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("nodes,count,expected", [
-    (["a", "b"], None, [("a", 0, 1), ("b", 0, 1)]),
-    (["a", "b"], 3, [("a", 0, 2), ("a", 1, 2), ("b", 0, 1)]),
-    (["a", "b"], 1, [("a", 0, 1)]),
+    (["a", "b"], None, {"a": 1, "b": 1}),
+    (["a", "b"], 3, {"a": 2, "b": 1}),
+    (["a", "b"], 1, {"a": 1}),
 ])
-def test_processes_are_spread_over_machines(nodes: list[str], count: int | None, expected: list[Any]) -> None:
-    assert list(cluster._places(nodes, count)) == expected
+def test_processes_are_spread_over_machines(nodes: list[str], count: int | None, expected: dict[str, int]) -> None:
+    assert cluster._spread(nodes, count) == expected
