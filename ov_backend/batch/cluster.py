@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ class Cluster:
         self._ray = import_ray()
         self._fingerprints = fingerprints
         self._workers: list[_Handle] = []
+        self._server: Any = None
         self.rates: dict[int, float] = {}
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
@@ -194,8 +196,10 @@ class Cluster:
 
     def _reader(self, here: str) -> Callable[[Path], Iterable[bytes]]:
         """What reads files of this machine on another one, a few blocks ahead."""
-        server = self._ray.remote(FileServer).options(num_cpus=0, scheduling_strategy=self._on(here, soft=False)).remote()
-        return functools.partial(_read, server)
+        name = f"files-{uuid.uuid4().hex}"  # Ray warns of handles among the arguments of processes that it starts again
+        options = {"name": name, "num_cpus": 0, "scheduling_strategy": self._on(here, soft=False)}
+        self._server = self._ray.remote(FileServer).options(**options).remote()
+        return functools.partial(_read, name)
 
     def _on(self, node: str, soft: bool) -> Any:
         """On this machine, and where it is gone on another one if that is ``soft``."""
@@ -251,9 +255,9 @@ def _tasks(shares: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
         yield from (share[i : i + step] for i in range(0, len(share), step))
 
 
-def _read(server: Any, path: Path) -> Iterator[bytes]:
+def _read(server: str, path: Path) -> Iterator[bytes]:
     import ray
 
-    method = server.read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
+    method = ray.get_actor(server).read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
     for block in method.remote(path):
         yield ray.get(block)

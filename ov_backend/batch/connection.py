@@ -56,7 +56,37 @@ def connect(ray: Any, address: str) -> None:
     check_address(address)
     local = {"include_dashboard": False} if address == LOCAL else {}
     try:
+        if address not in (LOCAL, "auto"):
+            _check_token(ray, address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except (OSError, RuntimeError, ValueError) as error:  # an OSError where nothing is found
+    except ray.exceptions.AuthenticationError as error:
+        raise SettingsError(f"--ray is {address[:200]!r}, {_about_token(error)}.") from error
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:  # an OSError where nothing is found
         advice = "start Ray with ray start --head, or give --ray local"
         raise SettingsError(f"--ray is {address[:200]!r}, where Ray does not answer ({first_line(error)}); {advice}.") from error
+
+
+def _check_token(ray: Any, address: str) -> None:
+    """Ask a cluster for its number: without its token, ``ray.init`` would try for half a minute and not say why.
+
+    Raises:
+        AuthenticationError: of Ray's.
+        RayError: nothing of Ray's answers.
+    """
+    try:
+        setup = importlib.import_module("ray._private.authentication.authentication_token_setup")
+        require, client = setup.ensure_token_if_auth_enabled, ray._raylet.GcsClient
+    except (ImportError, AttributeError):  # another version of Ray; then ray.init says what is wrong
+        return
+    require(create_token_if_missing=False)  # without a token the client would end this process
+    client(address=address)
+
+
+def _about_token(error: Exception) -> str:
+    """What to set where a token is missing or wrong."""
+    where = "the file ~/.ray/auth_token or the variable RAY_AUTH_TOKEN"
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return f"which asks for a token; set RAY_AUTH_MODE=token, and put the cluster's token into {where}"
+    reason = first_line(error).partition(". ")[0][:200]
+    how = "ray get-auth-token on the cluster's first machine prints it"
+    return f"which needs another token ({reason}); put the cluster's into {where} ({how})"

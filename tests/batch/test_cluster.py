@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -170,3 +173,51 @@ def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pyte
 ])
 def test_processes_are_spread_over_machines(nodes: list[str], count: int | None, expected: dict[str, int]) -> None:
     assert cluster._spread(nodes, count) == expected
+
+
+@pytest.mark.parametrize("environment,words", [
+    ({}, "which asks for a token; set RAY_AUTH_MODE=token, and put the cluster's token into the file"),
+    ({"RAY_AUTH_MODE": "token"}, "which needs another token (Token authentication is enabled but no"),
+    ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 40}, "which needs another token (RPC error: InvalidAuthToken"),
+    ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/none"}, "which needs another token (RAY_AUTH_TOKEN_PATH is set but"),
+    ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 40}, "connected"),
+])
+@only_in_full
+def test_an_address_with_a_token_works_or_is_one_sentence(
+    environment: dict[str, str], words: str, guarded: str, tmp_path: Path
+) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    code = f"""
+from ov_backend.batch import connection
+from ov_backend.errors import SettingsError
+try:
+    connection.connect(connection.import_ray(), {guarded!r})
+    print("connected")
+except SettingsError as error:
+    print(error)
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, env={**clean, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), **environment}, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = done.stdout.decode().splitlines()
+    assert words in line
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster that asks for a token of forty zeros."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 40, "RAY_USAGE_STATS_ENABLED": "0"}
+    ray = str(Path(sys.executable).with_name("ray"))
+    start = [ray, "start", "--head", "--block", "--port", str(port), "--num-cpus", "1", "--include-dashboard", "false"]
+    start += ["--object-store-memory", str(80 << 20), "--temp-dir", str(tmp_path_factory.mktemp("r"))]
+    process = subprocess.Popen(start, env={**os.environ, **token}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        said = iter(process.stdout.readline, "")
+        yield next(line for line in said if f":{port}'" in line).partition("--address='")[2].partition("'")[0]
+    finally:
+        process.terminate()
+        process.wait(60)
