@@ -258,6 +258,6 @@ def _tasks(shares: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
 def _read(server: str, path: Path) -> Iterator[bytes]:
     import ray
 
-    method = ray.get_actor(server).read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
+    method: Any = ray.get_actor(server).read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
     for block in method.remote(path):
         yield ray.get(block)

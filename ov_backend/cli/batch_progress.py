@@ -67,7 +67,8 @@ class BatchProgress:
         from tqdm import tqdm
 
         if event["grids"]:
-            self._say(f"{event['sources']} rows make {event['pictures']} pictures.")
+            rows = "1 row makes" if event["sources"] == 1 else f"{event['sources']} rows make"
+            self._say(f"{rows} {event['pictures']} pictures.")
         self._bar = tqdm(total=event["to_make"], unit="picture", disable=None, leave=False)  # None: only in a terminal
 
     def _advance(self, event: dict[str, Any]) -> None:

@@ -38,6 +38,8 @@ PATIENCE_S = 300.0
 #: The longest time after which a kill that does not wait for pictures comes: it may meet processes that are starting.
 _START_S = 8.0
 _FROM_THE_START = 0.25
+#: How often a node is started.
+_TRIES = 5
 
 
 def say(text: str) -> None:
@@ -58,8 +60,7 @@ class Nodes:
         arguments = {**self._size, "include_dashboard": False, "_system_config": system}
         self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
         self.address: str = self.cluster.address
-        self._second = self.cluster.add_node(**self._size)
-        self.cluster.wait_for_nodes()
+        self.replace_second()
 
     def kill_second(self) -> None:
         """Kill the second node with everything that runs there."""
@@ -70,9 +71,16 @@ class Nodes:
         self.cluster.remove_node(self._second, allow_graceful=False)
 
     def replace_second(self) -> None:
-        """Start another node in its place."""
-        self._second = self.cluster.add_node(**self._size)
-        self.cluster.wait_for_nodes()
+        """Start another node in its place; on a busy machine Ray gives up after a while, and is asked again."""
+        for tries in range(_TRIES, 0, -1):
+            try:
+                self._second = self.cluster.add_node(**self._size)
+                return self.cluster.wait_for_nodes()
+            except Exception as error:  # Ray raises no class of its own
+                if tries == 1:
+                    raise
+                say(f"a node did not start: {type(error).__name__}")
+                time.sleep(10)
 
     def workers(self) -> list[psutil.Process]:
         """The processes that make pictures."""
