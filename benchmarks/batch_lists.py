@@ -80,7 +80,7 @@ def write_job(options: argparse.Namespace, folder: Path) -> Path:
     mixes = ("", f"<lora:{first}:1>", f"<lora:{second}:0.5>", f"<lora:{first}:0.7> <lora:{third}:0.3>")
     half = options.size // 2
     sizes = (f"{options.size}x{options.size}", f"{half}x{options.size}", f"{options.size}x{half}")
-    kinds = list(itertools.product(checkpoints, mixes, sizes))
+    kinds = random.Random(1).sample(list(itertools.product(checkpoints, mixes, sizes)), options.kinds)
     rows = [kinds[i % len(kinds)] for i in range(options.rows)]
     random.Random(0).shuffle(rows)
     shared = {"steps": options.steps, "sampler_name": options.sampler, "cfg_scale": options.cfg_scale}
