@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Nodes:
         self._size = {"num_cpus": 1, "object_store_memory": 80 << 20}
         system = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
         arguments = {**self._size, "include_dashboard": False, "_system_config": system}
-        self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
+        self.cluster = _retried(lambda: Cluster(initialize_head=True, head_node_args=arguments))
         self.address: str = self.cluster.address
         self.replace_second()
 
@@ -71,16 +71,9 @@ class Nodes:
         self.cluster.remove_node(self._second, allow_graceful=False)
 
     def replace_second(self) -> None:
-        """Start another node in its place; on a busy machine Ray gives up after a while, and is asked again."""
-        for tries in range(_TRIES, 0, -1):
-            try:
-                self._second = self.cluster.add_node(**self._size)
-                return self.cluster.wait_for_nodes()
-            except Exception as error:  # Ray raises no class of its own
-                if tries == 1:
-                    raise
-                say(f"a node did not start: {type(error).__name__}")
-                time.sleep(10)
+        """Start another node in its place."""
+        self._second = _retried(lambda: self.cluster.add_node(**self._size))
+        self.cluster.wait_for_nodes()
 
     def workers(self) -> list[psutil.Process]:
         """The processes that make pictures."""
@@ -90,6 +83,17 @@ class Nodes:
                 raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
                 processes += [each for each in raylet.children() if _name(each).startswith("ray::_Process")]
         return processes
+
+
+def _retried(start: Callable[[], Any]) -> Any:
+    """Start a node; on a busy machine Ray gives up after half a minute, and is asked again."""
+    for tries in range(_TRIES, 0, -1):
+        try:
+            return start()
+        except Exception as error:  # Ray raises no class of its own
+            if tries == 1:
+                raise
+            say(f"a node did not start: {type(error).__name__}")
 
 
 def _name(process: psutil.Process) -> str:
