@@ -87,13 +87,12 @@ class Nodes:
 
 def _retried(start: Callable[[], Any]) -> Any:
     """Start a node; on a busy machine Ray gives up after half a minute, and is asked again."""
-    for tries in range(_TRIES, 0, -1):
+    for _ in range(_TRIES - 1):
         try:
             return start()
         except Exception as error:  # Ray raises no class of its own
-            if tries == 1:
-                raise
             say(f"a node did not start: {type(error).__name__}")
+    return start()
 
 
 def _name(process: psutil.Process) -> str:
