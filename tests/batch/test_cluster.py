@@ -66,7 +66,7 @@ def test_a_failing_row_is_tried_again_and_one_that_ends_its_process_is_recorded(
     monkeypatch.setattr(cluster, "_RESTARTS", 0)  # each start takes seconds
     paints = StandIn(failures={2: 1, 4: 2}, deadly=(6,))
     events: list[dict[str, Any]] = []
-    result = make_batch(JOB, contact_sheet=False, ray=nodes.address).run(events.append, paints)
+    result = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers=1).run(events.append, paints)
     assert (result.made, result.failed) == (4, 2)
     assert_every_row_once(tmp_path / "out", 6, failed=(4, 6))
     errors = {record["row"]: record for record in read_records(tmp_path / "out") if record["error"]}
