@@ -37,6 +37,7 @@ JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x6
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """A cluster of two nodes; the second one is killed by the last test that uses it."""
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else tests that run beside it take all of the processor
     connection.import_ray()
     from ray.cluster_utils import Cluster
 

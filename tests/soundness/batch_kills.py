@@ -52,6 +52,7 @@ class Nodes:
     """A cluster of two nodes: the head, which stays, and a second one that can be killed."""
 
     def __init__(self) -> None:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else it takes minutes where anything else runs
         import_ray()
         from ray.cluster_utils import Cluster
 
