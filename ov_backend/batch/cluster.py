@@ -22,7 +22,7 @@ from ov_backend.batch.plan import shares
 from ov_backend.batch.processes import Speed, Trial, best
 from ov_backend.batch.row import Row
 from ov_backend.batch.worker import RowsFailed, Worker
-from ov_backend.errors import OVBackendError, last_line
+from ov_backend.errors import OVBackendError, first_line, last_line
 
 MAX_WORKERS = 1024
 #: The most pictures of one task, if a row has not more; so many are lost at most when a process ends.
@@ -189,6 +189,9 @@ class Cluster:
             raise OVBackendError(f"Ray has started no process in {_START_S} s; wait until a core of the cluster is free.")
         try:
             self._ray.get(started)
+        except self._ray.exceptions.OutOfMemoryError as error:
+            advice = "give fewer --workers, or free memory on its machine"
+            raise OVBackendError(f"Ray has ended a process for want of memory ({first_line(error)[:300]}); {advice}.") from error
         except self._ray.exceptions.RayError as error:
             reason = f"{type(error).__name__}: {last_line(error)[:300]}"
             raise OVBackendError(f"A process of Ray's did not start ({reason}); install this package on its machine.") from error
