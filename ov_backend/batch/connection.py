@@ -85,7 +85,7 @@ def _check_token(ray: Any, address: str) -> None:
 def _about_token(error: Exception) -> str:
     """What to set where a token is missing or wrong."""
     where = "the file ~/.ray/auth_token or the variable RAY_AUTH_TOKEN"
-    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+    if "RAY_AUTH_MODE is currently" in str(error):  # Ray's note where it is not "token"
         return f"which asks for a token; set RAY_AUTH_MODE=token, and put the cluster's token into {where}"
     reason = first_line(error).partition(". ")[0][:200]
     how = "ray get-auth-token on the cluster's first machine prints it"
