@@ -3,7 +3,8 @@
 # make test-webui-pins    what the WebUI's own pins can change (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
 # make test-full          the whole suite under both, with every architecture
 # make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
-# make kills              a batch that is killed at random moments, fifty times in one process and on Ray (KILLS=n, KILL_SEED=n)
+# make kills              a batch that is killed at random moments, fifty times in one process and on Ray, and fifty runs on two
+#                         nodes whose driver, workers or node are killed (KILLS=n, KILL_SEED=n)
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
@@ -74,6 +75,7 @@ fuzz: $(VENV)/.ready-test
 # A batch that is killed at random moments: every picture is there once and whole in the end.
 kills: $(VENV)/.ready-test
 	KILLS=$${KILLS:-50} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/batch/test_kill.py $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.soundness.batch_kills --count $${KILLS:-50} --seed $${KILL_SEED:-0}
 
 # Known holes in what is installed: Python's packages of both environments, and the tools of the page's JavaScript.
 audit: $(AUDIT)/.ready

@@ -14,7 +14,8 @@ from typing import Any
 
 from ov_backend import devices
 from ov_backend.batch import contact_sheet, pictures
-from ov_backend.batch.cluster import LOCAL, MAX_WORKERS, Cluster, check_address, import_ray
+from ov_backend.batch.cluster import MAX_WORKERS, Cluster, count_machines
+from ov_backend.batch.connection import LOCAL, check_address, import_ray
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.job import Job, read_job
 from ov_backend.batch.job_file import SourceRow, read_job_file
@@ -22,7 +23,8 @@ from ov_backend.batch.journal import MANIFEST, Journal, Manifest, write_parquet
 from ov_backend.batch.make import InThisProcess, Paints
 from ov_backend.batch.painter import Painter, painter_for
 from ov_backend.batch.places import Places
-from ov_backend.batch.plan import Group, groups, ordered, work
+from ov_backend.batch.plan import Group, Preparations, groups, in_two_steps, largest_kind, ordered, preparations, work
+from ov_backend.batch.processes import AUTO, Results, Trial
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError
@@ -46,7 +48,8 @@ class Options:
         contact_sheet: draw pages of thumbnails at the end.
         ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
             here; None is this process, unless ``workers`` is given.
-        workers: number of processes on Ray, on this machine where ``ray`` is None; None is one for each machine.
+        workers: number of processes on Ray, on this machine where ``ray`` is None; None is one for each machine, and "auto" as
+            many on each as are measured to make the most pictures.
     """
 
     checkpoint: Path | None = None
@@ -57,7 +60,7 @@ class Options:
     cache_dir: str | None = None
     contact_sheet: bool = True
     ray: str | None = None
-    workers: int | None = None
+    workers: int | str | None = None
 
     @property
     def address(self) -> str | None:
@@ -102,6 +105,7 @@ class Plan:
         skipped: number of pictures that are there already.
         groups: of the pending rows, in their order; each needs its networks compiled once.
         seconds_per_work: seconds for a unit of :func:`ov_backend.batch.plan.work`, from earlier pictures; None if there are none.
+        processes: that make the pictures; None if a cluster or a measurement decides.
     """
 
     job: Job
@@ -109,22 +113,18 @@ class Plan:
     skipped: int
     groups: list[Group]
     seconds_per_work: float | None
+    processes: int | None = 1
 
     @property
     def seconds(self) -> float | None:
-        """An estimate of the time that sampling takes, without preparing networks; None if no measurement is known."""
+        """An estimate of the time that sampling takes one process, without preparing networks; None if nothing was measured."""
         total = math.fsum(group.work for group in self.groups)
         return total * self.seconds_per_work if self.seconds_per_work is not None else None
 
-    @property
-    def loads(self) -> int:
-        """How many checkpoints are loaded."""
-        return len({group.checkpoint for group in self.groups})
-
-    @property
-    def bindings(self) -> int:
-        """How many mixes of LoRAs are added to weights."""
-        return len({(group.checkpoint, group.loras) for group in self.groups if group.loras})
+    @functools.cached_property
+    def preparations(self) -> Preparations:
+        """What all processes together prepare; of one, where their number is not known."""
+        return preparations(self.pending, self.processes or 1)
 
 
 class Batch:
@@ -144,8 +144,8 @@ class Batch:
         self.folder, self._options = out, options
         self._settings = options.settings
         devices.check(self._settings)
-        if options.workers is not None and not 1 <= options.workers <= MAX_WORKERS:
-            raise SettingsError(f"--workers is {options.workers}; give a number from 1 to {MAX_WORKERS}.")
+        if options.workers not in (None, AUTO) and not (isinstance(options.workers, int) and 1 <= options.workers <= MAX_WORKERS):
+            raise SettingsError(f"--workers is {options.workers}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
         if options.address is not None:
             check_address(options.address)
             import_ray()
@@ -174,16 +174,29 @@ class Batch:
         manifest = manifest or Manifest(self.folder)
         pending = ordered(pending_rows(self.job.rows, manifest, self._fingerprints, self._settings.device))
         done = self.job.pictures - sum(row.parameters.batch for row in pending)
-        return Plan(self.job, pending, done, list(groups(pending)), manifest.seconds_per_work)
+        return Plan(self.job, pending, done, list(groups(pending)), manifest.seconds_per_work, self._processes())
+
+    def _processes(self) -> int | None:
+        workers = self._options.workers
+        if workers is not None:
+            return workers if isinstance(workers, int) else None
+        return 1 if self._options.address in (None, LOCAL) else None
+
+    def counted(self, plan: Plan) -> Plan:
+        """A plan that knows the number of processes where that is a cluster's number of machines; joins the cluster for that.
+
+        Raises:
+            OVBackendError: it does not answer.
+        """
+        if plan.processes is not None or self._options.workers == AUTO or self._options.ray is None:
+            return plan
+        return dataclasses.replace(plan, processes=count_machines(self._options.ray))
 
     def measured(self, plan: Plan) -> Plan:
         """A plan with an estimate from a measurement: the first picture in two steps, after one that prepares the networks."""
         if not plan.pending:
             return plan
-        first = plan.pending[0]
-        steps = 2 if first.parameters.strength is None else math.ceil(2 / first.parameters.strength)
-        row = dataclasses.replace(first, parameters=dataclasses.replace(first.parameters, steps=steps))
-        painter = Painter(self._settings)
+        row, painter = in_two_steps(plan.pending[0]), Painter(self._settings)
         try:
             painter.paint(row)
             seconds = painter.paint(row).sampling_seconds
@@ -227,25 +240,34 @@ class Batch:
         return contact_sheet.write_sheets(self.folder, self.job.rows) if made or not present else present
 
     def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Tally:
-        with self._maker(plan, paints) as maker:
+        with self._maker(plan, paints, report) as maker:
             run = Run(self.folder, journal, maker, self._fingerprints, self._settings.device, report)
             return run.all(plan.pending, manifest)
 
     @contextlib.contextmanager
-    def _maker(self, plan: Plan, paints: Paints | None) -> Iterator[Makes]:
+    def _maker(self, plan: Plan, paints: Paints | None, report: Report) -> Iterator[Makes]:
         """What makes the pictures: this process, or processes on Ray if there is anything to make."""
-        address, device = self._options.address, self._settings.device
-        if address is not None and plan.pending:
-            each = functools.partial(_copied, paints) if paints is not None else functools.partial(painter_for, self._settings)
-            with contextlib.closing(Cluster(address, self._options.workers, each, device, self._fingerprints)) as cluster:
+        if self._options.address is not None and plan.pending:
+            with contextlib.closing(self._cluster(self._options.address, plan, paints)) as cluster:
+                if self._options.workers == AUTO:
+                    rates = {str(count): round(rate * 3600, 1) for count, rate in cluster.rates.items()}
+                    report({"event": "processes", "processes": cluster.processes, "trial_pictures_per_hour": rates})
                 yield cluster
             return
         painter = paints or Painter(self._settings)
         try:
-            yield InThisProcess(painter, device)
+            yield InThisProcess(painter, self._settings.device)
         finally:
             if isinstance(painter, Painter):
                 painter.close()
+
+
+    def _cluster(self, address: str, plan: Plan, paints: Paints | None) -> Cluster:
+        each = functools.partial(_copied, paints) if paints is not None else functools.partial(painter_for, self._settings)
+        workers = self._options.workers
+        trial = Trial(in_two_steps(largest_kind(plan.pending)), Results(self._settings.cache_folder))
+        count = trial if isinstance(workers, str) else workers
+        return Cluster(address, count, each, self._settings.device, self._fingerprints)
 
 
 def _copied(paints: Paints, processes: int) -> Paints:
@@ -273,9 +295,11 @@ def summary(plan: Plan) -> dict[str, Any]:
         "pictures": plan.job.pictures,
         "skipped": plan.skipped,
         "to_make": plan.job.pictures - plan.skipped,
-        "checkpoints": plan.loads,
-        "lora_mixes": plan.bindings,
-        "compiles": len(plan.groups),
+        "processes": plan.processes,
+        "checkpoints": plan.preparations.checkpoints[0],
+        "lora_mixes": plan.preparations.lora_mixes[0],
+        "compiles": plan.preparations.compiles[0],
+        "most_compiles": plan.preparations.compiles[1] if plan.processes is not None else None,
         "estimated_seconds": round(plan.seconds, 1) if plan.seconds is not None else None,
     }
 

@@ -8,25 +8,22 @@ ends. The pictures come back as bytes: only the process of the command writes fi
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
-import logging
-import os
-import socket
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.batch.copies import Copies, FileServer, default_folder
+from ov_backend.batch.connection import connect, import_ray
+from ov_backend.batch.copies import Copies, Digests, FileServer, default_folder
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.make import Failure, Outcome, Paints
 from ov_backend.batch.plan import shares
+from ov_backend.batch.processes import Speed, Trial, best
 from ov_backend.batch.row import Row
 from ov_backend.batch.worker import RowsFailed, Worker
-from ov_backend.errors import OVBackendError, SettingsError, first_line, last_line
+from ov_backend.errors import OVBackendError, first_line, last_line
 
-#: The address that stands for processes of this machine only.
-LOCAL = "local"
 MAX_WORKERS = 1024
 #: The most pictures of one task, if a row has not more; so many are lost at most when a process ends.
 _PICTURES_PER_TASK = 8
@@ -35,7 +32,8 @@ _PICTURES_PER_TASK = 8
 _RESTARTS = 1
 #: Seconds that a machine has to start its processes.
 _START_S = 600
-_CONNECT_S = 5
+#: Seconds for which processes are timed, once their networks are ready.
+_TRIAL_S = 3.0
 
 
 class _Handle:
@@ -51,30 +49,40 @@ class Cluster:
     """Processes that make rows.
 
     Args:
-        address: of a Ray cluster, as ``ray start`` prints it; :data:`LOCAL` starts Ray here until :meth:`close`.
-        workers: number of processes; None is one for each machine.
+        address: of a Ray cluster, as ``ray start`` prints it; "local" starts Ray here until :meth:`close`.
+        workers: number of processes; None is one for each machine; a trial measures on each machine how many are best there.
         paints: called in each process with the number of processes on its machine; returns what makes the pictures there.
         device: that computes.
         fingerprints: of the files that rows name.
+
+    Attributes:
+        rates: pictures a second by the number of processes, where a trial has measured it in this run; the last machine's.
 
     Raises:
         OVBackendError: Ray is missing, does not answer, or starts no process.
     """
 
     def __init__(
-        self, address: str, workers: int | None, paints: Callable[[int], Paints], device: str, fingerprints: Fingerprints
+        self, address: str, workers: int | Trial | None, paints: Callable[[int], Paints], device: str, fingerprints: Fingerprints
     ) -> None:
         self._ray = import_ray()
         self._fingerprints = fingerprints
         self._workers: list[_Handle] = []
+        self._server: Any = None
+        self.rates: dict[int, float] = {}
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
-            _connect(self._ray, address)
+            connect(self._ray, address)
         try:
             self._workers = self._start(workers, paints, device)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def processes(self) -> int:
+        """How many processes make rows."""
+        return len(self._workers)
 
     def outcomes(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
         """Each row with its outcome, in the order in which tasks end."""
@@ -104,8 +112,11 @@ class Cluster:
         """Give a worker its next task, if there is one."""
         task = next(worker.tasks, None)
         if task is not None:
-            digests = {path: self._fingerprints.of(path) for row in task for path in row.inputs}
-            running[worker.actor.make.options(retry_exceptions=[RowsFailed]).remote(task, digests)] = worker, task
+            method = worker.actor.make.options(retry_exceptions=[RowsFailed])
+            running[method.remote(task, self._digests(task))] = worker, task
+
+    def _digests(self, rows: Sequence[Row]) -> Digests:
+        return {path: self._fingerprints.of(path) for row in rows for path in row.inputs}
 
     def _replace(self, worker: _Handle, task: Sequence[Row], error: Exception) -> Sequence[Outcome]:
         """Start another process in the place of one that Ray does not start again.
@@ -121,15 +132,52 @@ class Cluster:
         worker.tasks = itertools.chain(([row] for row in task), worker.tasks)
         return []
 
-    def _start(self, count: int | None, paints: Callable[[int], Paints], device: str) -> list[_Handle]:
-        here, nodes = self._ray.get_runtime_context().get_node_id(), self._nodes()
+    def _start(self, count: int | Trial | None, paints: Callable[[int], Paints], device: str) -> list[_Handle]:
+        here, nodes = self._ray.get_runtime_context().get_node_id(), machines(self._ray)
         copies = Copies(self._reader(here), default_folder()) if set(nodes) != {here} else None
-        workers = []
-        for node, index, of in _places(nodes, count):
+
+        def handle(node: str, index: int, of: int) -> _Handle:
             options = {"max_restarts": _RESTARTS, "max_task_retries": -1, "scheduling_strategy": self._on(node, soft=True)}
             actor = self._ray.remote(_Process).options(**options)
-            workers.append(_Handle(functools.partial(actor.remote, paints, device, index, of, here, copies)))
-        return self._started(workers)
+            return _Handle(functools.partial(actor.remote, paints, device, index, of, here, copies))
+
+        if isinstance(count, Trial):
+            counts = {node: self._measured(count, functools.partial(handle, node)) for node in nodes}
+        else:
+            counts = _spread(nodes, count)
+        return self._started([handle(node, index, of) for node, of in counts.items() for index in range(of)])
+
+    def _measured(self, trial: Trial, handle: Callable[[int, int], _Handle]) -> int:
+        """How many processes are best on one machine: remembered, or measured now."""
+        (alone,) = self._started([handle(0, 1)])
+        machine = self._ray.get(alone.actor.machine.remote())
+        count = trial.results.get(machine, trial.row)
+        if count is not None:
+            self._ray.kill(alone.actor)
+            return count
+
+        def speeds(of: int) -> list[Speed]:
+            workers = [alone] if of == 1 else [handle(index, of) for index in range(of)]
+            try:
+                return self._speeds(workers, trial.row)
+            finally:
+                for worker in workers:
+                    self._ray.kill(worker.actor)
+
+        count, self.rates = best(machine, speeds)
+        if self.rates[1]:
+            trial.results.put(machine, trial.row, count)
+        return count
+
+    def _speeds(self, workers: Sequence[_Handle], row: Row) -> list[Speed]:
+        """What each of the workers shows while all of them make a row again and again; nothing where one fails."""
+        digests, speeds = self._digests([row]), list[Speed]()
+        try:
+            for seconds in (0.0, _TRIAL_S):  # the first time prepares the networks
+                speeds = self._ray.get([worker.actor.speed.remote(row, digests, seconds) for worker in self._started(workers)])
+        except (OVBackendError, self._ray.exceptions.RayError):
+            return []
+        return speeds if len(speeds) == len(workers) else []
 
     def _started(self, workers: Sequence[_Handle]) -> list[_Handle]:
         """The workers that have started; the others are ended."""
@@ -141,6 +189,9 @@ class Cluster:
             raise OVBackendError(f"Ray has started no process in {_START_S} s; wait until a core of the cluster is free.")
         try:
             self._ray.get(started)
+        except self._ray.exceptions.OutOfMemoryError as error:
+            advice = "give fewer --workers, or free memory on its machine"
+            raise OVBackendError(f"Ray has ended a process for want of memory ({first_line(error)[:300]}); {advice}.") from error
         except self._ray.exceptions.RayError as error:
             reason = f"{type(error).__name__}: {last_line(error)[:300]}"
             raise OVBackendError(f"A process of Ray's did not start ({reason}); install this package on its machine.") from error
@@ -148,13 +199,10 @@ class Cluster:
 
     def _reader(self, here: str) -> Callable[[Path], Iterable[bytes]]:
         """What reads files of this machine on another one, a few blocks ahead."""
-        server = self._ray.remote(FileServer).options(num_cpus=0, scheduling_strategy=self._on(here, soft=False)).remote()
-        return functools.partial(_read, server)
-
-    def _nodes(self) -> list[str]:
-        """The machines that have cores, the one with the most first."""
-        nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-        return [node["NodeID"] for node in sorted(nodes, key=lambda node: -node["Resources"]["CPU"])]
+        name = f"files-{uuid.uuid4().hex}"  # Ray warns of handles among the arguments of processes that it starts again
+        options = {"name": name, "num_cpus": 0, "scheduling_strategy": self._on(here, soft=False)}
+        self._server = self._ray.remote(FileServer).options(**options).remote()
+        return functools.partial(_read, name)
 
     def _on(self, node: str, soft: bool) -> Any:
         """On this machine, and where it is gone on another one if that is ``soft``."""
@@ -175,54 +223,32 @@ class _Process(Worker):
         super().__init__(paints, device, index, of, None if is_home else copies)
 
 
-def import_ray() -> Any:
-    """Import Ray, and keep it from sending usage statistics.
+def machines(ray: Any) -> list[str]:
+    """The machines of the cluster that have cores, the one with the most first."""
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    return [node["NodeID"] for node in sorted(nodes, key=lambda node: -node["Resources"]["CPU"])]
+
+
+def count_machines(address: str) -> int:
+    """The number of a cluster's machines; joins it for a moment.
 
     Raises:
-        OVBackendError: it is not installed.
+        OVBackendError: Ray is missing, or does not answer.
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray = import_ray()
+    if ray.is_initialized():
+        return len(machines(ray))
+    connect(ray, address)
     try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise OVBackendError("--ray and --workers need one more package: pip install 'ray>=2.54'") from error
+        return len(machines(ray))
+    finally:
+        ray.shutdown()
 
 
-def check_address(address: str) -> None:
-    """Check that something answers at an address; Ray itself would try for minutes.
-
-    Raises:
-        SettingsError: nothing does, or it is no address.
-    """
-    if address in (LOCAL, "auto"):
-        return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        expected = "it must be HOST:PORT, as ray start --head prints it, auto or local"
-        raise SettingsError(f"--ray is {address[:200]!r}; {expected}.")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        advice = "run ray start --head on that machine, or give --ray local"
-        raise SettingsError(f"--ray is {address[:200]!r}, where nothing answers ({first_line(error)}); {advice}.") from error
-
-
-def _connect(ray: Any, address: str) -> None:
-    check_address(address)
-    local = {"include_dashboard": False} if address == LOCAL else {}
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
-    except (OSError, RuntimeError, ValueError) as error:  # an OSError where nothing is found
-        advice = "start Ray with ray start --head, or give --ray local"
-        raise SettingsError(f"--ray is {address[:200]!r}, where Ray does not answer ({first_line(error)}); {advice}.") from error
-
-
-def _places(nodes: Sequence[str], count: int | None) -> Iterator[tuple[str, int, int]]:
-    """The machine of each process, the number of the process there, counted from 0, and the number of processes there."""
+def _spread(nodes: Sequence[str], count: int | None) -> dict[str, int]:
+    """The number of processes on each machine."""
     total = len(nodes) if count is None else count
-    for i, node in enumerate(nodes[:total]):
-        of = len(range(i, total, len(nodes)))
-        yield from ((node, index, of) for index in range(of))
+    return {node: len(range(i, total, len(nodes))) for i, node in enumerate(nodes[:total])}
 
 
 def _tasks(shares: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
@@ -232,9 +258,9 @@ def _tasks(shares: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
         yield from (share[i : i + step] for i in range(0, len(share), step))
 
 
-def _read(server: Any, path: Path) -> Iterator[bytes]:
+def _read(server: str, path: Path) -> Iterator[bytes]:
     import ray
 
-    method = server.read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
+    method: Any = ray.get_actor(server).read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
     for block in method.remote(path):
         yield ray.get(block)

@@ -48,7 +48,7 @@ def read_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         column = _COLUMN_OF.get(re.sub(r"[\s_-]+", "_", name.strip().lower()))
         if column is None:
-            close = difflib.get_close_matches(name.strip().lower(), _COLUMN_OF, 1)
+            close = difflib.get_close_matches(name.strip().lower(), _COLUMN_OF, 1, 0.7)
             hint = f"{close[0]} is one that is close" if close else f"known are {', '.join(COLUMNS)}"
             raise SettingsError(f"the column {short_repr(name)} is unknown; correct or remove it ({hint}).")
         if column in columns:

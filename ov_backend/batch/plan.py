@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -73,6 +74,57 @@ def shares(rows: Sequence[Row], workers: int) -> Iterator[Sequence[Row]]:
         bounds = [start + group.rows * i // parts for i in range(parts + 1)]
         yield from (rows[first:last] for first, last in pairwise(bounds))
         start = bounds[-1]
+
+
+@dataclass(frozen=True)
+class Preparations:
+    """How often something is prepared by all processes together: at least, and at most.
+
+    Rows of one kind may be divided among several processes, and each of these prepares for itself.
+
+    Attributes:
+        checkpoints: loaded.
+        lora_mixes: added to weights.
+        compiles: of networks for a group.
+    """
+
+    checkpoints: tuple[int, int]
+    lora_mixes: tuple[int, int]
+    compiles: tuple[int, int]
+
+
+def preparations(rows: Sequence[Row], workers: int) -> Preparations:
+    """What so many processes prepare for rows that are in order."""
+    kinds = [_kind(share[0]) for share in shares(rows, workers)]
+    mixes = [(checkpoint, loras) if loras else None for checkpoint, _, loras, _ in kinds]
+    return Preparations(_times([kind[0] for kind in kinds], workers), _times(mixes, workers), _times(kinds, workers))
+
+
+def _times(needs: Sequence[Hashable | None], workers: int) -> tuple[int, int]:
+    """How often what the shares need is prepared, at least and at most; None is a share that needs nothing.
+
+    Every process begins with a share of its own, and which one takes a later share is not known before. Shares with equal needs
+    follow each other, so no process prepares the same thing twice.
+    """
+    first = [need for need in needs[:workers] if need is not None]
+    counts = Counter(need for need in needs if need is not None)
+    return len(first) + len(counts.keys() - set(first)), sum(min(count, workers) for count in counts.values())
+
+
+def in_two_steps(row: Row) -> Row:
+    """The same row with two steps, for a measurement."""
+    chosen = row.parameters
+    steps = 2 if chosen.strength is None else math.ceil(2 / chosen.strength)
+    return replace(row, parameters=replace(chosen, steps=steps))
+
+
+def largest_kind(rows: Sequence[Row]) -> Row:
+    """The first row of the group that has the most to compute; the rows are in order."""
+    start, most = 0, (-1.0, 0)
+    for group in groups(rows):
+        most = max(most, (group.work, -start))
+        start += group.rows
+    return rows[-most[1]]
 
 
 def _kind(row: Row) -> tuple[Path, str, tuple[tuple[Path, float], ...], Shape]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
-from ov_backend import posix
+from ov_backend import devices, posix
 from ov_backend.batch.copies import Copies, Digests
 from ov_backend.batch.make import TRIES, Failure, Made, Outcome, Paints, make
+from ov_backend.batch.processes import Machine, Speed
 from ov_backend.batch.row import Row
-from ov_backend.errors import first_line
+from ov_backend.cache.memory import resident_memory, total_memory
+from ov_backend.errors import OVBackendError, first_line
 
 
 class RowsFailed(Exception):
@@ -29,13 +32,33 @@ class Worker:
     def __init__(self, paints: Callable[[int], Paints], device: str, index: int, of: int, copies: Copies | None) -> None:
         import torch
 
-        torch.set_num_threads(posix.use_cores(index, of))
+        self._cores = posix.use_cores(index, of)
+        torch.set_num_threads(self._cores)
         self._paints, self._device, self._copies = paints(of), device, copies
         self._outcomes: dict[int, Outcome] = {}
 
     def ready(self) -> bool:
         """True: an answer shows that the process has started."""
         return True
+
+    def machine(self) -> Machine:
+        """The machine, described by its only worker; the memory is rounded to GiB, as it differs a little at each start."""
+        names = ", ".join(devices.full_name(each) for each in devices.members(self._device))
+        return Machine(names, self._cores, total_memory() >> 30 << 30)
+
+    def speed(self, row: Row, digests: Digests, seconds: float) -> Speed:
+        """How fast this worker makes a row again and again, at least once and for so many seconds.
+
+        Raises:
+            OVBackendError: the row fails.
+        """
+        start, count = time.perf_counter(), 0
+        while not count or time.perf_counter() - start < seconds:
+            outcome = self._attempt(row, digests, 1)
+            if isinstance(outcome, Failure):
+                raise OVBackendError(outcome.reason)
+            count += len(outcome.files)
+        return Speed(count / (time.perf_counter() - start), resident_memory())
 
     def make(self, rows: Sequence[Row], digests: Digests) -> list[Outcome]:
         """The outcome of each row.

@@ -34,8 +34,8 @@ def add(commands: Any) -> None:
     arguments.add_cache_dir(parser)
     what = "make the pictures in processes on Ray: the address of a cluster as HOST:PORT, auto for one that runs here, or local"
     parser.add_argument("--ray", metavar="ADDRESS", help=what)
-    what = "number of these processes, on this machine where --ray is not given; default: one for each machine"
-    parser.add_argument("--workers", type=int, metavar="N", help=what)
+    what = "number of these processes, on this machine where --ray is not given; default: one for each machine; auto measures"
+    parser.add_argument("--workers", type=_workers, metavar="N", help=what)
     parser.add_argument("--dry-run", action="store_true", help="check the job, and say what would run in which order")
     what = "with --dry-run: make the first picture in two steps, for an estimate of the time"
     parser.add_argument("--measure", action="store_true", help=what)
@@ -81,7 +81,7 @@ def _run(batch: Batch, as_json: bool) -> int:
 def _dry_run(batch: Batch, options: argparse.Namespace) -> int:
     from ov_backend.batch.api import summary
 
-    plan = batch.plan()
+    plan = batch.counted(batch.plan())
     if options.measure:
         plan = batch.measured(plan)
     if options.json:
@@ -103,16 +103,46 @@ def text_of(plan: Plan) -> str:
         lines += [f"  {_count(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]
         rest = plan.groups[_GROUPS_SHOWN:]
         lines += [f"  {_count(sum(g.pictures for g in rest), 'picture'):>16}  in {len(rest)} more groups"] if rest else []
-        loads = f"{_count(plan.loads, 'checkpoint')} loaded, {_count(plan.bindings, 'mix', 'mixes')} of LoRAs added"
-        lines.append(f"{loads}, networks compiled {_count(len(plan.groups), 'time')}.")
+        lines.append(_preparations(plan))
         lines.append(_estimate(plan))
     return "\n".join(lines)
+
+
+def _preparations(plan: Plan) -> str:
+    """How often checkpoints are loaded, LoRAs added and networks compiled, by all processes together."""
+    needs = plan.preparations
+    if plan.processes in (None, 1):
+        counts = [
+            f"{_count(needs.checkpoints[0], 'checkpoint')} loaded",
+            f"{_count(needs.lora_mixes[0], 'mix', 'mixes')} of LoRAs added",
+            f"networks compiled {_count(needs.compiles[0], 'time')}",
+        ]
+        several = "In one process: " if plan.processes is None else ""
+        unknown = " It is more often in several, whose number is measured when they run." if several else ""
+        return f"{several}{', '.join(counts)}.{unknown}"
+    times = (needs.checkpoints, needs.lora_mixes, needs.compiles)
+    counts = [f"{what} {_range(each)}" for what, each in zip(("checkpoints loaded", "LoRAs added", "networks compiled"), times)]
+    return f"In {plan.processes} processes together: {', '.join(counts)}."
+
+
+def _range(times: tuple[int, int]) -> str:
+    least, most = times
+    return _count(most, "time") if least == most else f"{least} to {_count(most, 'time')}"
 
 
 def _estimate(plan: Plan) -> str:
     if plan.seconds is None:
         return "How long it takes is not known: no picture is there to judge by; --measure makes one in two steps."
-    return f"Sampling takes some {duration(plan.seconds)}, and preparing the networks comes on top."
+    shared = "" if plan.processes == 1 else " in one process"
+    return f"Sampling takes some {duration(plan.seconds)}{shared}, and preparing the networks comes on top."
+
+
+def _workers(text: str) -> int | str:
+    """Read a number, or auto."""
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number; give one, or auto") from None
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:

@@ -54,6 +54,8 @@ class BatchProgress:
     def _show(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "plan":
             self._begin(event)
+        elif kind == "processes":
+            self._say(_processes(event))
         elif kind == "failure":
             self._say(f"Row {event['source']} failed: {event['error']}")
         elif kind == "picture":
@@ -65,7 +67,8 @@ class BatchProgress:
         from tqdm import tqdm
 
         if event["grids"]:
-            self._say(f"{event['sources']} rows make {event['pictures']} pictures.")
+            rows = "1 row makes" if event["sources"] == 1 else f"{event['sources']} rows make"
+            self._say(f"{rows} {event['pictures']} pictures.")
         self._bar = tqdm(total=event["to_make"], unit="picture", disable=None, leave=False)  # None: only in a terminal
 
     def _advance(self, event: dict[str, Any]) -> None:
@@ -94,6 +97,13 @@ class BatchProgress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _processes(event: dict[str, Any]) -> str:
+    """What a trial has measured, and how many processes are used."""
+    rates = event["trial_pictures_per_hour"].items()
+    trial = ", ".join(f"{rate:.0f} an hour in {count} at once" for count, rate in rates)
+    return f"Pictures of two steps: {trial}. Processes: {event['processes']}." if trial else f"Processes: {event['processes']}."
 
 
 def duration(seconds: float) -> str:

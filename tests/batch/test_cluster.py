@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,7 +22,7 @@ from PIL import Image
 pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
-from ov_backend.batch import cluster
+from ov_backend.batch import cluster, connection
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.journal import read_records
 from ov_backend.errors import OVBackendError, SettingsError
@@ -34,7 +37,8 @@ JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x6
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """A cluster of two nodes; the second one is killed by the last test that uses it."""
-    cluster.import_ray()
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else tests that run beside it take all of the processor
+    connection.import_ray()
     from ray.cluster_utils import Cluster
 
     arguments = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
@@ -63,7 +67,7 @@ def test_a_failing_row_is_tried_again_and_one_that_ends_its_process_is_recorded(
     monkeypatch.setattr(cluster, "_RESTARTS", 0)  # each start takes seconds
     paints = StandIn(failures={2: 1, 4: 2}, deadly=(6,))
     events: list[dict[str, Any]] = []
-    result = make_batch(JOB, contact_sheet=False, ray=nodes.address).run(events.append, paints)
+    result = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers=1).run(events.append, paints)
     assert (result.made, result.failed) == (4, 2)
     assert_every_row_once(tmp_path / "out", 6, failed=(4, 6))
     errors = {record["row"]: record for record in read_records(tmp_path / "out") if record["error"]}
@@ -98,6 +102,25 @@ def test_another_machine_reads_files_through_ray(tmp_path: Path, nodes: Any) -> 
             list(read(tmp_path / "none"))
 
 
+@only_in_full
+def test_the_number_of_processes_is_measured_once(
+    make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_TRIAL_S", 0.3)
+    events: list[dict[str, Any]] = []
+    batch = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers="auto")
+    assert batch.run(events.append, StandIn(seconds=0.05)).made == 6
+    assert_every_row_once(tmp_path / "out", 6)
+    (tmp_path / "out").rename(tmp_path / "first")
+    assert batch.run(events.append, StandIn(seconds=0.05)).made == 6
+    measured, remembered = [event for event in events if event["event"] == "processes"]
+    rates = measured["trial_pictures_per_hour"]
+    assert rates["1"] > 0
+    best = max((count for count in rates), key=lambda count: rates[count])
+    assert measured["processes"] in (2, 2 * int(best)), "as many on each of the two nodes"
+    assert remembered == {**measured, "trial_pictures_per_hour": {}}
+
+
 def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
     rows = [{"prompt": "x", "seed": list(range(1, 61)), "size": ["64x64", "64x128"]}]
     made: list[int] = []
@@ -116,7 +139,7 @@ def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Pat
 
 
 def test_nothing_phones_home() -> None:
-    cluster.import_ray()
+    connection.import_ray()
     usage_lib = pytest.importorskip("ray._common.usage.usage_lib")  # it stands elsewhere in older versions
     assert not usage_lib.usage_stats_enabled()
 
@@ -134,7 +157,7 @@ def test_nothing_phones_home() -> None:
 )
 def test_a_wrong_address_is_one_sentence(address: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        cluster.check_address(address)
+        connection.check_address(address)
 
 
 def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -145,9 +168,57 @@ def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("nodes,count,expected", [
-    (["a", "b"], None, [("a", 0, 1), ("b", 0, 1)]),
-    (["a", "b"], 3, [("a", 0, 2), ("a", 1, 2), ("b", 0, 1)]),
-    (["a", "b"], 1, [("a", 0, 1)]),
+    (["a", "b"], None, {"a": 1, "b": 1}),
+    (["a", "b"], 3, {"a": 2, "b": 1}),
+    (["a", "b"], 1, {"a": 1}),
 ])
-def test_processes_are_spread_over_machines(nodes: list[str], count: int | None, expected: list[Any]) -> None:
-    assert list(cluster._places(nodes, count)) == expected
+def test_processes_are_spread_over_machines(nodes: list[str], count: int | None, expected: dict[str, int]) -> None:
+    assert cluster._spread(nodes, count) == expected
+
+
+@pytest.mark.parametrize("environment,words", [
+    ({}, "which asks for a token; set RAY_AUTH_MODE=token, and put the cluster's token into the file"),
+    ({"RAY_AUTH_MODE": "token"}, "which needs another token (Token authentication is enabled but no"),
+    ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 40}, "which needs another token (RPC error: InvalidAuthToken"),
+    ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/none"}, "which needs another token (RAY_AUTH_TOKEN_PATH is set but"),
+    ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 40}, "connected"),
+])
+@only_in_full
+def test_an_address_with_a_token_works_or_is_one_sentence(
+    environment: dict[str, str], words: str, guarded: str, tmp_path: Path
+) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    code = f"""
+from ov_backend.batch import connection
+from ov_backend.errors import SettingsError
+try:
+    connection.connect(connection.import_ray(), {guarded!r})
+    print("connected")
+except SettingsError as error:
+    print(error)
+"""
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, env={**clean, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), **environment}, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = done.stdout.decode().splitlines()
+    assert words in line
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster that asks for a token of forty zeros."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 40, "RAY_USAGE_STATS_ENABLED": "0"}
+    ray = str(Path(sys.executable).with_name("ray"))
+    start = [ray, "start", "--head", "--block", "--port", str(port), "--num-cpus", "1", "--include-dashboard", "false"]
+    start += ["--object-store-memory", str(80 << 20), "--temp-dir", str(tmp_path_factory.mktemp("r"))]
+    process = subprocess.Popen(start, env={**os.environ, **token}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        said = iter(process.stdout.readline, "")
+        yield next(line for line in said if f":{port}'" in line).partition("--address='")[2].partition("'")[0]
+    finally:
+        process.terminate()
+        process.wait(60)

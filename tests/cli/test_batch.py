@@ -54,6 +54,20 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_counts_what_all_processes_prepare(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray")
+    counts = "checkpoints loaded 2 times, LoRAs added 1 time, networks compiled 3 times."
+    assert cli.main([*command, "--dry-run", "--workers", "2"]) == 0
+    assert f"In 2 processes together: {counts}" in capsys.readouterr().out
+    assert cli.main([*command, "--dry-run", "--ray", "local"]) == 0
+    assert "\n1 checkpoint loaded, 1 mix of LoRAs added, networks compiled 2 times.\n" in capsys.readouterr().out
+    assert cli.main([*command, "--dry-run", "--workers", "auto"]) == 0
+    assert "whose number is measured when they run" in capsys.readouterr().out
+    assert cli.main([*command, "--dry-run", "--workers", "9", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["processes"], plan["compiles"], plan["most_compiles"]) == (9, 3, 3)
+
+
 def test_a_run_makes_what_it_can_measures_and_goes_on(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +116,8 @@ BAD = [
     (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),
     (["none.jsonl", "--out", "x", "--precision", "f8"], "precision is 'f8'"),
     (["none.jsonl", "--out", "x", "--ray", "nonsense"], "--ray is 'nonsense'; it must be HOST:PORT"),
-    (["none.jsonl", "--out", "x", "--workers", "0"], "--workers is 0; give a number from 1 to 1024"),
+    (["none.jsonl", "--out", "x", "--workers", "0"], "--workers is 0; give a number from 1 to 1024, or auto"),
+    (["none.jsonl", "--out", "x", "--workers", "many"], "argument --workers: 'many' is no number; give one, or auto"),
 ]
 
 

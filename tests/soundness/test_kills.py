@@ -1,4 +1,7 @@
-"""A few processes that give weights back are killed; ``python -m tests.soundness.kills`` kills hundreds."""
+"""A few processes that give weights back are killed, and a batch on Ray.
+
+``python -m tests.soundness.kills`` and ``python -m tests.soundness.batch_kills`` kill many.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.disk import on_disk
+from tests.helpers.extent import only_in_full
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,3 +23,12 @@ def test_a_killed_process_leaves_nothing_and_the_next_one_answers_rightly(tmp_pa
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left on the disk: nothing" in done.stdout
+
+
+@only_in_full
+def test_a_batch_whose_driver_worker_or_node_is_killed_has_every_row_once() -> None:
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "tests.soundness.batch_kills", "--count", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "wrong: nothing; processes left behind: 0" in done.stdout
