@@ -32,7 +32,7 @@ from ov_backend.ui.comparison import psnr
 
 ROOT = Path(__file__).parents[1]
 #: Least PSNR in dB of a picture in bf16 with PyTorch's; another seed's picture is below 15.
-LEAST_PSNR = 25.0
+LEAST_PSNR = 20.0
 #: Seconds between two looks at the status; a snapshot serves everybody for 0.1 s.
 LOOK_S = 0.05
 #: Seconds of reading the page before Generate is pressed.
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a few presses, to test the benchmark")
     options, _ = parser.parse_known_args()
     if options.tiny:
-        options.moments, options.within, options.without, options.size, options.other, options.steps = 2, 2.0, 1, 64, 128, 4
+        options.moments, options.within, options.without, options.size, options.other, options.steps = 2, 2.0, 1, 256, 192, 4
     with tempfile.TemporaryDirectory() as folder:
         result = Bench(options, Path(folder)).measure()
     sys.stdout.write(json.dumps(result, indent=1) + "\n" if options.json else table(result, options))
@@ -86,15 +86,17 @@ class Bench:
                 self.expected[size] = page.picture()
             for size in sizes:
                 self.press(page, size, time.monotonic())
-        moments = random.Random(options.seed)
-        without = [self.pressed_after(2.0, size, prepare=False)[0] for size in sizes for _ in range(options.without)]
-        presses = [
-            self.pressed_after(moments.uniform(0, options.within), sizes[i % 2], prepare=True)[0] for i in range(options.moments)
-        ]
+        drawn = random.Random(options.seed)
+        kinds = [(sizes[i % 2], True) for i in range(options.moments)]
+        kinds += [(size, False) for size in sizes for _ in range(options.without)]
+        drawn.shuffle(kinds)  # other work on the machine affects all
+        presses: dict[bool, list[Press]] = {True: [], False: []}
+        for size, prepare in kinds:
+            presses[prepare] += self.pressed_after(drawn.uniform(0, options.within), size, prepare)
         read = [self.pressed_after(READING_S, options.size, prepare=True, again=True) for _ in range(min(3, options.moments))]
         return {
-            "prepared": [press._asdict() for press in presses],
-            "without": [press._asdict() for press in without],
+            "prepared": [press._asdict() for press in presses[True]],
+            "without": [press._asdict() for press in presses[False]],
             "after reading": [first._asdict() for first, *_ in read],
             "later pictures": [later._asdict() for _, later in read],
             "load": os.getloadavg()[2],

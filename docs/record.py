@@ -4,8 +4,8 @@
 
 WEBUI_DIR and WEBUI_PYTHON name a WebUI to start, with an empty store, so that the first picture shows how networks are prepared;
 WEBUI_URL names one that runs. demo_checkpoint/ has to be among its checkpoints. Without either, the standalone page is recorded,
-and panel.png stays as it is. The recording runs in real time, and Chromium computes beside the networks, so its seconds are no
-benchmark.
+and panel.png stays as it is. Chromium computes beside the networks, so the seconds in the recording are no benchmark. What takes
+longer than --seconds is shown faster, and the last line says how much.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Recording:
     def __enter__(self) -> Recording:
         self._session = self.page.context.new_cdp_session(self.page)
         self._session.on("Page.screencastFrame", self._add)
-        self._session.send("Page.startScreencast", {"format": "jpeg", "quality": 95, "everyNthFrame": 6})
+        self._session.send("Page.startScreencast", {"format": "jpeg", "quality": 95, "everyNthFrame": 3})
         self.began = time.monotonic()
         return self
 
@@ -76,26 +76,42 @@ class Recording:
         picture = Image.open(io.BytesIO(base64.b64decode(frame["data"]))).convert("RGB")
         self.frames.append((frame["metadata"]["timestamp"], picture))
 
-    def save(self, path: Path, per_second: int = 6) -> float:
-        """Write the frames as an animation that never ends, at most so many a second; returns its seconds."""
-        kept: list[tuple[float, Image.Image]] = []
-        for moment, picture in self.frames:  # the last picture of each fraction of a second
-            if kept and int(moment * per_second) == int(kept[-1][0] * per_second):
-                kept[-1] = kept[-1][0], picture
-            else:
-                kept.append((moment, picture))
-        ends = [*(moment for moment, _ in kept[1:]), kept[0][0] + self.ended - self.began]
-        durations = [max(20, round(1000 * (end - moment))) for (moment, _), end in zip(kept, ends)]
-        first, *others = [picture for _, picture in kept]
-        first.save(path, save_all=True, append_images=others, duration=durations, loop=0, quality=70, method=4)
-        return sum(durations) / 1000
+    def note(self) -> None:
+        """Add what is shown now: the browser may leave out the last one of several changes."""
+        picture = Image.open(io.BytesIO(self.page.screenshot())).convert("RGB")
+        self.frames.append((time.time(), picture))
+
+    def save(self, path: Path, seconds: float, per_second: int = 6) -> float:
+        """Write an animation that is repeated for ever.
+
+        Args:
+            path: of the file.
+            seconds: that it may last; a longer recording is shown faster.
+            per_second: at most so many frames.
+
+        Returns:
+            how many times as fast it is shown as it was.
+        """
+        self.frames.sort(key=lambda frame: frame[0])
+        start, faster = self.frames[0][0], max(1.0, (self.ended - self.began) / seconds)
+        kept: dict[int, tuple[float, Image.Image]] = {}
+        for moment, picture in self.frames:  # the last picture of each fraction of a second, from its first one's time on
+            at = (moment - start) / faster
+            number = int(at * per_second)
+            kept[number] = kept[number][0] if number in kept else at, picture
+        times, pictures = zip(*kept.values())
+        ends = [*times[1:], (self.ended - self.began) / faster]
+        durations = [max(20, round(1000 * (end - at))) for at, end in zip(times, ends)]
+        durations[-1] = max(2000, durations[-1])
+        pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=70, method=4)
+        return faster
 
 
 def main() -> None:
     """Record, and say what was written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of the recording")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of the recording; a longer one is shown faster")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -105,8 +121,8 @@ def main() -> None:
         page.set_default_timeout(60_000)
         prepare(page, where)
         path = options.out / "recording.webp"
-        seconds = record(page, where, options.seconds).save(path)
-        sys.stdout.write(f"{path}: {seconds:.1f} s, {path.stat().st_size / 2**20:.1f} MiB\n")
+        faster = record(page, where, options.seconds).save(path, options.seconds)
+        sys.stdout.write(f"{path}: {path.stat().st_size / 2**20:.1f} MiB, shown {faster:.1f} times as fast as it was\n")
         if where.in_webui:
             page.locator(f"{PANEL}_panel").screenshot(path=options.out / "panel.png")
         browser.close()
@@ -178,8 +194,10 @@ def record(page: Any, where: Host, seconds: float) -> Recording:
             before = _run(page)["number"]
             _click(page, where.generate)
             _finish(page, before)
+            recording.note()
             page.wait_for_timeout(2500)
         page.wait_for_timeout(max(0.0, recording.began + seconds - time.monotonic()) * 1000)
+        recording.note()
     return recording
 
 
