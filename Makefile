@@ -8,6 +8,7 @@
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
+# make recording          docs/images/recording.webp, by a real browser; of a real WebUI with WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON
 # make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
 
@@ -31,7 +32,7 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 PINS_TESTS ?= $(wildcard tests/test_compiler.py $(addprefix tests/,capture conversion dynamo engine guards lowering offload partitioning quantization \
                 transformations ui webui) $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators))
 
-.PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz kills audit bench clean
+.PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz kills audit bench recording clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
@@ -90,6 +91,9 @@ bench: $(VENV)/.ready-test $(PEERS)/.ready $(PEERS_OPENVINO)/.ready
 	$(VENV)/bin/$(PIP) -e '.[bench]'
 	$(VENV)/bin/python -m benchmarks $(ARGS)
 
+recording: $(VENV)/.ready-test
+	$(VENV)/bin/python -m docs.record $(ARGS)
+
 # optimum-intel asks for torchvision, whose builds do not go with every build of torch; nothing here needs it.
 $(PEERS)/.ready: benchmarks/requirements-peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
@@ -103,9 +107,13 @@ $(PEERS_OPENVINO)/.ready: benchmarks/requirements-peers-openvino.txt
 	$(PEERS_OPENVINO)/bin/$(PIP) -r benchmarks/requirements-peers-openvino.txt
 	touch $@
 
+# OpenVINO computes, so PyTorch's build for the CPU suffices. Where pip finds none, it takes the usual one, on Linux with CUDA.
 $(VENV)/.ready: pyproject.toml
+	@echo "PyTorch, OpenVINO and the rest are installed into $(VENV); this takes some minutes."
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/$(PIP) '$(TORCH)'
+	@$(VENV)/bin/$(PIP) '$(patsubst %+cpu,%,$(TORCH))+cpu' 2>/dev/null || { test "$$(uname -sm)" != "Linux x86_64" \
+	  || echo "pip finds no build of PyTorch for the CPU, and takes one with CUDA (some 5 GB); README.md says how to avoid that."; \
+	  $(VENV)/bin/$(PIP) '$(TORCH)'; }
 	$(VENV)/bin/$(PIP) -e '.[demo]'
 	touch $@
 

@@ -184,8 +184,8 @@ class Page:
 
     def generate(self, steps: int) -> None:
         """Generate one picture, as the page's button does."""
-        fields = ["a cat", "", steps, 7.0, 1, self.size, self.size, 1, 0.6]
-        panel = ["CPU", "auto", True, True, True, True, 0, ""]
+        fields = ["a cat", "", steps, 7.0, 1, self.size, self.size, 1, 0.6, "DDIM"]
+        panel = ["CPU", "auto", True, True, True, True, 0, "", "auto"]
         self.client.predict(None, *fields, *panel, fn_index=self.number)
         run = httpx.get(f"{self.url}/openvino/status", timeout=60).json()["run"]
         assert (run["active"], run["error"], run["step"]) == (False, "", steps), run

@@ -123,13 +123,17 @@
         return job && job.state === "done" && job.kind === "compare" ? comparison(job.result) : "";
     }
 
+    // Reasons of the last generation, and of jobs after it: those of earlier ones may be no longer true.
+    const fallbacksOf = (network) => Object.entries(network.run_fallbacks ?? network.fallbacks ?? {});
+    const correctionsOf = (network) => Object.entries(network.run_corrections ?? network.corrections ?? {});
+
     function coverage(snapshot) {
         const lines = [];
         for (const network of Object.values(snapshot.networks)) {
             const operators = Object.entries(network.in_pytorch || {});
             if (operators.length > 0) {
                 lines.push(`${network.label}: in PyTorch ${operators.map(([name, count]) => `${name} (${count})`).join(", ")}`);
-            } else if (network.calls > 0) {
+            } else if (network.calls > 0 && fallbacksOf(network).length === 0) {
                 lines.push(`${network.label}: 100 % in OpenVINO`);
             }
         }
@@ -139,10 +143,8 @@
     function fallbacks(snapshot) {
         const times = (count) => `${count} ${count === 1 ? "time" : "times"}`;
         return Object.values(snapshot.networks).flatMap((network) => [
-            ...Object.entries(network.fallbacks || {}).map(
-                ([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`,
-            ),
-            ...Object.entries(network.corrections || {}).map(([reason, count]) => `${network.label}, ${times(count)}: ${reason}`),
+            ...fallbacksOf(network).map(([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`),
+            ...correctionsOf(network).map(([reason, count]) => `${network.label}, ${times(count)}: ${reason}`),
             ...(network.int8 && network.int8.text ? [`${network.label}: ${network.int8.text}`] : []),
         ]);
     }

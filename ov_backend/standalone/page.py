@@ -145,7 +145,7 @@ def _outcome() -> _Outcome:
         label="Pictures", visible=False, elem_id="gallery", format="png", columns=2, object_fit="contain"
     )  # Gradio's box for no pictures has an element with a forbidden label
     message = gr.HTML(elem_id="message")
-    label = "PyTorch on the left, OpenVINO on the right"
+    label = "PyTorch left, OpenVINO right"
     slider = gr.ImageSlider(label=label, visible=False, interactive=False, format="png", elem_id="comparison")
     compared = gr.Button("Show the comparison", visible="hidden", elem_id="compared")
     return _Outcome(generate, interrupt, live, gallery, message, compared, slider)

@@ -109,6 +109,7 @@ class Run:
         computed_at_last_step: the seconds that networks have computed until then.
         ended: when it ended, or None; ``error`` says why where it failed.
         shares: how its seconds divide, once it has ended.
+        reasons_before: the :func:`reasons` of each network until then.
     """
 
     what: str
@@ -127,6 +128,7 @@ class Run:
     ended: float | None = None
     error: str = ""
     shares: dict[str, float] = field(default_factory=dict)
+    reasons_before: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
 
     def add_step(self, step: int, steps: int, now: float, prepared: float) -> None:
         """Step ``step`` is done; ``prepared`` are all seconds of preparation until now."""
@@ -213,9 +215,16 @@ def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
     }
 
 
-def network_dict(name: str, stats: dict[str, Any]) -> dict[str, Any]:
-    """One network's label and counts."""
-    return {"label": network_label(name), **{key: stats[key] for key in _NETWORK_KEYS if key in stats}}
+def network_dict(name: str, stats: dict[str, Any], before: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+    """One network's label and counts; ``before`` are its :func:`reasons` when the last generation began."""
+    counts = {key: stats[key] for key in _NETWORK_KEYS if key in stats}
+    of_run = {f"run_{key}": dict(Counter(now) - Counter((before or {}).get(key))) for key, now in reasons(stats).items()}
+    return {"label": network_label(name), **counts, **of_run}
+
+
+def reasons(stats: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """The reasons for which PyTorch has answered or a result was corrected, with their counts, until now."""
+    return {key: dict(stats[key]) for key in ("fallbacks", "corrections") if key in stats}
 
 
 def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:

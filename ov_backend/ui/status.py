@@ -22,6 +22,7 @@ from ov_backend.ui.snapshot import (
     compiled_networks,
     engine_dict,
     network_dict,
+    reasons,
     size_and_batch,
 )
 
@@ -83,10 +84,13 @@ class Status:
         """
         now = self._clock()
         self.forget_job()
+        engine = self._engine
+        before = {name: reasons(stats) for name, stats in engine.stats().items()} if engine is not None else {}
         with self._lock:
             self._messages = [message for message in self._messages if message not in self._messages_of_ended_run]
             number = self._run.number + 1 if self._run is not None else 1
             self._run = Run(what, number, now, Ledger(self._engine), self._seconds_prepared(now), steps=steps)
+            self._run.reasons_before = before
         self._notify()
 
     def forget_job(self) -> None:
@@ -151,7 +155,7 @@ class Status:
             if run is not None and run.ended is None:
                 run.ledger.follow(engine)
             run_dict = run.as_dict(now, self._seconds_prepared(now)) if run else None
-            generating = self.generating
+            generating, before = self.generating, run.reasons_before if run is not None else {}
         stats = engine.stats() if engine is not None else {}
         state = "preparing" if stage else "running" if generating else "working" if self._job_is_running() else "idle"
         return {
@@ -161,7 +165,7 @@ class Status:
             "run": run_dict,
             "job": job,
             "engine": engine_dict(engine) if engine is not None else None,
-            "networks": {name: network_dict(name, network_stats) for name, network_stats in stats.items()},
+            "networks": {name: network_dict(name, of_network, before.get(name)) for name, of_network in stats.items()},
             "compiled": compiled_networks(engine) if engine is not None else [],
             "messages": messages,
         }

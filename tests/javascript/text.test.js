@@ -110,6 +110,13 @@ test("coverage and fallbacks name network, operator, count and reason", () => {
     ]);
 });
 
+test("reasons of an earlier generation are not shown", () => {
+    const network = { label: "UNet", calls: 9, fallbacks: { old: 2, new: 1 }, corrections: { old: 1 }, run_corrections: {} };
+    const shown = (run_fallbacks) => ["fallbacks", "coverage"].flatMap((name) => copy(text[name](snapshot({ networks: { unet: { ...network, run_fallbacks } } }))));
+    assert.deepEqual(shown({ new: 1 }), ["UNet ran in PyTorch 1 time: new"]);
+    assert.deepEqual(shown({}), ["UNet: 100 % in OpenVINO"]);
+});
+
 test("sizes are read in the spellings that people use", () => {
     assert.deepEqual(copy(text.parseSizes("512x512, 768 X 512;640×384")), { sizes: [[512, 512], [768, 512], [640, 384]] });
     for (const bad of ["", "  ", "512", "512x", "axb", "512x512x512", "-8x8"]) {

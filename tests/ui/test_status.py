@@ -18,7 +18,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Signature
 from ov_backend.tensors import TensorSpec
 from ov_backend.ui import status as status_module
-from ov_backend.ui.snapshot import Job
+from ov_backend.ui.snapshot import Job, network_dict
 from ov_backend.ui.status import Status
 
 
@@ -270,6 +270,25 @@ def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) ->
     fallbacks = status.snapshot()["networks"]["vae_decode"]["fallbacks"]
     assert list(fallbacks.values()) == [1]
     assert "gradients" in next(iter(fallbacks))
+
+
+def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() -> None:
+    fallbacks: dict[str, dict[str, int]] = {"unet": {"old": 2}}
+    engine = SimpleNamespace(
+        networks={"unet": SimpleNamespace(statistics=NetworkStats())},
+        stats=lambda: {name: {"fallbacks": dict(counts), "corrections": {}} for name, counts in fallbacks.items()},
+    )
+    status = Status()
+    status._engine = engine
+    status.begin("64x64", 1)
+    fallbacks["unet"].update(old=3, new=1)
+    fallbacks["vae"] = {"first": 1}
+    now, before = fallbacks, status._run.reasons_before if status._run else {}
+    shown = {name: network_dict(name, stats, before.get(name)) for name, stats in engine.stats().items()}
+    assert shown["unet"]["fallbacks"] == now["unet"]
+    assert shown["unet"]["run_fallbacks"] == {"old": 1, "new": 1}
+    assert shown["vae"]["run_fallbacks"] == {"first": 1}
+    assert shown["vae"]["run_corrections"] == {}
 
 
 def test_threads_read_it_while_another_writes_it(strict: Callable[..., Settings]) -> None:

@@ -34,6 +34,7 @@ FLAGS = [
 ]
 #: Screenshots of the pages go here.
 SHOTS = Path(os.environ.get("SCREENSHOTS") or ROOT / "out" / "screenshots")
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 #: A file name that must be shown as text.
 NASTY = "<img src=x onerror=globalThis.broken=1>"
 

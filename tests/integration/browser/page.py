@@ -13,6 +13,8 @@ PANEL = "#openvino_txt2img"
 class Page:
     """The standalone page as a user operates it."""
 
+    most_steps = 900
+
     def __init__(self, page: Any) -> None:
         self.page = page
         page.wait_for_selector(f"{PANEL}_view")
@@ -26,6 +28,15 @@ class Page:
     def choose(self, field: str, option: str) -> None:
         self.page.click(f"{PANEL}_{field} input")
         self.page.get_by_role("option", name=re.compile(f"^{re.escape(option)}")).first.click()
+
+    def begin(self, width: int, height: int, steps: int) -> None:
+        self.set(width=width, height=height, steps=steps).generate()
+
+    def fill(self, part: str, text: str) -> None:
+        """Write into a field of the panel, and leave it."""
+        field = self.page.locator(f"{PANEL}_{part}:is(input), {PANEL}_{part} :is(input, textarea)").first
+        field.fill(text)
+        field.press("Tab")
 
     def generate(self) -> None:
         self.number = self.run["number"] + 1

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ov_backend.batch.api import Batch, Options
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.panel import TEXTS
-from tests.integration.browser.conftest import ROOT, SHOTS
+from tests.integration.browser.conftest import SHOTS
 from tests.integration.browser.page import PANEL, Page, status_requests
 
 
@@ -110,38 +108,6 @@ def test_the_panel_can_be_used_by_keyboard_and_every_control_is_named_and_explai
         control = page.page.locator(f"{PANEL}_{field} :is(input, textarea)").first
         assert control.evaluate("e => e.labels.length > 0 || e.hasAttribute('aria-label')"), field
         assert hint in page.text(field)
-
-
-def violations(page: Any) -> list[str]:
-    """Serious and critical problems of accessibility that axe-core finds."""
-    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
-    problems = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
-    return [
-        f"{each['id']}: {node['html'][:150]} {node['failureSummary'][:300]}"
-        for each in problems
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
-
-
-@pytest.mark.skipif(not (ROOT / "node_modules" / "axe-core").is_dir(), reason="axe-core is not installed: npm install")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_a_narrow_window(at: Callable[..., Page], scheme: str) -> None:
-    page = at(color_scheme=scheme)
-    page.set(prompt="a cat", steps=3, width=64, height=64).generate()
-    page.finish()
-    page.page.wait_for_selector("#gallery img")
-    page.open_more()
-    page.page.click(f"{PANEL}_networks summary")
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    page.page.screenshot(path=SHOTS / f"standalone-{scheme}.png", full_page=True)
-    assert violations(page.page) == []
-    page.page.set_viewport_size({"width": 400, "height": 900})
-    page.page.screenshot(path=SHOTS / f"standalone-{scheme}-narrow.png", full_page=True)
-    assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), "the page is wider than the window"
-    overflowing = "es => es.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
-    assert page.page.locator(".openvino-panel :is(label, .block)").evaluate_all(overflowing) == []
-    assert violations(page.page) == []
 
 
 def test_the_cache_is_cleared_only_after_a_confirmation(at: Callable[..., Page]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.browser.conftest import SHOTS
+from tests.integration.browser.conftest import AXE, SHOTS
+from tests.integration.browser.states import STATES, look
 
 URL = os.environ.get("WEBUI_URL", "").rstrip("/")
 TITLE = "Accelerate with OpenVINO"
@@ -24,6 +25,8 @@ pytestmark = [
 
 class Page:
     """The WebUI's txt2img tab with the script chosen."""
+
+    most_steps = 150
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -53,7 +56,25 @@ class Page:
             self.page.wait_for_timeout(100)
         return run
 
-    def wait_for(self, selector: str, pattern: str) -> str:
+    def begin(self, width: int, height: int, steps: int) -> None:
+        self.size(width, height, steps)
+        self.generate()
+
+    def press(self, action: str) -> None:
+        self.page.click(f"{PANEL}_{action}:enabled")
+
+    def fill(self, part: str, text: str) -> None:
+        """Write into a field of the panel, and leave it."""
+        field = self.page.locator(f"{PANEL}_{part}:is(input), {PANEL}_{part} :is(input, textarea)").first
+        field.fill(text)
+        field.press("Tab")
+
+    def open_more(self) -> None:
+        self.page.click(f"{PANEL}_more > .label-wrap")
+        self.page.wait_for_selector(f"{PANEL}_details", state="visible")
+
+    def wait_for(self, part: str, pattern: str) -> str:
+        selector = part if part.startswith("#") else f"{PANEL}_{part}"
         self.page.wait_for_function(
             "([selector, pattern]) => new RegExp(pattern).test(document.querySelector(selector)?.textContent)",
             arg=[selector, pattern],
@@ -173,3 +194,17 @@ def test_the_panel_is_readable_and_fits_a_narrow_window(open_page: Callable[...,
     page.page.locator("#txt2img_script_container").screenshot(path=SHOTS / f"webui-{theme}-narrow.png")
     fits = page.page.locator(f"{PANEL}_view").evaluate("e => e.getBoundingClientRect().right <= innerWidth + 1")
     assert fits, "the panel is wider than the window"
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: npm install")
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_of_the_panel_is_accessible_and_fits(webui: Callable[..., Page], state: str) -> None:
+    page = webui()
+    try:
+        STATES[state](page)
+        assert look(page.page, f"webui-{state}", f"{PANEL}_panel") == []
+    finally:
+        page.page.unroute("**/openvino/status")
+        if page.api()["state"] != "idle":
+            page.page.evaluate("document.querySelector('#txt2img_interrupt').click()")
+            page.finish()
