@@ -70,8 +70,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         results = {"conditions": conditions(options), "int8": calibrate(folder, options.steps)}
-        results["likeness"] = likeness(options, Path(folder))
-        write(options.out, results)
+        if options.seeds:
+            results["likeness"] = likeness(options, Path(folder))
+            write(options.out, results)
         if options.judged:
             results["classifier"] = classified(options, Path(folder))
             write(options.out, results)
@@ -84,7 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="that draw at the same time, each on its own cores")
     parser.add_argument("--out", type=Path, default=Path("int8-quality"), help="folder of the results")
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=list(SAMPLERS))
-    parser.add_argument("--seeds", type=int, default=len(PROMPTS), help="pictures by each sampler")
+    parser.add_argument("--seeds", type=int, default=len(PROMPTS), help="pictures by each sampler; 0 leaves these out")
     parser.add_argument("--steps", type=int, default=20, help="of each picture")
     parser.add_argument("--judged", type=int, default=0, help="pictures that the classifier sees")
     parser.add_argument("--judged-steps", type=int, default=20, help="of each of these")
@@ -229,12 +230,13 @@ def write(folder: Path, results: dict[str, Any]) -> None:
 
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
-    own = results["conditions"]["own"]
-    lines = [json.dumps(results["conditions"]), results["int8"]["text"], "", f"{'PSNR, median (worst)':24}{own:>16}{'int8':>16}"]
-    columns = [results["likeness"][precision] for precision in PRECISIONS[1:]]
-    for sampler in columns[0]:
-        lines.append(f"{sampler:24}" + "".join(f"{_summary(column[sampler]):>16}" for column in columns))
-    lines.append(f"{'all':24}" + "".join(f"{_summary([*itertools.chain(*column.values())]):>16}" for column in columns))
+    lines = [json.dumps(results["conditions"]), results["int8"]["text"]]
+    if "likeness" in results:
+        lines += ["", f"{'PSNR, median (worst)':24}{results['conditions']['own']:>16}{'int8':>16}"]
+        columns = [results["likeness"][precision] for precision in PRECISIONS[1:]]
+        named = {sampler: [column[sampler] for column in columns] for sampler in columns[0]}
+        named["all"] = [[*itertools.chain(*column.values())] for column in columns]
+        lines += [f"{name:24}" + "".join(f"{_summary(values):>16}" for values in row) for name, row in named.items()]
     if "classifier" in results:
         lines += ["", f"classifier: {json.dumps(results['classifier'])}"]
     return "\n".join(lines)
