@@ -1,11 +1,12 @@
 """int8 against the device's own precision: seconds of a step of SD1.5's UNet, and what the compiled forms take.
 
-    python -m benchmarks.bench_int8 [--size 512] [--repeats 5] [--pytorch] [--tiny] [--json]
+    python -m benchmarks.bench_int8 [--size 512] [--repeats 5] [--pytorch] [--profile] [--also Add Multiply] [--tiny] [--json]
 
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
 the pairs. Before anything is printed, it is asserted that the layers compute in 8 bits, and that the result of a step with
-random weights is within 12 percent. ``bench_int8_quality`` has the pictures.
+random weights is within 12 percent. ``bench_int8_quality`` has the pictures. ``--profile`` also sums the time of one step by kind
+and type of layer. ``--also`` has layers in 8 bits that are left out for the pictures' sake, by the operator that they read.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ov_backend import Settings, devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.quantization.calibration import MIN_CALLS
 from ov_backend.quantization.recipe import MAX_ERROR
+from ov_backend.transformations import weighted_layers
 
 #: Kinds of layers that int8 is about, in OpenVINO's runtime model.
 _KINDS = ("Convolution", "FullyConnected")
@@ -49,6 +51,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture whose step is timed")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls")
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch in f32 as well")
+    parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
+    parser.add_argument("--also", nargs="+", default=[], choices=list(weighted_layers.LEFT_OUT_INPUTS), help="in 8 bits as well")
     parser.add_argument("--tiny", action="store_true", help="a narrow network, to test the benchmark")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -58,8 +62,11 @@ def parse() -> argparse.Namespace:
 def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Seconds of one step in int8 and in the device's own precision, and how many layers compute in 8 bits."""
     case = unet(options.size, options.tiny)
-    own = _network(case, Settings(cache_dir=folder, fallback="raise"))
-    int8 = _network(case, Settings(cache_dir=folder, fallback="raise", precision="int8"))
+    config = {"PERF_COUNT": "YES"} if options.profile else {}
+    for operator in options.also:
+        del weighted_layers.LEFT_OUT_INPUTS[operator]
+    own = _network(case, Settings(cache_dir=folder, fallback="raise", config=config))
+    int8 = _network(case, Settings(cache_dir=folder, fallback="raise", precision="int8", config=config))
     latent, timestep = case.args
     for call in range(MIN_CALLS):  # as many as a short generation has
         int8(latent, timestep * (MIN_CALLS - call) / MIN_CALLS, **case.kwargs)
@@ -84,8 +91,10 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         "relative_error": error,
         "types": {kind: dict(counts) for kind, counts in types.items()},
         "seconds": int8.stats()["seconds"],
-        "megabytes": {"own": own.stats()["bytes"] >> 20, "int8": int8.stats()["bytes"] >> 20},
+        "megabytes": {"own": _megabytes(own), "int8": _megabytes(int8)},
     }
+    if options.profile:
+        result["profile"] = {name: profile(network) for name, network in (("own", own), ("int8", int8))}
     if options.pytorch:
         result["pytorch"] = min(seconds_of(case) for _ in range(2))
     return result
@@ -118,6 +127,22 @@ def runtime_types(network: Network) -> dict[str, Counter[str]]:
     return types
 
 
+def _megabytes(network: Network) -> dict[str, int]:
+    """What each form of a network takes; one that is off too much is compiled in its own precision as well."""
+    compiled = network.resources.compiled
+    return {key.form.partition(" ")[0] or "own": compiled.peek(key).bytes >> 20 for key in compiled}
+
+
+def profile(network: Network) -> dict[str, float]:
+    """Milliseconds of the last step by kind of layer and the implementation, the longest first."""
+    compiled = network.resources.compiled
+    milliseconds: Counter[str] = Counter()
+    for part in compiled.peek(list(compiled)[-1]).value.program.parts.values():
+        for layer in part._request.profiling_info:
+            milliseconds[f"{layer.node_type} {layer.exec_type}"] += layer.real_time.total_seconds() * 1e3
+    return {kind: round(value, 1) for kind, value in milliseconds.most_common() if value >= 1}
+
+
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures."""
     own = results["precision"]
@@ -130,6 +155,10 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     print(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
     print(f"  {own:4}, observed  {step['observed']:8.3f}   making the recipe and the first step {step['first_int8']:.1f} s")
     print(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
+    for name, kinds in step.get("profile", {}).items():
+        print(f"\nOne step in {name}, {sum(kinds.values()):.0f} ms")
+        for kind, value in kinds.items():
+            print(f"  {value:8.1f} ms  {kind}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ FEW_CHANNELS = 16
 #: Operators that only move values.
 _MOVED = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 #: Why a layer of one row or pixel at a time is left out, by what it reads.
-_LEFT_OUT_INPUTS = {
+LEFT_OUT_INPUTS = {
     "Parameter": "reads an input of the network, such as the prompt, whose range is another in every picture",
     "Concat": "a shortcut over two joined activations",
     "Multiply": "reads a product of activations, as behind a gate",
@@ -82,6 +82,11 @@ def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
     return layers
 
 
+def weight_name(layer: str) -> str:
+    """The name of a layer's weight."""
+    return layer.partition("#")[0]
+
+
 def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
     kind = node.get_type_name()
     if kind not in ("Convolution", "MatMul"):
@@ -120,7 +125,7 @@ def _left_out(layer: Layer) -> str:
         return "few channels, as in the first and last layer"
     if math.prod(kernel) > 1 and layer.is_convolution:
         return ""
-    return _LEFT_OUT_INPUTS.get(_kind_of(layer.source), "")
+    return LEFT_OUT_INPUTS.get(_kind_of(layer.source), "")
 
 
 def _kind_of(value: ov.Output) -> str:
