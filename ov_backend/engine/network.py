@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.low_precision import Sample, judged, refused, relative_error
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
+from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
@@ -338,7 +338,7 @@ class Network:
         self._evict(lambda key, entry: key not in before and entry.form == unneeded)
         return result
 
-    def _evict(self, selects: Callable[[CompiledKey, CompiledEntry], bool]) -> None:
+    def _evict(self, selects: Callable[[Hashable, CompiledEntry], bool]) -> None:
         """Evict those of this network's compiled graphs for which ``selects(key, entry)`` is true."""
         self.resources.compiled.evict(lambda key, entry: entry.network == self.name and selects(key, entry))
 

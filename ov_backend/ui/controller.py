@@ -98,12 +98,13 @@ class JobControl:
         Raises:
             Interrupted: the user has cancelled the job.
         """
-        measured = []
-        for done, (label, measure) in enumerate(zip(sides.values(), (first, second))):
-            self.step(done, f"Timing {label}")
-            measured.append(measure())
+        labels = list(sides.values())
+        self.step(0, f"Timing {labels[0]}")
+        measured = first()
+        self.step(1, f"Timing {labels[1]}")
+        other = second()
         self.step(2, "")
-        return Comparison(size, batch, *measured, sides)
+        return Comparison(size, batch, measured, other, sides)
 
 
 #: Prepares networks for sizes and a batch with these choices; None are those used last.
