@@ -293,6 +293,8 @@ class PictureGenerator:
         """Make and time the last picture; before the first one, a step. Without choices by PyTorch."""
         side = self.default_size
         with self._accelerated(choices) if choices is not None else contextlib.nullcontext():
+            for network in self._networks.values():
+                network.begin_run()  # after a picture that calibrates the next one is made in int8
             if self._last is None:
                 return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
             return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)

@@ -1,4 +1,4 @@
-"""int8 in the real WebUI: the first picture calibrates, the second is made in int8, and the precision is an axis of X/Y/Z plot."""
+"""int8 in the real WebUI: the first picture calibrates, the second is made in int8, and X/Y/Z plot has an axis for it."""
 
 from __future__ import annotations
 
