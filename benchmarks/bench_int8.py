@@ -5,8 +5,9 @@
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
 the pairs. Before anything is printed, it is asserted that the layers compute in 8 bits, and that the result of a step with
-random weights is within 12 percent. ``bench_int8_quality`` has the pictures. ``--profile`` also sums the time of one step by kind
-and type of layer. ``--also`` has layers in 8 bits that are left out for the pictures' sake, by the operator that they read.
+random weights is within 12 percent. ``bench_int8_quality`` has the pictures. ``--profile`` also sums the time of
+one step by kind and type of layer. ``--also`` has layers in 8 bits that are left out for the pictures' sake, by the operator that
+they read; ``--finest`` leaves them out at the finest resolution only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,7 +54,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls")
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch in f32 as well")
     parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
-    parser.add_argument("--also", nargs="+", default=[], choices=list(weighted_layers.LEFT_OUT_INPUTS), help="in 8 bits as well")
+    kinds = list(weighted_layers.LEFT_OUT_INPUTS)
+    parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
+    parser.add_argument("--finest", nargs="+", default=[], choices=kinds, help="left out at the finest resolution only")
     parser.add_argument("--tiny", action="store_true", help="a narrow network, to test the benchmark")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -63,8 +67,7 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Seconds of one step in int8 and in the device's own precision, and how many layers compute in 8 bits."""
     case = unet(options.size, options.tiny)
     config = {"PERF_COUNT": "YES"} if options.profile else {}
-    for operator in options.also:
-        del weighted_layers.LEFT_OUT_INPUTS[operator]
+    have_more_in_8_bits(options.also, options.finest)
     own = _network(case, Settings(cache_dir=folder, fallback="raise", config=config))
     int8 = _network(case, Settings(cache_dir=folder, fallback="raise", precision="int8", config=config))
     latent, timestep = case.args
@@ -98,6 +101,13 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     if options.pytorch:
         result["pytorch"] = min(seconds_of(case) for _ in range(2))
     return result
+
+
+def have_more_in_8_bits(also: Sequence[str], finest: Sequence[str]) -> None:
+    """Change which layers are left out in this process, by the operators that they read."""
+    for operator in also:
+        del weighted_layers.LEFT_OUT_INPUTS[operator]
+    weighted_layers.EVERYWHERE -= {*also, *finest}
 
 
 def _network(case: Case, settings: Settings) -> Network:

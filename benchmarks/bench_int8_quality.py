@@ -31,11 +31,13 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.bench_int8 import have_more_in_8_bits
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
 from ov_backend import Settings, accelerate, devices
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.standalone.demo import SAMPLERS, TRAINED
 from ov_backend.standalone.suggestions import suggestions_for
+from ov_backend.transformations import weighted_layers
 from ov_backend.ui.comparison import psnr
 from training.fidelity import PROMPTS
 
@@ -64,6 +66,7 @@ class Task:
 def main() -> None:
     """Draw, compare, judge, and write the results; with ``--child`` draw the tasks of one process."""
     options = parse()
+    have_more_in_8_bits(options.also, options.finest)
     if options.child is not None:
         child(options.work, options.child)
         return
@@ -89,6 +92,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="of each picture")
     parser.add_argument("--judged", type=int, default=0, help="pictures that the classifier sees")
     parser.add_argument("--judged-steps", type=int, default=20, help="of each of these")
+    kinds = list(weighted_layers.LEFT_OUT_INPUTS)
+    parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
+    parser.add_argument("--finest", nargs="+", default=[], choices=kinds, help="left out at the finest resolution only")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -98,7 +104,8 @@ def conditions(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on."""
     own = devices.resolved_precision(Settings())
     versions = {"torch": torch.__version__, "openvino": devices.openvino_version()}
-    return {"own": own, "cores": len(os.sched_getaffinity(0)), "steps": options.steps, "seeds": options.seeds, **versions}
+    asked = {name: getattr(options, name) for name in ("steps", "seeds", "also", "finest")}
+    return {"own": own, "cores": len(os.sched_getaffinity(0)), **asked, **versions}
 
 
 def calibrate(folder: str, steps: int) -> dict[str, Any]:
@@ -159,14 +166,16 @@ def draw_all(tasks: Sequence[Task], options: argparse.Namespace, work: Path) -> 
     count = min(options.processes, len(tasks))
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // count)
-    command = [sys.executable, "-m", "benchmarks.bench_int8_quality", "--work", str(work), "--child"]
+    command = [sys.executable, "-m", "benchmarks.bench_int8_quality", "--work", str(work)]
+    for name in ("also", "finest"):
+        command += [f"--{name}", *getattr(options, name)] if getattr(options, name) else []
     started = []
     for i in range(count):
         (work / f"{i}.tasks").write_bytes(pickle.dumps(tasks[i::count]))
         own = [cores[(i * share + j) % len(cores)] for j in range(share)]
         os.sched_setaffinity(0, own)  # the child inherits it, before it starts any thread
         environment = {**os.environ, "OMP_NUM_THREADS": str(share)}
-        started.append(subprocess.Popen([*command, str(i)], env=environment))
+        started.append(subprocess.Popen([*command, "--child", str(i)], env=environment))
         os.sched_setaffinity(0, cores)
     assert not [process.args for process in started if process.wait()], "a process failed"
     parts = [pickle.loads((work / f"{i}.pictures").read_bytes()) for i in range(count)]
