@@ -1,12 +1,13 @@
-"""int8 against the device's own precision: seconds of a step of SD1.5's UNet, and the pictures of the demo checkpoint.
+"""int8 against the device's own precision: seconds of a step of SD1.5's UNet, and what the compiled forms take.
 
-    python -m benchmarks.bench_int8 [--size 512] [--repeats 5] [--pictures 8] [--samplers dpmpp-2m] [--tiny] [--json]
+    python -m benchmarks.bench_int8 [--size 512] [--repeats 5] [--pytorch] [--profile] [--also Add Multiply] [--tiny] [--json]
 
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
-the pairs. Before anything is printed, it is asserted that the layers compute in 8 bits, that the result of a step
-with random weights is within 12 percent, that the recipe of the demo checkpoint is within the 3 percent that int8 demands, and
-that every picture is that of its prompt: PSNR against f32 is at least 15 dB.
+the pairs. Before anything is printed, it is asserted that the layers compute in 8 bits, and that the result of a step with
+random weights is within 12 percent. ``bench_int8_quality`` has the pictures. ``--profile`` also sums the time of
+one step by kind and type of layer. ``--also`` has layers in 8 bits that are left out for the pictures' sake, by the operator that
+they read; ``--finest`` leaves them out at the finest resolution only.
 """
 
 from __future__ import annotations
@@ -14,39 +15,32 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import statistics
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks.networks import Case, seconds_of, unet
-from ov_backend import Settings, accelerate, devices
-from ov_backend.checkpoint import load_pipeline
+from ov_backend import Settings, devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.quantization.calibration import MIN_CALLS
 from ov_backend.quantization.recipe import MAX_ERROR
-from ov_backend.standalone.demo import SAMPLERS, TRAINED
-from ov_backend.standalone.suggestions import suggestions_for
+from ov_backend.transformations import weighted_layers
 
 #: Kinds of layers that int8 is about, in OpenVINO's runtime model.
 _KINDS = ("Convolution", "FullyConnected")
-_WORST_PSNR_DB = 15.0
 
 
 def main() -> None:
-    """Run both measurements and print them."""
+    """Measure and print."""
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         results: dict[str, Any] = {"precision": devices.resolved_precision(Settings())}
-        if options.repeats:
-            results["step"] = steps(options, folder)
-        if options.pictures:
-            results["pictures"] = pictures(options, folder)
+        results["step"] = steps(options, folder)
     if options.json:
         sys.stdout.write(json.dumps(results, indent=1) + "\n")
     else:
@@ -57,11 +51,12 @@ def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture whose step is timed")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls; 0 leaves the steps out")
-    parser.add_argument("--pictures", type=int, default=8, help="seeds for each sampler; 0 leaves the pictures out")
-    parser.add_argument("--steps", type=int, default=20, help="of each picture")
-    parser.add_argument("--samplers", nargs="+", default=["dpmpp-2m"], choices=list(SAMPLERS))
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls")
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch in f32 as well")
+    parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
+    kinds = list(weighted_layers.LEFT_OUT_INPUTS)
+    parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
+    parser.add_argument("--finest", nargs="+", default=[], choices=kinds, help="left out at the finest resolution only")
     parser.add_argument("--tiny", action="store_true", help="a narrow network, to test the benchmark")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -71,8 +66,10 @@ def parse() -> argparse.Namespace:
 def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Seconds of one step in int8 and in the device's own precision, and how many layers compute in 8 bits."""
     case = unet(options.size, options.tiny)
-    own = _network(case, Settings(cache_dir=folder, fallback="raise"))
-    int8 = _network(case, Settings(cache_dir=folder, fallback="raise", precision="int8"))
+    config = {"PERF_COUNT": "YES"} if options.profile else {}
+    have_more_in_8_bits(options.also, options.finest)
+    own = _network(case, Settings(cache_dir=folder, fallback="raise", config=config))
+    int8 = _network(case, Settings(cache_dir=folder, fallback="raise", precision="int8", config=config))
     latent, timestep = case.args
     for call in range(MIN_CALLS):  # as many as a short generation has
         int8(latent, timestep * (MIN_CALLS - call) / MIN_CALLS, **case.kwargs)
@@ -97,11 +94,20 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
         "relative_error": error,
         "types": {kind: dict(counts) for kind, counts in types.items()},
         "seconds": int8.stats()["seconds"],
-        "megabytes": {"own": own.stats()["bytes"] >> 20, "int8": int8.stats()["bytes"] >> 20},
+        "megabytes": {"own": _megabytes(own), "int8": _megabytes(int8)},
     }
+    if options.profile:
+        result["profile"] = {name: profile(network) for name, network in (("own", own), ("int8", int8))}
     if options.pytorch:
         result["pytorch"] = min(seconds_of(case) for _ in range(2))
     return result
+
+
+def have_more_in_8_bits(also: Sequence[str], finest: Sequence[str]) -> None:
+    """Change which layers are left out in this process, by the operators that they read."""
+    for operator in also:
+        del weighted_layers.LEFT_OUT_INPUTS[operator]
+    weighted_layers.EVERYWHERE -= {*also, *finest}
 
 
 def _network(case: Case, settings: Settings) -> Network:
@@ -131,75 +137,38 @@ def runtime_types(network: Network) -> dict[str, Counter[str]]:
     return types
 
 
-def pictures(options: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """PSNR in dB against f32 of the demo checkpoint's pictures, by sampler: int8, and the device's own precision."""
-    pipe = load_pipeline(TRAINED)
-    pipe.set_progress_bar_config(disable=True)
-    result: dict[str, Any] = {}
-    exact: dict[tuple[str, int], np.ndarray] = {}
-    for precision in ("f32", "auto", "int8"):
-        with accelerate(pipe, Settings(cache_dir=folder, fallback="raise", precision=precision)) as accelerated:
-            if precision == "int8":
-                _generate(pipe, options.samplers[0], -1, options.steps)  # calibrates
-            for sampler in options.samplers:
-                generated = {seed: _generate(pipe, sampler, seed, options.steps) for seed in range(options.pictures)}
-                if precision == "f32":
-                    exact.update({(sampler, seed): picture for seed, picture in generated.items()})
-                else:
-                    values = [psnr_db(picture, exact[sampler, seed]) for seed, picture in generated.items()]
-                    result.setdefault(precision, {})[sampler] = values
-            if precision == "int8":
-                result["stated"] = accelerated.stats()["unet"]["int8"]
-    assert result["stated"]["error"] <= MAX_ERROR, f"{result['stated']}"
-    worst = min(value for values in result["int8"].values() for value in values)
-    assert worst >= _WORST_PSNR_DB, f"a picture has {worst:.1f} dB only"
-    return result
+def _megabytes(network: Network) -> dict[str, int]:
+    """What each form of a network takes; one that is off too much is compiled in its own precision as well."""
+    compiled = network.resources.compiled
+    return {key.form.partition(" ")[0] or "own": compiled.peek(key).bytes >> 20 for key in compiled}
 
 
-def _generate(pipe: Any, sampler: str, seed: int, steps: int) -> np.ndarray:
-    """One picture, [256, 256, 3] uint8; every seed has the next prompt."""
-    import diffusers
-
-    suggestions = suggestions_for("fluent-sd")
-    pipe.scheduler = getattr(diffusers, SAMPLERS[sampler]).from_config(pipe.scheduler.config)
-    with torch.inference_mode():
-        (picture,) = pipe(
-            prompt=suggestions.prompts[seed % len(suggestions.prompts)],
-            width=256,
-            height=256,
-            num_inference_steps=steps,
-            guidance_scale=suggestions.guidance,
-            generator=torch.Generator("cpu").manual_seed(1000 + seed),
-            output_type="np",
-        ).images
-    return (picture * 255).round().clip(0, 255).astype(np.uint8)
-
-
-def psnr_db(a: np.ndarray, b: np.ndarray) -> float:
-    """The peak signal-to-noise ratio of two pictures in dB; 99 for equal ones."""
-    error = float(np.square(a.astype(float) - b.astype(float)).mean())
-    return 10 * math.log10(255**2 / error) if error else 99.0
+def profile(network: Network) -> dict[str, float]:
+    """Milliseconds of the last step by kind of layer and the implementation, the longest first."""
+    compiled = network.resources.compiled
+    milliseconds: Counter[str] = Counter()
+    for part in compiled.peek(list(compiled)[-1]).value.program.parts.values():
+        for layer in part._request.profiling_info:
+            milliseconds[f"{layer.node_type} {layer.exec_type}"] += layer.real_time.total_seconds() * 1e3
+    return {kind: round(value, 1) for kind, value in milliseconds.most_common() if value >= 1}
 
 
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures."""
     own = results["precision"]
     print(f"torch {torch.__version__}, OpenVINO {devices.openvino_version()}, {torch.get_num_threads()} threads; own: {own}")
-    if "step" in results:
-        step = results["step"]
-        print(f"\nUNet of SD1.5, {options.size}x{options.size}, batch 2, random weights: seconds a step")
-        if "pytorch" in step:
-            print(f"  PyTorch f32     {step['pytorch']:8.3f}")
-        print(f"  {own:4}            {step['own']:8.3f}")
-        print(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
-        print(f"  {own:4}, observed  {step['observed']:8.3f}   making the recipe and the first step {step['first_int8']:.1f} s")
-        print(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
-    for precision in ("auto", "int8") if "pictures" in results else ():
-        for sampler, values in results["pictures"][precision].items():
-            print(f"\n{sampler}, {precision}: median {statistics.median(values):.1f} dB, worst {min(values):.1f}")
-            print("  " + " ".join(f"{value:.1f}" for value in values))
-    if "pictures" in results:
-        print(f"\nint8 says: {results['pictures']['stated']['text']}")
+    step = results["step"]
+    print(f"\nUNet of SD1.5, {options.size}x{options.size}, batch 2, random weights: seconds a step")
+    if "pytorch" in step:
+        print(f"  PyTorch f32     {step['pytorch']:8.3f}")
+    print(f"  {own:4}            {step['own']:8.3f}")
+    print(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
+    print(f"  {own:4}, observed  {step['observed']:8.3f}   making the recipe and the first step {step['first_int8']:.1f} s")
+    print(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
+    for name, kinds in step.get("profile", {}).items():
+        print(f"\nOne step in {name}, {sum(kinds.values()):.0f} ms")
+        for kind, value in kinds.items():
+            print(f"  {value:8.1f} ms  {kind}")
 
 
 if __name__ == "__main__":

@@ -102,20 +102,23 @@
             .map(({ name, share, text }) => ({ name, share, text }));
     }
 
+    // What was compared: the names in the result, and how the user knows them.
+    const sides = (result) => Object.entries(result.sides ?? { pytorch: "PyTorch", openvino: "OpenVINO" });
+
     function verdict(result) {
-        const [pytorch, openvino] = ["pytorch", "openvino"].map((name) => result[`${name}_picture_seconds`] ?? result[`${name}_seconds`]);
-        return openvino < pytorch
-            ? `OpenVINO is ${(pytorch / openvino).toFixed(2)} times as fast`
-            : `PyTorch is ${(openvino / pytorch).toFixed(2)} times as fast: leave OpenVINO off here`;
+        const [[first, reference], [second, label]] = sides(result);
+        const [before, after] = [first, second].map((name) => result[`${name}_picture_seconds`] ?? result[`${name}_seconds`]);
+        if (after < before) return `${label} is ${(before / after).toFixed(2)} times as fast`;
+        return `${reference} is ${(after / before).toFixed(2)} times as fast: leave ${label} off here`;
     }
 
-    const ofBoth = (pytorch, openvino) => `PyTorch ${seconds(pytorch)}, OpenVINO ${seconds(openvino)}`;
+    const ofBoth = (result, what) => sides(result).map(([name, label]) => `${label} ${seconds(result[`${name}_${what}`])}`).join(", ");
 
     function comparison(result) {
-        const step = `One step of ${result.size}: ${ofBoth(result.pytorch_seconds, result.openvino_seconds)}.`;
+        const step = `One step of ${result.size}: ${ofBoth(result, "seconds")}.`;
         if (!result.pictures) return step;
         const likeness = result.psnr_db === null ? "Both pictures are equal." : `PSNR ${result.psnr_db.toFixed(1)} dB.`;
-        return `${step} The picture: ${ofBoth(result.pytorch_picture_seconds, result.openvino_picture_seconds)}. ${likeness}`;
+        return `${step} The picture: ${ofBoth(result, "picture_seconds")}. ${likeness}`;
     }
 
     // The details of a job that is done; its headline says that it is.
@@ -145,7 +148,7 @@
         return Object.values(snapshot.networks).flatMap((network) => [
             ...fallbacksOf(network).map(([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`),
             ...correctionsOf(network).map(([reason, count]) => `${network.label}, ${times(count)}: ${reason}`),
-            ...(network.int8 && network.int8.text ? [`${network.label}: ${network.int8.text}`] : []),
+            ...["text", "memory"].filter((name) => network.int8?.[name]).map((name) => `${network.label}: ${network.int8[name]}`),
         ]);
     }
 
@@ -200,6 +203,6 @@
     }
 
     globalThis.OpenVINOText = {
-        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, outcome, parseSizes, progress, seconds, shares, spoken, timing,
+        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
     };
 })();

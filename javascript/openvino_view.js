@@ -85,11 +85,13 @@
 
     function renderButtons(root, snapshot) {
         const busy = snapshot.state !== "idle";
+        const usesInt8 = Object.values(snapshot.networks).some(({ int8 }) => int8 && ["calibrating", "on"].includes(int8.state));
         for (const button of panelOf(root).querySelectorAll("button[data-openvino-action]")) {
             const interrupts = button.dataset.openvinoAction === "interrupt";
             if (button.dataset.openvinoAction === "job") continue;
             button.disabled = interrupts ? !busy : busy;
             if (interrupts) button.hidden = !busy;
+            if (button.dataset.openvinoAction === "compare-int8") button.hidden = !usesInt8;
         }
     }
 
@@ -125,7 +127,7 @@
 
     async function showPictures(box, result) {
         const figures = [];
-        for (const [name, label] of [["pytorch", "PyTorch"], ["openvino", "OpenVINO"]]) {
+        for (const [name, label] of OpenVINOText.sides(result)) {
             const response = await send(`compare/${name}`);
             const figure = element("figure");
             const picture = element("img");
@@ -239,6 +241,7 @@
             await post("precompile", { sizes, batch: Number(part(root, "batch").value), choices: choices(root) });
         },
         compare: (root) => post("compare", { choices: choices(root) }),
+        "compare-int8": (root) => post("compare-int8", { choices: choices(root) }),
         interrupt: () => post("interrupt", {}),
         async clear() {
             const info = await request("cache");

@@ -14,6 +14,7 @@ import torch
 
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.both_forms import BothForms
 from ov_backend.engine.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
@@ -154,7 +155,17 @@ class Engine:
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks, seconds, signatures held."""
         statistics = self._retired | {name: network.statistics for name, network in list(self.networks.items())}
-        return {name: self.resources.stats(name, each) for name, each in statistics.items()}
+        stats = {name: self.resources.stats(name, each) for name, each in statistics.items()}
+        for name, forms in self.both_forms().items():
+            if forms.int8["state"] == "on":
+                stats[name]["int8"]["memory"] = forms.describe()
+        return stats
+
+    def both_forms(self) -> dict[str, BothForms]:
+        """The networks that int8 was asked for, by name."""
+        networks = list(self.networks.items())
+        forms = {name: BothForms(self.resources, name, network.module, network.statistics) for name, network in networks}
+        return {name: each for name, each in forms.items() if each.int8}
 
     def clear(self) -> None:
         """Evict every compiled graph and clear the state of all networks; later calls compile again."""

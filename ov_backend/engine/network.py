@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -322,8 +322,8 @@ class Network:
         """A recipe with its error in some calls; None if the weights are those of another checkpoint by now."""
         if not recipe.ranges:
             return refused(recipe, "no layer of it can be computed in 8 bits")
-        evict = self.resources.compiled.evict
-        evict(lambda key, entry: entry.network == self.name and "observing" in entry.form)
+        self._evict(lambda key, entry: "observing" in entry.form)
+        before = set(self.resources.compiled)
         low_precision, interrupted, errors = self._lookup.low_precision, self.resources.interrupted, []
         for sample in samples:
             with low_precision.trying(recipe):
@@ -335,7 +335,14 @@ class Network:
                 with low_precision.trying(None):
                     expected = tuple(self._lookup_or_compile(sample.call, interrupted).program(sample.call.tensors))
             errors.append(relative_error(actual, expected))
-        return judged(recipe, errors)
+        result = judged(recipe, errors)
+        unneeded = f"int8 {recipe.digest}" if result.refused else ""
+        self._evict(lambda key, entry: key not in before and entry.form == unneeded)
+        return result
+
+    def _evict(self, selects: Callable[[Hashable, CompiledEntry], bool]) -> None:
+        """Evict those of this network's compiled graphs for which ``selects(key, entry)`` is true."""
+        self.resources.compiled.evict(lambda key, entry: entry.network == self.name and selects(key, entry))
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         if warmup.active():

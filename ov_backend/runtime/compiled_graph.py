@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import openvino as ov
@@ -19,7 +20,7 @@ from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, share
 from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
-from ov_backend.transformations.low_precision import Observe, Observer, Quantize, Range, Rewrite, observe, quantize
+from ov_backend.transformations.low_precision import Observe, Observer, Quantize, Range, Rewrite, observe, quantize, weight_buffer
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +230,8 @@ def _bound(
         model = bind(graph, live)
         if rewrite.observer is not None:  # both in the same model, in which the same layers are left out
             observed = _Observed(observe(model, live), rewrite.observer)
-        quantize(model, live, rewrite.ranges)
+        buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
+        quantize(model, live, rewrite.ranges, buffer)
         types = weight_conversion(list(live.values()), "f32")
         if types is not None:
             convert_precision(model, *types)
@@ -241,6 +243,11 @@ def _bound(
     return model, buffer, observed
 
 
+def _buffer_folder(settings: Settings) -> Path | None:
+    """The folder of converted weights, whose memory is given back when they are compiled; None without one."""
+    return settings.cache_folder if settings.model_caching else None
+
+
 def _in_computed_type(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
 ) -> tuple[ov.Model, WeightBuffer] | None:
@@ -249,7 +256,7 @@ def _in_computed_type(
     if types is None:
         return None
     large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
-    buffer = WeightBuffer(types[1], list(large.values()), settings.cache_folder if settings.model_caching else None)
+    buffer = WeightBuffer(types[1], list(large.values()), _buffer_folder(settings))
     converted = {name: buffer.convert(weight) for name, weight in large.items()}
     model = bind(graph, {**live, **converted}, validate=False)
     try:

@@ -31,6 +31,7 @@ from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, likely, prepare_in_background, request_of
 from ov_backend.standalone.samplers import with_float_timestep
 from ov_backend.ui.choices import Choices, switch_of
+from ov_backend.ui.compare_int8 import compare_int8
 from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters
@@ -61,7 +62,8 @@ class PictureGenerator:
     def __init__(self, pipe: Any, model: str, folder: Path, cache_dir: str | None = None) -> None:
         self.pipe, self.model, self.folder = pipe, model, folder
         self.status = Status()
-        self.controller = Controller(self.status, self._store, self._precompile, self._compare, self.interrupt)
+        jobs = self._precompile, self._compare, self.interrupt, self._compare_int8
+        self.controller = Controller(self.status, self._store, *jobs)
         #: The files of the last generation.
         self.recent: tuple[Path, ...] = ()
         #: The parameters of the generation that is running, as they were given, and its newest preview.
@@ -265,22 +267,37 @@ class PictureGenerator:
     def _compare(self, choices: Choices | None, control: JobControl) -> Comparison:
         """Make the last picture by PyTorch and by OpenVINO; before the first one, time a step at the checkpoint's own size."""
         choices = dataclasses.replace(choices or self._choices, unet=True)
+        with self._comparing() as (size, batch):
+            return control.compare(size, batch, lambda: self._measure(control), lambda: self._measure(control, choices))
+
+    def _compare_int8(self, choices: Choices | None, control: JobControl) -> Comparison:
+        """Make the last picture in the device's own precision and in int8, or time a step of both."""
+        own, int8 = (dataclasses.replace(choices or self._choices, unet=True, precision=each) for each in ("auto", "int8"))
+        with self._comparing() as (size, batch):
+            engine = self._configure(int8)
+            sides = (lambda: self._measure(control, own)), (lambda: self._measure(control, int8))
+            return compare_int8(control, size, batch, engine.both_forms, *sides)
+
+    @contextlib.contextmanager
+    def _comparing(self) -> Iterator[tuple[Size, int]]:
+        """In this block no generation begins; size and batch of what is compared."""
         side = self.default_size
-
-        def measure() -> Measured:
-            if self._last is None:
-                return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
-            return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)
-
-        def by_openvino() -> Measured:
-            with self._accelerated(choices):
-                return measure()
-
         with self._lock:
             self._interrupted.clear()
             if self._last is None:
-                return control.compare((side, side), self._last_batch, measure, by_openvino)
-            return control.compare((self._last[0].width, self._last[0].height), 1, measure, by_openvino)
+                yield (side, side), self._last_batch
+            else:
+                yield (self._last[0].width, self._last[0].height), 1
+
+    def _measure(self, control: JobControl, choices: Choices | None = None) -> Measured:
+        """Make and time the last picture; before the first one, a step. Without choices by PyTorch."""
+        side = self.default_size
+        with self._accelerated(choices) if choices is not None else contextlib.nullcontext():
+            for network in self._networks.values():
+                network.begin_run()  # after a picture that calibrates the next one is made in int8
+            if self._last is None:
+                return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
+            return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)
 
     def _save(self, picture: Image.Image, parameters: Parameters, choices: Choices, index: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -145,8 +145,7 @@ def _outcome() -> _Outcome:
         label="Pictures", visible=False, elem_id="gallery", format="png", columns=2, object_fit="contain"
     )  # Gradio's box for no pictures has an element with a forbidden label
     message = gr.HTML(elem_id="message")
-    label = "PyTorch left, OpenVINO right"
-    slider = gr.ImageSlider(label=label, visible=False, interactive=False, format="png", elem_id="comparison")
+    slider = gr.ImageSlider(visible=False, interactive=False, format="png", elem_id="comparison")
     compared = gr.Button("Show the comparison", visible="hidden", elem_id="compared")
     return _Outcome(generate, interrupt, live, gallery, message, compared, slider)
 
@@ -202,4 +201,6 @@ def comparison(generator: PictureGenerator) -> Any:
     pictures, job = generator.controller.pictures, generator.status.job
     if not pictures or job is None or (job.kind, job.state) != ("compare", "done"):
         return gr.update(value=None, visible=False)
-    return gr.update(value=tuple(Image.open(io.BytesIO(pictures[name])) for name in ("pytorch", "openvino")), visible=True)
+    left, right = job.result["sides"].values()
+    value = tuple(Image.open(io.BytesIO(picture)) for picture in pictures.values())
+    return gr.update(value=value, label=f"{left} left, {right} right", visible=True)

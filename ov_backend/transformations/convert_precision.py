@@ -94,7 +94,7 @@ def _mapped(size: int, folder: Path) -> mmap.mmap | None:
             posix.reserve(file, size)  # a full disk raises here, and not at a write to memory
             return mmap.mmap(file.fileno(), size)
     except OSError as error:
-        log.warning("Half-precision weights take %d MiB more memory: no file for them in %s (%s).", size >> 20, folder, error)
+        log.warning("Converted weights take %d MiB more memory: no file for them in %s (%s).", size >> 20, folder, error)
         return None
 
 

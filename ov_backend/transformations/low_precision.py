@@ -16,6 +16,7 @@ import ov_backend.telemetry  # noqa: F401  # before OpenVINO
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -23,7 +24,8 @@ import openvino.opset13 as ops
 import torch
 
 from ov_backend.tensors import TO_OV, constant
-from ov_backend.transformations.weighted_layers import Layer, weighted_layers
+from ov_backend.transformations.convert_precision import WeightBuffer
+from ov_backend.transformations.weighted_layers import Layer, weight_name, weighted_layers
 
 #: Ranges are this much wider than what was observed, because other prompts have larger values.
 MARGIN = 1.2
@@ -89,13 +91,16 @@ def observe(model: ov.Model, weights: Collection[str]) -> list[str]:
     return pairs
 
 
-def quantize(model: ov.Model, weights: Mapping[str, torch.Tensor], ranges: Mapping[str, Range]) -> list[str]:
+def quantize(
+    model: ov.Model, weights: Mapping[str, torch.Tensor], ranges: Mapping[str, Range], buffer: WeightBuffer | None = None
+) -> list[str]:
     """Replace layers, in place, by the form that the device computes in 8 bits.
 
     Args:
         model: the model with its weights bound.
         weights: the live weights by name.
         ranges: of the layers' inputs; a layer without a range is left as it is.
+        buffer: memory for the 8-bit weights, see :func:`weight_buffer`; None leaves them to the model.
 
     Returns:
         the names of the layers that were replaced.
@@ -104,10 +109,19 @@ def quantize(model: ov.Model, weights: Mapping[str, torch.Tensor], ranges: Mappi
     for group in _by_source(model, weights):
         layers = [layer for layer in group if layer.name in ranges]
         if layers:
-            _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)))
+            _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)), buffer)
             done += [layer.name for layer in layers]
     model.validate_nodes_and_infer_types()
     return done
+
+
+def weight_buffer(weights: Mapping[str, torch.Tensor], layers: Collection[str], folder: Path | None) -> WeightBuffer:
+    """Memory for the 8-bit weights of layers, whose pages can be dropped when the device has packed them.
+
+    It must live as long as the model and what is compiled from it. Without a folder for its file it is ordinary memory.
+    """
+    known = (name for layer in layers if (name := weight_name(layer)) in weights)
+    return WeightBuffer(torch.int8, [weights[name] for name in known], folder)
 
 
 def _by_source(model: ov.Model, weights: Collection[str]) -> list[list[Layer]]:
@@ -119,13 +133,15 @@ def _by_source(model: ov.Model, weights: Collection[str]) -> list[list[Layer]]:
     return list(groups.values())
 
 
-def _quantize(layers: Sequence[Layer], weights: Mapping[str, torch.Tensor], given: Range) -> None:
+def _quantize(
+    layers: Sequence[Layer], weights: Mapping[str, torch.Tensor], given: Range, buffer: WeightBuffer | None
+) -> None:
     bounds = [_constant(bound) for bound in _interval(MARGIN * given.low, MARGIN * given.high)]
     # a float16 model has float32 in here: its factors would be too small for float16
     quantized = ops.fake_quantize(_cast(layers[0].source, _F32), *bounds, *bounds, _LEVELS)
     for layer in layers:
         weight = weights[layer.weight].detach().float()
-        _replace(layer, quantized, weight if layer.is_convolution or layer.transposed else weight.t())
+        _replace(layer, quantized, weight if layer.is_convolution or layer.transposed else weight.t(), buffer)
 
 
 def _interval(low: float, high: float) -> tuple[float, float]:
@@ -138,11 +154,12 @@ def _interval(low: float, high: float) -> tuple[float, float]:
     return -zero * step, (_LEVELS - 1 - zero) * step
 
 
-def _replace(layer: Layer, quantized: ov.Node, matrix: torch.Tensor) -> None:
+def _replace(layer: Layer, quantized: ov.Node, matrix: torch.Tensor, buffer: WeightBuffer | None) -> None:
     largest = matrix.flatten(1).abs().amax(1)
     factor = torch.where(largest > 0, largest / _LARGEST, torch.ones_like(largest)).view(-1, *[1] * (matrix.dim() - 1))
-    integers = (matrix / factor).round_().to(torch.int8)
-    weight = ops.multiply(ops.convert(constant(integers.contiguous(), shared=False), "f32"), _constant(factor.numpy()))
+    rounded = (matrix / factor).round_()
+    integers = buffer.convert(rounded) if buffer is not None else rounded.to(torch.int8).contiguous()
+    weight = ops.multiply(ops.convert(constant(integers, shared=buffer is not None), "f32"), _constant(factor.numpy()))
     if layer.is_convolution:
         a = layer.node.get_attributes()
         pads = a["pads_begin"], a["pads_end"]

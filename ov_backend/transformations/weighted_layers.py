@@ -22,12 +22,14 @@ FEW_CHANNELS = 16
 #: Operators that only move values.
 _MOVED = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 #: Why a layer of one row or pixel at a time is left out, by what it reads.
-_LEFT_OUT_INPUTS = {
+LEFT_OUT_INPUTS = {
     "Parameter": "reads an input of the network, such as the prompt, whose range is another in every picture",
     "Concat": "a shortcut over two joined activations",
     "Multiply": "reads a product of activations, as behind a gate",
     "Add": "reads a sum of activations, as behind the blocks of a transformer",
 }
+#: Those of them that are left out wherever they are; the others only at the finest resolution of the network.
+EVERYWHERE = frozenset(LEFT_OUT_INPUTS)
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,28 @@ def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
         model: the model with its weights bound; its constants have the names of the weights.
         weights: names of the live weights.
     """
+    candidates = [layer for node in model.get_ordered_ops() if (layer := _layer(node, weights)) is not None]
+    finest = max((_positions(layer) for layer in candidates), default=0)
     layers: list[Layer] = []
     uses: dict[str, int] = {}
-    for node in model.get_ordered_ops():
-        layer = _layer(node, weights)
-        if layer is not None:
-            uses[layer.weight] = count = uses.get(layer.weight, 0) + 1
-            name = layer.weight if count == 1 else f"{layer.weight}#{count}"
-            layers.append(Layer(name, node, layer.weight, layer.transposed, _left_out(layer)))
+    for layer in candidates:
+        uses[layer.weight] = count = uses.get(layer.weight, 0) + 1
+        name = layer.weight if count == 1 else f"{layer.weight}#{count}"
+        layers.append(Layer(name, layer.node, layer.weight, layer.transposed, _left_out(layer, finest)))
     return layers
+
+
+def _positions(layer: Layer) -> int:
+    """How many rows or pixels a layer reads; 0 where that is dynamic."""
+    shape = layer.node.get_input_partial_shape(0)
+    if shape.is_dynamic:
+        return 0
+    return math.prod(layer.node.get_input_shape(0)) // layer.node.get_input_shape(0)[1 if layer.is_convolution else -1]
+
+
+def weight_name(layer: str) -> str:
+    """The name of a layer's weight."""
+    return layer.partition("#")[0]
 
 
 def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
@@ -109,8 +124,8 @@ def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
     return Layer(name, node, name, transposed)
 
 
-def _left_out(layer: Layer) -> str:
-    """Why a layer has more to lose than to gain. docs/int8.md has the measurements."""
+def _left_out(layer: Layer, finest: int) -> str:
+    """Why a layer has more to lose than to gain; ``finest``: the most positions of a layer. docs/int8.md has the measurements."""
     if layer.node.get_input_partial_shape(0).is_dynamic:
         return "sizes are dynamic"
     outputs, inputs, *kernel = layer.node.get_input_shape(1)
@@ -120,7 +135,8 @@ def _left_out(layer: Layer) -> str:
         return "few channels, as in the first and last layer"
     if math.prod(kernel) > 1 and layer.is_convolution:
         return ""
-    return _LEFT_OUT_INPUTS.get(_kind_of(layer.source), "")
+    kind = _kind_of(layer.source)
+    return LEFT_OUT_INPUTS.get(kind, "") if kind in EVERYWHERE or _positions(layer) >= finest else ""
 
 
 def _kind_of(value: ov.Output) -> str:

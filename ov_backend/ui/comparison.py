@@ -1,10 +1,11 @@
-"""One comparison with PyTorch: the seconds of both, and both pictures where there are any."""
+"""One comparison, with PyTorch or of int8: the seconds of both sides, and both pictures where there are any."""
 
 from __future__ import annotations
 
 import io
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,39 +27,49 @@ class Measured:
     picture: Image.Image | None = None
 
 
+#: Names of both sides by what is compared, in messages too.
+WITH_PYTORCH = {"pytorch": "PyTorch", "openvino": "OpenVINO"}
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """Both sides; ``size`` is width and height in pixels."""
+    """Both sides; ``size`` is width and height in pixels, and ``sides`` are the names of the first and the second."""
 
     size: tuple[int, int]
     batch: int
-    pytorch: Measured
-    openvino: Measured
+    first: Measured
+    second: Measured
+    sides: Mapping[str, str] = field(default_factory=lambda: WITH_PYTORCH)
 
     def as_dict(self) -> dict[str, Any]:
         """A job's result: ``psnr_db`` is None where both pictures are equal; it is left out where there are none."""
+        measured = dict(zip(self.sides, (self.first, self.second)))
         result: dict[str, Any] = {
             "size": f"{self.size[0]}x{self.size[1]}",
             "batch": self.batch,
-            "pytorch_seconds": self.pytorch.step_seconds,
-            "openvino_seconds": self.openvino.step_seconds,
-            "pictures": self.pytorch.picture is not None and self.openvino.picture is not None,
+            "sides": dict(self.sides),
+            **{f"{name}_seconds": side.step_seconds for name, side in measured.items()},
+            "pictures": self.first.picture is not None and self.second.picture is not None,
         }
-        if self.pytorch.picture is None or self.openvino.picture is None:
+        if self.first.picture is None or self.second.picture is None:
             return result
-        ratio = psnr(self.pytorch.picture, self.openvino.picture)
+        ratio = psnr(self.first.picture, self.second.picture)
         return {
             **result,
-            "pytorch_picture_seconds": self.pytorch.picture_seconds,
-            "openvino_picture_seconds": self.openvino.picture_seconds,
+            **{f"{name}_picture_seconds": side.picture_seconds for name, side in measured.items()},
             "psnr_db": round(ratio, 2) if math.isfinite(ratio) else None,
         }
 
     def pictures(self) -> dict[str, bytes]:
-        """Both pictures as PNG, by "pytorch" and "openvino"; none where only steps were timed."""
-        if self.pytorch.picture is None or self.openvino.picture is None:
+        """Both pictures as PNG, by the names of the sides; none where only steps were timed."""
+        if self.first.picture is None or self.second.picture is None:
             return {}
-        return {"pytorch": _png(self.pytorch.picture), "openvino": _png(self.openvino.picture)}
+        return dict(zip(self.sides, (_png(self.first.picture), _png(self.second.picture))))
+
+
+def int8_sides(own: str) -> dict[str, str]:
+    """The names of both sides where int8 is compared with a device's own precision, such as "bf16"."""
+    return {"own": own, "int8": "int8"}
 
 
 def psnr(a: Image.Image, b: Image.Image) -> float:

@@ -1,4 +1,4 @@
-"""What the panel's buttons and routes do in either host: show the cache, precompile, compare with PyTorch.
+"""What the panel's buttons and routes do in either host: show the cache, precompile, compare.
 
 A host provides the functions; the controller checks requests and runs one job at a time, in a thread of its own.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
 from ov_backend.ui.choices import Choices, short_repr
-from ov_backend.ui.comparison import Comparison, Measured
+from ov_backend.ui.comparison import WITH_PYTORCH, Comparison, Measured
 from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
 
@@ -86,19 +86,25 @@ class JobControl:
         self.step(len(sizes), "")
 
     def compare(
-        self, size: Size, batch: int, pytorch: Callable[[], Measured], openvino: Callable[[], Measured]
+        self,
+        size: Size,
+        batch: int,
+        first: Callable[[], Measured],
+        second: Callable[[], Measured],
+        sides: Mapping[str, str] = WITH_PYTORCH,
     ) -> Comparison:
-        """Time both sides at a size; returns the job's result.
+        """Time both sides at a size, whose names are ``sides``; returns the job's result.
 
         Raises:
             Interrupted: the user has cancelled the job.
         """
-        self.step(0, "Timing PyTorch")
-        by_pytorch = pytorch()
-        self.step(1, "Timing OpenVINO")
-        by_openvino = openvino()
+        labels = list(sides.values())
+        self.step(0, f"Timing {labels[0]}")
+        measured = first()
+        self.step(1, f"Timing {labels[1]}")
+        other = second()
         self.step(2, "")
-        return Comparison(size, batch, by_pytorch, by_openvino)
+        return Comparison(size, batch, measured, other, sides)
 
 
 #: Prepares networks for sizes and a batch with these choices; None are those used last.
@@ -121,7 +127,8 @@ class Controller:
         precompile: prepares networks for sizes and a batch; None where the host cannot.
         compare: makes the last picture by PyTorch and by OpenVINO on the loaded model, or times one step of both.
         interrupt: ends the generation that is running.
-        pictures: of the last comparison, as PNG, by "pytorch" and "openvino".
+        compare_int8: makes the last picture in the device's own precision and in int8, or times one step of both.
+        pictures: of the last comparison, as PNG, by "pytorch" and "openvino", or by "own" and "int8".
     """
 
     status: Status
@@ -129,6 +136,7 @@ class Controller:
     precompile: Precompile | None = None
     compare: Compare | None = None
     interrupt: Callable[[], None] | None = None
+    compare_int8: Compare | None = None
     pictures: dict[str, bytes] = field(default_factory=dict)
     _jobs: int = 0
     _cancelled: threading.Event = field(default_factory=threading.Event)
@@ -177,13 +185,13 @@ class Controller:
 
         return self._start("precompile", len(sizes), run)
 
-    def start_compare(self, choices: Choices | None = None) -> Job:
-        """Compare PyTorch and OpenVINO in the background.
+    def start_compare(self, choices: Choices | None = None, int8: bool = False) -> Job:
+        """Compare PyTorch and OpenVINO in the background; with ``int8`` the device's own precision and int8.
 
         Raises:
             Unavailable: the host cannot, or something else is running.
         """
-        compare = self.compare
+        compare = self.compare_int8 if int8 else self.compare
         if compare is None:
             raise Unavailable("There is nothing to compare: no model is loaded.")
 

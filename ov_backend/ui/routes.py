@@ -141,10 +141,14 @@ def add_routes(
         choices = parse_choices(await _body(request))
         return _json({"version": VERSION, "job": controller.start_compare(choices).as_dict()}, 202)
 
+    async def compare_int8(request: Request) -> Response:
+        choices = parse_choices(await _body(request))
+        return _json({"version": VERSION, "job": controller.start_compare(choices, int8=True).as_dict()}, 202)
+
     async def picture(request: Request) -> Response:
         name = request.url.path.rpartition("/")[2]
         if name not in controller.pictures:
-            raise _Refused(404, "There are no pictures of a comparison; press \"Compare with PyTorch\" after a generation.")
+            raise _Refused(404, 'There are no such pictures; press "Compare with PyTorch" or "Compare int8" after a generation.')
         return Response(controller.pictures[name], media_type="image/png", headers={"Cache-Control": "no-store"})
 
     async def stop(request: Request) -> Response:
@@ -158,8 +162,8 @@ def add_routes(
         ("DELETE", "/cache", clear),
         ("POST", "/precompile", precompile),
         ("POST", "/compare", compare),
-        ("GET", "/compare/pytorch", picture),
-        ("GET", "/compare/openvino", picture),
+        ("POST", "/compare-int8", compare_int8),
+        *(("GET", f"/compare/{name}", picture) for name in ("pytorch", "openvino", "own", "int8")),
         ("POST", "/interrupt", stop),
     ]
     for method, path, endpoint in endpoints:

@@ -18,6 +18,7 @@ COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compile
 ACTIONS = {
     "precompile": ("Prepare", "Compiles the networks for these sizes before they are needed"),
     "compare": ("Compare with PyTorch", "Makes the last picture once more by PyTorch and by OpenVINO, and times both"),
+    "compare-int8": ("Compare int8", "Makes the last picture once more in the device's own precision and in int8"),
     "job": ("Save these settings as a job file", "Downloads job.jsonl for the command batch, which makes thousands of pictures"),
     "clear": ("Clear the cache", "Asks, then removes the prepared graphs on disk"),
     "interrupt": ("Interrupt", "Ends what is running"),
@@ -38,6 +39,7 @@ def prepare_html(tab: str, sizes: Sequence[str]) -> str:
     <input type="number" id="{name}_batch" data-openvino="batch" value="1" min="1" max="16" step="1"></label>
   {_button(name, "precompile")}
   {_button(name, "compare")}
+  {_button(name, "compare-int8", hidden=True)}
 </div>"""
 
 

@@ -1,4 +1,4 @@
-"""What the panel's buttons do in the WebUI: prepare networks for sizes, and compare with PyTorch."""
+"""What the panel's buttons do in the WebUI: prepare networks for sizes, and compare."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,12 +14,13 @@ from modules import call_queue, processing, shared
 
 from ov_backend.errors import Interrupted
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.compare_int8 import compare_int8 as int8_comparison
 from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import JobControl, Size, Unavailable
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.last_request import LastRequest
-from ov_backend.webui.session import empty_conditionings, session
+from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
 from ov_backend.webui.settings_page import defaults
 
 #: The WebUI's name of the jobs here.
@@ -67,13 +68,25 @@ def precompile(sizes: Sequence[Size], batch: int, choices: Choices | None, contr
 def compare(choices: Choices | None, control: JobControl) -> Comparison:
     """Make the last picture by PyTorch and by OpenVINO; where there is none, time steps at the checkpoint's own size."""
     with_unet = dataclasses.replace(choices or defaults(), unet=True)
+    size, measure = _compared(control)
+    return control.compare(size, 1, lambda: measure(None), lambda: measure(with_unet))
+
+
+def compare_int8(choices: Choices | None, control: JobControl) -> Comparison:
+    """Make the last picture in the device's own precision and in int8, or time steps of both."""
+    own, int8 = (dataclasses.replace(choices or defaults(), unet=True, precision=each) for each in ("auto", "int8"))
+    size, measure = _compared(control)
+    engine = session.configure(int8.settings(str(CACHE_DIR)))
+    return int8_comparison(control, size, 1, engine.both_forms, lambda: measure(own), lambda: measure(int8))
+
+
+def _compared(control: JobControl) -> tuple[Size, Callable[[Choices | None], Measured]]:
+    """The size of what is compared, and what makes and times it."""
     last = session.last_request
-    if last is None:
-        side = 1024 if getattr(shared.sd_model, "is_sdxl", False) else 512
-        sides = [lambda each=each: _measure_steps(side, each) for each in (None, with_unet)]
-        return control.compare((side, side), 1, *sides)
-    sides = [lambda each=each: _measure_picture(last, each, control) for each in (None, with_unet)]
-    return control.compare(last.size, 1, *sides)
+    if last is not None:
+        return last.size, lambda choices: _measure_picture(last, choices, control)
+    side = 1024 if getattr(shared.sd_model, "is_sdxl", False) else 512
+    return (side, side), lambda choices: _measure_steps(side, choices)
 
 
 def _measure_steps(side: int, choices: Choices | None) -> Measured:

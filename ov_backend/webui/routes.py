@@ -68,4 +68,6 @@ def _store() -> GraphStore | None:
 
 
 #: Process-wide instance.
-controller = Controller(session.status, _store, jobs.precompile, jobs.compare, lambda: shared.state.interrupt())
+controller = Controller(
+    session.status, _store, jobs.precompile, jobs.compare, lambda: shared.state.interrupt(), jobs.compare_int8
+)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.engine.both_forms import BothForms
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.errors import DeviceError
 from ov_backend.quantization.recipe import MAX_ERROR
@@ -114,6 +115,35 @@ def test_another_checkpoint_borrows_the_ranges_until_it_has_its_own(calibrated: 
     recipes = other.resources.recipes.store
     assert recipes is not None
     assert len(recipes.entries()) == 2
+
+
+def test_what_was_compiled_to_try_a_recipe_is_evicted_where_it_is_not_needed(settings: Settings) -> None:
+    changed, refused = network_of(settings, Denoiser()), network_of(settings, Cancelling())
+    picture(changed)
+    with torch.no_grad():  # a LoRA: both forms are compiled for the new weights
+        changed.module.last.weight.mul_(3.0)
+    picture(changed, 1)
+    assert forms(changed) == {"int8"}
+    picture(refused)
+    picture(refused, 1)
+    assert forms(refused) == {""}
+
+
+def test_the_8_bit_weights_are_not_kept_in_memory_beside_the_packed_ones(calibrated: Network) -> None:
+    compiled = calibrated.resources.compiled
+    (part,) = compiled.peek(list(compiled)[-1]).value.program.parts.values()
+    assert part._buffer is not None
+    assert part._buffer._memory is not None, "it is a file, whose pages are dropped"
+
+
+def test_it_is_said_whether_both_forms_fit_in_memory_and_where_not_one_is_evicted(calibrated: Network) -> None:
+    both = BothForms(calibrated.resources, calibrated.name, calibrated.module, calibrated.statistics)
+    assert both.needed > 0
+    assert "both fit in memory" in both.describe()
+    calibrated.resources.compiled.budget = 1
+    assert "evicted before the other" in both.describe()
+    both.make_room()
+    assert forms(calibrated) == set()
 
 
 def test_a_recipe_that_is_off_too_much_is_not_used_now_or_later(settings: Settings) -> None:

@@ -31,7 +31,7 @@ function panel() {
     };
     const parts = Object.entries(namesByTag).flatMap(([tag, names]) => names.map((name) => `<${tag} data-openvino="${name}"></${tag}>`));
     const inputs = '<input data-openvino="sizes" value="512x512"><input data-openvino="batch" value="1">';
-    const buttons = ["precompile", "compare", "interrupt", "clear", "job"].map((name) => `<button data-openvino-action="${name}"></button>`);
+    const buttons = ["precompile", "compare", "compare-int8", "interrupt", "clear", "job"].map((name) => `<button data-openvino-action="${name}"></button>`);
     const fields = JSON.stringify(["device", "vae", "memory_mb", "config_json", "unet"]); // no control of the last one is here
     const controls = [
         '<div id="openvino_txt2img_device"><div><input value="CPU — a CPU"></div></div>',

@@ -176,6 +176,18 @@ test("nothing but a line is shown while nothing has run, and Interrupt only whil
     assert.equal(interrupt.hidden, false);
 });
 
+test("int8 can be compared only where a network uses it", () => {
+    const { window } = open({});
+    const root = window.document.querySelector("section");
+    const button = window.document.querySelector('[data-openvino-action="compare-int8"]');
+    const hidden = (state) => {
+        const unet = { label: "UNet", calls: 1, int8: { state, text: "int8" } };
+        window.OpenVINOPanel.render(root, snapshot({ networks: { unet } }));
+        return button.hidden;
+    };
+    assert.deepEqual(["on", "calibrating", "off"].map(hidden), [false, false, true]);
+});
+
 test("both pictures of a comparison are fetched with the token, once, and go away", async () => {
     const { window, requests, part, settled } = open({});
     await settled();

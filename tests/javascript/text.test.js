@@ -76,6 +76,9 @@ test("a comparison names the faster one, also when it is PyTorch, and the likene
     assert.match(text.jobResult(job(7.3, 2.0, pictures)), /The picture: PyTorch 2 min 30 s, OpenVINO 42\.0 s\. PSNR 47\.1 dB\./);
     assert.match(text.jobResult(job(7.3, 2.0, { ...pictures, psnr_db: null })), /Both pictures are equal/);
     assert.equal(text.headline(snapshot({ job: job(1, 2, pictures) })), "OpenVINO is 3.57 times as fast", "the picture counts, not the step");
+    const int8 = { sides: { own: "bf16", int8: "int8" }, own_seconds: 1, int8_seconds: 0.8 };
+    assert.equal(text.headline(snapshot({ job: { ...job(), result: { size: "64x64", ...int8 } } })), "int8 is 1.25 times as fast");
+    assert.equal(text.jobResult({ ...job(), result: { size: "64x64", ...int8 } }), "One step of 64x64: bf16 1.0 s, int8 800 ms.");
     assert.equal(text.jobResult(null), "");
 });
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from PIL import Image
 
-from ov_backend.ui.comparison import Comparison, Measured, psnr
+from ov_backend.ui.comparison import Comparison, Measured, int8_sides, psnr
 
 GREY, LIGHTER = Image.new("RGB", (4, 4), (100, 100, 100)), Image.new("RGB", (4, 4), (101, 101, 101))
 
@@ -36,3 +36,11 @@ def test_steps_alone_have_no_pictures() -> None:
     comparison = Comparison((64, 64), 2, Measured(1.0), Measured(2.0))
     assert comparison.pictures() == {}
     assert "psnr_db" not in comparison.as_dict()
+
+
+def test_a_comparison_of_int8_names_its_sides() -> None:
+    comparison = Comparison((64, 64), 1, Measured(0.5, 3.0, GREY), Measured(0.25, 1.0, LIGHTER), int8_sides("bf16"))
+    result = comparison.as_dict()
+    assert result["sides"] == {"own": "bf16", "int8": "int8"}
+    assert (result["own_picture_seconds"], result["int8_picture_seconds"], result["psnr_db"]) == (3.0, 1.0, 48.13)
+    assert list(comparison.pictures()) == ["own", "int8"]

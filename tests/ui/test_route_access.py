@@ -17,6 +17,7 @@ from tests.ui.test_routes import OWN_ADDRESS, Host
 
 ROUTES = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "precompile")]
 ROUTES += [("POST", "compare"), ("POST", "interrupt"), ("GET", "compare/pytorch"), ("GET", "compare/openvino")]
+ROUTES += [("POST", "compare-int8"), ("GET", "compare/own"), ("GET", "compare/int8")]
 PASSWORDS = {"anna": "secret", "é": "ü"}
 RIGHT = [basic("anna:secret"), basic("é:ü"), {"x-openvino-token": page_token()}]
 WRONG: list[dict[str, str | bytes]] = [

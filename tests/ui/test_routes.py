@@ -20,7 +20,7 @@ from ov_backend.errors import SettingsError
 from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.comparison import Comparison, Measured
+from ov_backend.ui.comparison import Comparison, Measured, int8_sides
 from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_precompile
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
@@ -125,6 +125,16 @@ def test_a_job_can_be_stopped(client: TestClient, host: Host) -> None:
     assert host.interrupts == 1
     assert host.controller.status.job is not None
     assert (host.controller.status.job.state, host.controller.status.job.text) == ("cancelled", INTERRUPTED)
+
+
+def test_a_comparison_of_int8_is_another_job_and_has_other_pictures(client: TestClient, host: Host) -> None:
+    assert client.post("/openvino/compare-int8", json={}).status_code == 409, "this host cannot"
+    both = Measured(1, 1, Image.new("RGB", (2, 2)))
+    host.controller.compare_int8 = lambda choices, control: Comparison((2, 2), 1, both, both, int8_sides("bf16"))
+    assert client.post("/openvino/compare-int8", json={}).status_code == 202
+    host.wait()
+    served = {name: client.get(f"/openvino/compare/{name}").status_code for name in ("own", "int8", "pytorch", "openvino")}
+    assert served == {"own": 200, "int8": 200, "pytorch": 404, "openvino": 404}
 
 
 def test_both_pictures_of_a_comparison_are_served_and_nothing_else(client: TestClient, host: Host) -> None:

@@ -85,7 +85,7 @@ def test_a_comparison_makes_the_last_picture_by_both(host: SimpleNamespace, star
     assert controller.compare is not None
     comparison = controller.compare(F32, control)
     assert (comparison.size, comparison.batch) == ((32, 40), 1)
-    for measured in (comparison.pytorch, comparison.openvino):
+    for measured in (comparison.first, comparison.second):
         assert np.abs(np.array(measured.picture, dtype=int) - np.array(last.images[0], dtype=int)).max() <= 1
         assert measured.picture_seconds is not None
         assert measured.picture_seconds > measured.step_seconds > 0

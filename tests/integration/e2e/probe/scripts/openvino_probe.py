@@ -144,6 +144,16 @@ def routes(_, app):
         vars(shared.sd_model.model.diffusion_model).pop("forward", None)
         return {}
 
+    @app.post("/probe/forget-recipes")
+    def forget_recipes():
+        from ov_backend.webui.session import session
+
+        recipes = session.engine.resources.recipes if session.engine is not None else None
+        if recipes is not None and recipes.store is not None:
+            recipes.store.clear()
+            recipes.clear()
+        return {}
+
     @app.post("/probe/t5")
     def t5(_body: dict):
         return answers_of_t5()
