@@ -11,6 +11,7 @@ import torch
 
 from ov_backend import compiler, devices
 from ov_backend.cache.key import CacheKey
+from ov_backend.capture.trace import Reach
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.low_precision import LowPrecision
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, GraphKey, Superseded
@@ -241,9 +242,9 @@ class Lookup:
             return settings
         return settings.replace(precision="f32", config=_without_precision(settings))
 
-    def containers(self, code: CodeGuard | FixedCode) -> list[Any]:
-        """The containers that a trace under a guard may change."""
-        return self._guards.containers(code)
+    def reach(self, code: CodeGuard | FixedCode, call: Call) -> Reach:
+        """What a trace of a call under a guard can read and change."""
+        return Reach(self._guards.containers(code), self._hooks.ignore, gradients=call.gradients, caches=code.caches)
 
     def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import Captured, Reach
+from ov_backend.capture.trace import Captured
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import compile_ahead
 from ov_backend.engine.compile_job import CompileJob, JobContext
@@ -270,10 +270,7 @@ class Network:
         """
         call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
-        reach = None
-        if self.hooks.keyed_by_code:
-            containers = self._lookup.containers(code)
-            reach = Reach(containers, self.hooks.ignore, gradients=call.gradients, caches=code.caches)
+        reach = self._lookup.reach(code, call) if self.hooks.keyed_by_code else None
         try:
             with self._capturing, self.hooks.tracing():
                 captured = self.hooks.capture(

@@ -161,7 +161,8 @@ class NameWalk(ValueWalk):
     def _look_up_of_modules(self, function: types.FunctionType) -> None:
         """Code that finds modules by a text; libraries do so where they import their parts late."""
         if not module_of(function).endswith("import_utils"):
-            self.volatile[f"{function.__qualname__} in sys.modules"] = f"{function.__qualname__} looks up Python modules by their names"
+            reason = f"{function.__qualname__} looks up Python modules by their names"
+            self.volatile[f"{function.__qualname__} in sys.modules"] = reason
 
     def _python_module(self, module: types.ModuleType, path: str) -> None:
         """A Python module that is passed on as a value: code may read of it whatever it names."""
