@@ -126,7 +126,7 @@ class NameWalk(ValueWalk):
             self._state(query, ".".join((root, *attributes)))
             return
         if value is sys.modules or value is importlib.import_module:
-            self._look_up_of_modules(function)
+            self._look_up_of_modules(function.__code__, path)
         if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS)) and not _is_small(value):
             self._add(root, *attributes)
             return
@@ -158,11 +158,14 @@ class NameWalk(ValueWalk):
         if not isinstance(value, (types.BuiltinFunctionType, type, type(None))):
             self._value(value, f"{path}'s {name}")
 
-    def _look_up_of_modules(self, function: types.FunctionType) -> None:
-        """Code that finds modules by a text; libraries do so where they import their parts late."""
-        if not module_of(function).endswith("import_utils"):
-            reason = f"{function.__qualname__} looks up Python modules by their names"
-            self.volatile[f"{function.__qualname__} in sys.modules"] = reason
+    def _look_up_of_modules(self, code: types.CodeType, path: str) -> None:
+        """Code that finds Python modules by their names, as far as these stand in it."""
+        for name in sorted({constant for constant in code.co_consts if isinstance(constant, str)}):
+            self.watch.key(sys.modules, name)
+            module = sys.modules.get(name)
+            self._add(name, module is not None)
+            if module is not None:
+                self._python_module(module, path)
 
     def _python_module(self, module: types.ModuleType, path: str) -> None:
         """A Python module that is passed on as a value: code may read of it whatever it names."""

@@ -121,6 +121,7 @@ def test_the_number_of_processes_is_measured_once(
     assert remembered == {**measured, "trial_pictures_per_hour": {}}
 
 
+@only_in_full
 def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Path, nodes: Any) -> None:
     rows = [{"prompt": "x", "seed": list(range(1, 61)), "size": ["64x64", "64x128"]}]
     made: list[int] = []

@@ -83,6 +83,16 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], dict[str, 
     "a Python module by a variable": (by_a_variable, lambda m: setattr(OPTIONS, "scale", 3.0), {}),
     "a Python module by getattr": (lambda m: getattr(OPTIONS, "scale"), lambda m: setattr(OPTIONS, "scale", 3.0), {}),  # noqa: B009
     "a Python module in an attribute": (lambda m: m.o.scale, lambda m: setattr(OPTIONS, "scale", 3.0), {"o": OPTIONS}),
+    "a Python module in sys.modules": (
+        lambda m: sys.modules["options_of_a_test"].scale,
+        lambda m: setattr(OPTIONS, "scale", 3.0),
+        {},
+    ),
+    "whether there is a Python module": (
+        lambda m: 2.0 if "not_there_yet" in sys.modules else 3.0,
+        lambda m: sys.modules.__setitem__("not_there_yet", OPTIONS),
+        {},
+    ),
     "a global that hides a builtin": (hidden, lambda m: globals().__setitem__("abs", lambda value: 3.0), {}),
     "a replaced builtin": (hidden, lambda m: setattr(builtins, "abs", lambda value: 3.0), {}),
     "a global that is not there yet": (not_there_yet, lambda m: globals().__setitem__("LATER", 3.0), {}),
@@ -110,7 +120,9 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], dict[str, 
 @pytest.fixture(autouse=True)
 def _restored() -> Any:
     before, absolute = dict(globals()), builtins.abs
+    sys.modules["options_of_a_test"] = OPTIONS
     yield
+    sys.modules.pop("options_of_a_test"), sys.modules.pop("not_there_yet", None)
     builtins.abs = absolute
     globals().pop("LATER", None), globals().pop("abs", None)
     globals().update(before)
@@ -158,7 +170,6 @@ UNFOLLOWED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "a partial of getattr": (lambda m: m.get("scale"), {"get": functools.partial(getattr, Plain)}),
     "a weak reference": (lambda m: m.o().scale, {"o": weakref.ref(Plain)}),
     "a view on a dict's values": (lambda m: sum(m.o), {"o": {"a": 2.0}.values()}),
-    "a look into sys.modules": (lambda m: 2.0 if "tests" in sys.modules else 3.0, {}),
     "a global that the forward sets": (sets_a_global, {}),
     "an attribute that the forward sets on a function": (sets_an_attribute, {}),
     "numbers of a generator of numpy": (draws, {}),
