@@ -48,6 +48,7 @@ def guarded(tmp_path: Path) -> tuple[TestClient, Host]:
     """The routes behind a login; a page may be loaded without one, under a known name only."""
     host, app = Host(tmp_path / "graphs"), FastAPI()
     host.controller.pictures = dict.fromkeys(("pytorch", "openvino", "own", "int8"), b"picture")
+    host.controller.compare_int8 = host.compare
     names = KnownHosts(lambda: ["my.example"], "put it into the setting", lambda request: not _logged_in(request))
     routes.add_routes(app, host.controller, _logged_in, names)
     return TestClient(app, base_url=OWN_ADDRESS, raise_server_exceptions=False), host

@@ -37,7 +37,6 @@ class Host:
         self.store = GraphStore(folder)
         self.go, self.requests, self.interrupts = threading.Event(), [], 0
         self.controller = Controller(Status(), lambda: self.store, self.precompile, self.compare, self.interrupt)
-        self.controller.compare_int8 = self.compare
 
     def precompile(self, sizes: Any, batch: int, choices: Choices | None, control: JobControl) -> None:
         self.requests.append((list(sizes), batch, choices))
