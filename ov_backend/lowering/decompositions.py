@@ -180,6 +180,14 @@ def argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> to
     return first.reshape([1] * x.dim()) if dim is None and keepdim else first
 
 
+def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Running sums of integers in the dtype of the result; OpenVINO sums in that of ``x``, which may be too narrow."""
+    result = dtype or torch.int64
+    if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is result:
+        return NotImplemented
+    return torch.cumsum(x.to(result), dim)
+
+
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax that is 0 where all values are minus infinity."""
     empty = (x == -math.inf).all(dim, keepdim=True)
@@ -192,6 +200,7 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.std.correction: _std,
     _aten.var_mean.correction: var_mean,
     _aten.argmax.default: argmax,
+    _aten.cumsum.default: cumsum,
     _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
 }
 if hasattr(_aten, "_safe_softmax"):  # since torch 2.5

@@ -98,7 +98,11 @@ def _attention(network: HostNetwork) -> str:
     return f"attention={getattr(sd_hijack.model_hijack, 'optimization_method', '')}"
 
 
-_KEY_RULES: tuple[Callable[[HostNetwork], str], ...] = (_upcast_attention, _hypernetworks, _clip_skip, _attention)
+def _layers(network: HostNetwork) -> str:
+    return lora.unknown_forwards()
+
+
+_KEY_RULES: tuple[Callable[[HostNetwork], str], ...] = (_upcast_attention, _hypernetworks, _clip_skip, _attention, _layers)
 
 
 #: Why a network on whose instance a forward stands is not answered as a whole: ControlNet and others put one on the UNet.

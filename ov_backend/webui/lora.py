@@ -128,6 +128,12 @@ def _in_traces(inner: Callable[..., Any], original: Callable[..., Any]) -> Calla
     return forward
 
 
+def unknown_forwards() -> str:
+    """Names the forwards of layer classes that are neither PyTorch's own nor the known extensions' around these; mostly ""."""
+    found = ((owner, inner) for owner in _LAYERS for extensions, inner in [_forwards_of(owner)] if extensions)
+    return " ".join(f"{owner.__name__}={_module_of(inner)}:{id(inner)}" for owner, inner in found if not _is_of_torch(inner))
+
+
 def computed_beside_weights(module: torch.nn.Module) -> bool:
     """Whether LoRAs are set for layers of a module, and computed in the layers' forwards, without touching weights."""
     beside = [extension for extension in _extensions() if _is_beside(extension)]

@@ -44,6 +44,13 @@ def test_argmax_of_floats_and_scalars_is_not_decomposed() -> None:
     assert argmax(torch.tensor(3)) is NotImplemented
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int32], ids=str)
+def test_running_sums_of_narrow_integers_are_exact(dtype: torch.dtype) -> None:
+    x = torch.tensor([[200, 100, 255], [200, 1, 7]]).to(dtype)
+    gm = decompose(traced(lambda x: x.cumsum(0), x), OPENVINO_DECOMPOSITIONS)
+    assert_close(run_openvino(gm, x), [x.cumsum(0)])
+
+
 def with_infinite_row() -> torch.Tensor:
     x = torch.randn(3, 4)
     x[1], x[2, 0] = -math.inf, -math.inf

@@ -116,8 +116,9 @@ class Trial:
         return words
 
     def _weight_bytes(self) -> int:
-        module = self.case.module
-        return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+        """Of all weights that one of the network's graphs has, those beside its parameters and buffers included."""
+        sets = [guard.weights.tensors.values() for guard in self.network._lookup._guards._guards.values()]
+        return max((sum(tensor.nbytes for tensor in weights) for weights in sets), default=0)
 
 
 def sampled(

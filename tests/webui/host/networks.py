@@ -89,8 +89,9 @@ def _functional(layer: Any, original: Any, x: Any) -> Any:
     return y
 
 
-def _forward(original: Any) -> Any:
+def _forward(name: str) -> Any:
     def forward(self: Any, x: Any) -> Any:
+        original = getattr(originals, name)
         if getattr(shared.opts, SETTING, False):
             return _functional(self, original, x) if loaded_networks else original(self, x)
         network_apply_weights(self)
@@ -103,7 +104,7 @@ def patch_classes() -> None:
     global originals
     originals = SimpleNamespace(**{f"{owner.__name__}_forward": owner.forward for owner in CLASSES})
     for owner in CLASSES:
-        owner.forward = _forward(owner.forward)  # type: ignore[assignment]
+        owner.forward = _forward(f"{owner.__name__}_forward")  # type: ignore[method-assign]
 
 
 def unpatch_classes() -> None:
