@@ -89,22 +89,34 @@ def _functional(layer: Any, original: Any, x: Any) -> Any:
     return y
 
 
-def _forward(name: str) -> Any:
-    def forward(self: Any, x: Any) -> Any:
-        original = getattr(originals, name)
-        if getattr(shared.opts, SETTING, False):
-            return _functional(self, original, x) if loaded_networks else original(self, x)
-        network_apply_weights(self)
-        return original(self, x)
+def _forward(layer: Any, x: Any, original: Any) -> Any:
+    if getattr(shared.opts, SETTING, False):
+        return _functional(layer, original, x) if loaded_networks else original(layer, x)
+    network_apply_weights(layer)
+    return original(layer, x)
 
-    return forward
+
+def network_Linear_forward(self: Any, x: Any) -> Any:
+    return _forward(self, x, originals.Linear_forward)  # type: ignore[union-attr]
+
+
+def network_Conv2d_forward(self: Any, x: Any) -> Any:
+    return _forward(self, x, originals.Conv2d_forward)  # type: ignore[union-attr]
+
+
+def network_GroupNorm_forward(self: Any, x: Any) -> Any:
+    return _forward(self, x, originals.GroupNorm_forward)  # type: ignore[union-attr]
+
+
+def network_LayerNorm_forward(self: Any, x: Any) -> Any:
+    return _forward(self, x, originals.LayerNorm_forward)  # type: ignore[union-attr]
 
 
 def patch_classes() -> None:
     global originals
     originals = SimpleNamespace(**{f"{owner.__name__}_forward": owner.forward for owner in CLASSES})
     for owner in CLASSES:
-        owner.forward = _forward(f"{owner.__name__}_forward")  # type: ignore[method-assign]
+        owner.forward = globals()[f"network_{owner.__name__}_forward"]  # type: ignore[method-assign]
 
 
 def unpatch_classes() -> None:
