@@ -244,12 +244,12 @@ def capture(
     return replace(captured, unlifted=unlifted_constants(gm))
 
 
-def _refuse_attributes(results: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> None:
+def _refuse_attributes(results: Iterable[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
     """Refuse results on which the forward has set attributes, which other stand-ins do not have."""
-    known = {name for tensor in others for name in vars(tensor)}
+    known = {"proxy"}.union(*map(vars, others))  # PyTorch 2.1 keeps what stands for a constant of the trace there
     for tensor in results:
         own = [name for name in vars(tensor) if name not in known and not name.startswith("_")]
-        if known and own:
+        if others and own:
             raise CaptureError(f"its result has an attribute {own[0]!r}, which a compiled graph would not set")
 
 
