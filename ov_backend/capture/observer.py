@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import functools
 import gc
+import importlib
 import inspect
 import io
 import logging
@@ -33,6 +34,8 @@ from ov_backend.guards.describe import versioned
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by
 from ov_backend.guards.traced_code import own_code
 
+#: Runs where a module is imported for the first time.
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _SETATTR = torch.nn.Module.__setattr__.__code__
 _ABSENT = object()
 #: What these answer or do differs from call to call; a compiled graph would do it once.
@@ -90,6 +93,7 @@ class Observer:
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         #: Globals that code which ran may set, and what they were.
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
+        self._importing = 0
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
@@ -147,7 +151,11 @@ class Observer:
         return changed
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
+        if frame.f_code is _IMPORT:  # what a module does when it is imported is no part of the forward
+            self._importing += {"call": 1, "return": -1}.get(event, 0)
+        elif self._importing:
+            return
+        elif event == "call":
             code = frame.f_code
             if code is _SETATTR:
                 module, name = frame.f_locals["self"], frame.f_locals["name"]

@@ -204,10 +204,16 @@ def test_a_trace_leaves_nothing_in_the_cache_of_a_function(strict: Strict) -> No
         assert type(_angles(X.shape[1])) is torch.Tensor
 
 
-@pytest.mark.parametrize("ask", [
-    lambda: datetime.datetime.now().microsecond, lambda: len(pathlib.Path(__file__).read_bytes()), lambda: uuid.uuid4().int % 7,
-    lambda: random.Random(3).random(), lambda: threading.current_thread() is threading.main_thread(),
-])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: datetime.datetime.now().microsecond,
+        lambda: len(pathlib.Path(__file__).read_bytes()),
+        lambda: uuid.uuid4().int % 7,
+        lambda: random.Random(3).random(),
+        lambda: threading.current_thread() is threading.main_thread(),
+    ],
+)
 def test_what_asks_the_machine_stays_in_pytorch(strict: Strict, ask: Callable[[], float]) -> None:
     class AskingTheMachine(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -216,3 +222,17 @@ def test_what_asks_the_machine_stays_in_pytorch(strict: Strict, ask: Callable[[]
     network = engine_for(strict(fallback="pytorch"), AskingTheMachine())
     network(X)
     assert network.statistics.calls == 0
+
+
+def test_what_a_module_does_when_it_is_imported_is_no_code_of_the_forward(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_in_a_trace.py").write_text("import time\nNOW = time.time()\ndef f():\n    return 2.0\nf()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Observer() as observer:
+        import imported_in_a_trace  # type: ignore[import-not-found]
+
+        imported_in_a_trace.f()
+    assert "calls time.time" not in observer.effects
+    names = [code.co_name for code, module in observer.executed.items() if module == "imported_in_a_trace"]
+    assert names == ["f"], "only what the forward itself calls"
