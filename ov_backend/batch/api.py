@@ -261,7 +261,6 @@ class Batch:
             if isinstance(painter, Painter):
                 painter.close()
 
-
     def _cluster(self, address: str, plan: Plan, paints: Paints | None) -> Cluster:
         each = functools.partial(_copied, paints) if paints is not None else functools.partial(painter_for, self._settings)
         workers = self._options.workers

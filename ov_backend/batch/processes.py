@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ov_backend.batch.row import Row
-from ov_backend.cache import ownership
+from ov_backend.cache.store import run_store
 from ov_backend.checkpoint.header import read_shapes
 from ov_backend.devices import openvino_version
 
 #: The value of ``workers`` that lets a measurement decide.
 AUTO = "auto"
 _FILE = "processes.json"
-_MAX_BYTES = 1 << 20
 #: Twice as many processes are used if they make this many times the pictures: they take twice the memory.
 _GAIN = 1.05
 #: The share of a machine's memory that its processes may take together.
@@ -57,36 +53,27 @@ class Trial:
 
 
 class Results:
-    """The numbers of processes that trials have found best.
+    """The numbers of processes that trials have found best, kept among the notes of earlier runs.
 
     Args:
-        folder: of the file that remembers them; it is created with the first result.
+        folder: of the graph store.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._store = run_store(folder)
 
     def get(self, machine: Machine, row: Row) -> int | None:
-        """The best number on such a machine for such rows; None if it was never measured, or the file cannot be used."""
-        count = self._all().get(_key(machine, row))
+        """The best number on such a machine for such rows; None if it was never measured, or its note cannot be used."""
+        files = self._store.get(_key(machine, row))
+        try:
+            count = json.loads(files[_FILE]) if files is not None else None
+        except (ValueError, LookupError, RecursionError):
+            return None
         return count if type(count) is int and 1 <= count <= machine.cores else None
 
     def put(self, machine: Machine, row: Row, count: int) -> None:
         """Remember a number; without a folder that can be written to, the next run measures again."""
-        text = json.dumps({**self._all(), _key(machine, row): count}, indent=1)
-        with contextlib.suppress(OSError):
-            ownership.make_folder(self._folder)
-            with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
-                file.write(text)
-            Path(file.name).replace(self._folder / _FILE)
-
-    def _all(self) -> dict[str, Any]:
-        try:
-            with (self._folder / _FILE).open("rb") as file:
-                values = json.loads(file.read(_MAX_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return values if isinstance(values, dict) else {}
+        self._store.put(_key(machine, row), {_FILE: json.dumps(count).encode()})
 
 
 def best(machine: Machine, speeds: Callable[[int], list[Speed]]) -> tuple[int, dict[int, float]]:

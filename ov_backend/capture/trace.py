@@ -184,7 +184,6 @@ def _check_side_effects(
         raise CaptureError(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
 
 
-
 def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
     """``torch.nn.functional.pad``; a circular one by joining pieces, where torch would write them into empty memory."""
     if mode != "circular" or min(pad) < 0:

@@ -230,5 +230,3 @@ def describe(error: float) -> str:
 def refused(recipe: Recipe, reason: str) -> Recipe:
     """A recipe that is not used, for this reason."""
     return Recipe(recipe.network, recipe.checkpoint, recipe.calls, 0.0, reason[:1000], recipe.ranges)
-
-

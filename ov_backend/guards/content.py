@@ -30,7 +30,7 @@ def mark(tensor: torch.Tensor) -> Mark:
 
 
 def marks(tensors: Sequence[torch.Tensor]) -> Any:
-    """What :func:`mark` says of many tensors; comparable with what it said before, and three times as fast."""
+    """What :func:`mark` says of many tensors; comparable with what it said before, and faster."""
     try:
         versions = list(map(_VERSION, tensors))
     except RuntimeError:  # some were made in inference mode

@@ -176,5 +176,3 @@ def slots_of(base: type) -> tuple[str, ...]:
     """The names of a class's slots."""
     slots = vars(base).get("__slots__", ())
     return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__"))
-
-

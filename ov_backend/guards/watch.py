@@ -141,8 +141,9 @@ def _held(cell: types.CellType) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-    """Reads the attributes of a module that count."""
-    return operator.itemgetter("training", "_modules", *(name for name in names if name not in _NOT_WATCHED))
+    """Reads the attributes of a module that count; a scripted module may have none."""
+    read = [name for name in names if name not in _NOT_WATCHED]
+    return operator.itemgetter(*read) if len(read) > 1 else lambda table: tuple(table[name] for name in read)
 
 
 def _is_below_our_patches(now: Any, before: Any) -> bool:

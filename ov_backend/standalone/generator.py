@@ -306,4 +306,3 @@ class PictureGenerator:
         path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{parameters.seed}-{time.time_ns() % 10**9:09d}-{index}.png"
         picture.save(path, pnginfo=info)
         return path
-
