@@ -20,7 +20,7 @@ PATCHED = "_ov_backend_patched"
 
 def is_patched(value: object) -> bool:
     """Whether a function is a replacement made by this module, and so no part of the patched code itself."""
-    return hasattr(value, PATCHED)
+    return isinstance(value, (types.FunctionType, types.MethodType, _Replacement)) and hasattr(value, PATCHED)
 
 
 def unwrap(value: Any) -> Any:

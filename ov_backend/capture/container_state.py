@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import GENERATORS
+from ov_backend.guards.describe import GENERATORS, items_of
 
 #: What holds numbers, not objects.
 _VALUES = (np.ndarray, *GENERATORS)
@@ -65,8 +65,8 @@ def _content(container: Any) -> Any:
     """A copy: of a dict its keys and values one after the other."""
     if isinstance(container, _VALUES):
         return _state(container)
-    if isinstance(container, dict):  # by its own methods: a class of it may make new values at each access
-        return [part for item in dict.items(container) for part in item]
+    if isinstance(container, dict):
+        return [part for item in items_of(container) for part in item]
     return list(container)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import array
+import collections
 import ctypes
 import functools
 import hashlib
@@ -26,6 +27,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from ov_backend.guards.reads import code_iterates_a_set
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (
@@ -117,11 +120,12 @@ def code_digest(code: types.CodeType) -> str:
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
     digest.update(code.co_code + getattr(code, "co_exceptiontable", b""))
+    in_order = code_iterates_a_set(code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             digest.update(code_digest(constant).encode())
         else:
-            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+            text = constant if in_order or not isinstance(constant, frozenset) else sorted(map(repr, constant))
             digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]
 
@@ -163,6 +167,11 @@ def attribute_or_none(value: Any, name: str) -> Any:
 def item_or_none(values: Any, index: int) -> Any:
     """An item of a list or tuple, or None where there are fewer."""
     return values[index] if index < len(values) else None
+
+
+def items_of(table: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """A dict's own items in their order: a class of it may make a new object at each access, as transformers' activations do."""
+    yield from collections.OrderedDict.items(table) if isinstance(table, collections.OrderedDict) else dict.items(table)
 
 
 def registered_with(cls: abc.ABCMeta) -> list[str]:

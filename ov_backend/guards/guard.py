@@ -29,11 +29,11 @@ class Guard:
         """
         if starts:
             self.weights.read_again()
-        if self.code.untouched():
-            self.weights.check()
-        else:
+        if not self.code.untouched():
             self.code.check()
             self.weights.refresh()  # there may be new tensors
+        elif not self.code.refused:
+            self.weights.check()
 
     def is_current(self, fingerprint: str, generation: int | None) -> bool:
         """Whether the code, and if a generation is given the weights, are still what they were.

@@ -6,12 +6,15 @@ import dis
 import functools
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _CALL = frozenset({"CALL", "CALL_FUNCTION"})
+_COMPARISONS = frozenset({"IS_OP", "COMPARE_OP", "CONTAINS_OP"})
+_TENSORS = frozenset({"Tensor", "Parameter"})
 #: Stand between the parts of a chain and change nothing of it.
 _BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "NOP", "RESUME"})
 
@@ -57,12 +60,24 @@ def globals_set_by(code: types.CodeType) -> frozenset[str]:
 @functools.lru_cache(maxsize=16384)
 def compares_with_tensor(code: types.CodeType) -> bool:
     """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
-    asks = "__class__" in code.co_names or any(each.opname in _GLOBAL and each.argval == "type" for each in instructions)
-    named = [each.opname in (*_ATTRIBUTE, *_GLOBAL) and each.argval in ("Tensor", "Parameter") for each in instructions]
-    compared = [each.opname in ("IS_OP", "COMPARE_OP", "CONTAINS_OP", "BUILD_TUPLE", "BUILD_SET") for each in instructions]
-    pairs = zip(named, zip(compared[1:], [*compared[2:], False], [*compared[3:], False, False]))
-    return asks and any(name and any(soon) for name, soon in pairs)
+    instructions = list(dis.get_instructions(code))
+    if "__class__" not in code.co_names and not any(each.opname in _GLOBAL and each.argval == "type" for each in instructions):
+        return False
+    places = (i for i, each in enumerate(instructions) if each.opname in (*_ATTRIBUTE, *_GLOBAL) and each.argval in _TENSORS)
+    return any(_is_compared(instructions[place + 1 :]) for place in places)
+
+
+def _is_compared(following: Iterable[dis.Instruction]) -> bool:
+    """Whether the value on top of the stack, or a tuple or set made of it, goes into a comparison."""
+    depth = 1  # of the value, from the top of the stack
+    for each in following:
+        if each.opname in _COMPARISONS and depth <= 2:
+            return True
+        depth += dis.stack_effect(each.opcode, each.arg, jump=False)
+        if depth < 1 and each.opname not in ("BUILD_TUPLE", "BUILD_SET", "BUILD_LIST"):
+            return False
+        depth = max(depth, 1)
+    return False
 
 
 @functools.lru_cache(maxsize=16384)
@@ -101,15 +116,29 @@ def _formats_attributes(code: types.CodeType) -> bool:
     return not texts or any(re.search(r"\{[^{}]*[.\[]", text) for text in texts)
 
 
+#: Functions that go through what they are given.
+_LOOPS = frozenset(
+    {"items", "keys", "values", "iter", "list", "tuple", "dict", "enumerate", "zip", "map", "filter", "sum", "min", "max"}
+)
+
+
 @functools.lru_cache(maxsize=16384)
 def lists_attributes(code: types.CodeType) -> bool:
     """Whether a code object, or one defined in it, may go through the attributes of an object in their order."""
     if any(lists_attributes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
-    loops = not {"items", "keys", "values"}.isdisjoint(code.co_names) or any(
+    loops = not _LOOPS.isdisjoint(code.co_names) or any(
         each.opname in ("GET_ITER", "CALL_FUNCTION_EX", "DICT_UPDATE", "DICT_MERGE") for each in dis.get_instructions(code)
     )
     return "vars" in code.co_names or ("__dict__" in code.co_names and loops)
+
+
+def code_iterates_a_set(code: types.CodeType) -> bool:
+    """Whether a code object may go through a set that stands in it, whose order differs between processes."""
+    if not any(isinstance(constant, frozenset) for constant in code.co_consts):
+        return False
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    return any(isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP" for each, after in pairwise(instructions))
 
 
 def _computes_names(code: types.CodeType) -> bool:

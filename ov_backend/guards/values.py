@@ -36,6 +36,7 @@ from ov_backend.guards.describe import (
     buffer_digest,
     is_operator,
     item_or_none,
+    items_of,
     registered_with,
     slots_of,
     versioned,
@@ -76,6 +77,10 @@ class ValueWalk:
         self.volatile: dict[str, str] = {}
         #: Functions with a ``functools.lru_cache``; a trace leaves stand-ins there.
         self.caches: list[Any] = []
+        #: Whether code goes through attributes in their order.
+        self._in_order = False
+        #: Whether the order of a set counts, which differs between processes.
+        self._sets_in_order = False
         self._hash = hashlib.sha256()
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
@@ -105,6 +110,10 @@ class ValueWalk:
     def _is_read(self, name: str) -> bool:
         """Whether the attributes of this name count."""
         return name not in self._ignore and (self._names is None or name in self._names)
+
+    def _listed(self, attributes: Mapping[str, Any]) -> list[str]:
+        """The names of attributes, in their own order where that counts."""
+        return list(attributes) if self._in_order else sorted(attributes, key=str)
 
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
@@ -247,9 +256,9 @@ class ValueWalk:
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.watch.values.append(value)
-                self.watch.content(functools.partial(set, value))
+                self.watch.content(functools.partial(list, value))
             if all(isinstance(item, (*SCALARS, type)) for item in value):
-                self._add(sorted(map(repr, value)))
+                self._add(list(map(repr, value)) if self._sets_in_order else sorted(map(repr, value)))
             else:
                 self._opaque(value, path)
         else:
@@ -262,8 +271,7 @@ class ValueWalk:
             self.watch.content(query)
         else:
             self.watch.content(functools.partial(_Items, value))
-        # a dict's own items: a class may make a new object at each access, as transformers' table of activations does
-        items = dict.items(value) if isinstance(value, dict) else value.items()
+        items = items_of(value) if isinstance(value, dict) else value.items()
         for key, item in list(items):
             if isinstance(key, str) and key in DOCUMENTATION:
                 continue
@@ -304,7 +312,7 @@ class ValueWalk:
         if attributes is None:
             return
         self._watch_table(attributes)
-        for name in sorted(attributes, key=str):
+        for name in self._listed(attributes):
             if name not in DOCUMENTATION and self._is_read(name):
                 self._add(name)
                 self._entry(attributes, name, f"{path}.{name}")

@@ -40,6 +40,8 @@ _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
 )
 _EINOPS_MODULES = {"einops.einops", "einops._backends"}
 _EINOPS_NAMES = {"einops", "rearrange", "reduce", "repeat", "einsum"}
+#: Code that names one of these may go through a module's weights in their order.
+_WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})
 #: A walk that has met this many objects goes no further: before the first trace, and after it.
 _MAX_NODES = 100_000
 _MAX_TRACED_NODES = 400_000
@@ -77,6 +79,8 @@ class Walk(NameWalk):
         super().__init__(ignore, _MAX_NODES if traced is None else _MAX_TRACED_NODES, names, host_modules)
         self._traced = traced
         self.watch.ordered = traced is None or traced.lists_attributes
+        self._in_order, self._sets_in_order = traced is not None and traced.lists_attributes, traced is not None
+        self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
         self.refused = ""
         self._tree: dict[int, str] = {}
@@ -124,7 +128,6 @@ class Walk(NameWalk):
                     for member in vars(value).values():
                         if isinstance(member, types.FunctionType):
                             self._add_code(member)
-
         self._einops_backend()
 
     def _einops_backend(self) -> None:
@@ -169,10 +172,15 @@ class Walk(NameWalk):
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
         cls = type(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            self.refused = f"{path or 'the module'} is scripted by torch.jit, which keeps no code that could be read"
+            return
         self._add("module", path, cls.__module__, cls.__qualname__, module.training)
-        self._add(*sorted(name for name, value in module._parameters.items() if value is not None))
-        self._add("|", *sorted(name for name, value in module._buffers.items() if value is not None))
-        self._add("|", *(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
+        for weights in (module._parameters, module._buffers):
+            names = [name for name, value in weights.items() if value is not None]
+            self._add(*(names if self._weights_in_order else sorted(names)), "|")
+            (self.watch.order if self._weights_in_order else self.watch.length)(weights)
+        self._add( *(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
         self.watch.type_of(module)
         self._class(cls)
         for name, value in (*module._parameters.items(), *module._buffers.items()):
@@ -181,9 +189,7 @@ class Walk(NameWalk):
         self.watch.attributes_of_module(attributes)
         for table in (module._modules, module._forward_hooks, module._forward_pre_hooks):
             self._watch_table(table)
-        self.watch.length(module._parameters)
-        self.watch.length(module._buffers)
-        for name in sorted(attributes, key=str):
+        for name in self._listed(attributes):
             value = attributes[name]
             if name in MODULE_TABLES or name in NOTED or not self._is_read(name):
                 continue
@@ -191,9 +197,8 @@ class Walk(NameWalk):
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
-            with_keywords = attributes.get(f"{kind}_with_kwargs", {})
-            for number, (key, hook) in enumerate(getattr(module, kind).items()):
-                self._add("hook", kind, key in with_keywords)
+            for number, (key, hook) in enumerate(attributes[kind].items()):
+                self._add("hook", kind, key in attributes.get(f"{kind}_with_kwargs", {}))
                 self._value(hook, f"{path}!{kind}[{number}]")
 
     def _gradients_asked_for(self, module: torch.nn.Module) -> None:
@@ -217,9 +222,7 @@ class Walk(NameWalk):
         if not versioned(type(cls).__module__):
             self._class(type(cls))
         self.watch.attribute(cls, "__mro__")
-        for base in cls.__mro__:
-            if base is object:
-                continue
+        for base in cls.__mro__[:-1]:
             self._add("class", base.__module__, base.__qualname__, base.__name__)
             self.watch.class_members(base)
             if versioned(base.__module__):

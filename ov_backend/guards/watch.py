@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, repeat
 from typing import Any
@@ -40,6 +41,7 @@ class Watch:
         self.values: list[Any] = []
         self._of_modules: list[dict[str, Any]] = []
         self._sized: list[Any] = []
+        self._ordered: list[Mapping[str, Any]] = []
         self._keys: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
         self._cells: list[types.CellType] = []
         self._reads: list[Callable[[], Any]] = []
@@ -60,6 +62,11 @@ class Watch:
     def length(self, container: Any) -> None:
         """Watch how many items a container has; what they are is watched elsewhere."""
         self._sized.append(container)
+
+    def order(self, table: dict[str, Any]) -> None:
+        """Watch the names in a table and their order; what stands there is watched elsewhere."""
+        self.length(table)
+        self._ordered.append(table)
 
     def key(self, table: Mapping[str, Any], name: str) -> None:
         """Watch one name in a table that others may add to."""
@@ -93,6 +100,9 @@ class Watch:
         self._getters = list(map(_getter, map(tuple, self._of_modules)))
         self._dicts = [table for table in self.tables if isinstance(table, dict) and id(table) not in of_modules]
         self._lists = [table for table in self.tables if not isinstance(table, dict)]
+        ordered = [*(self._of_modules if self.ordered else ()), *self._dicts, *self._ordered]
+        self._linked = [table for table in ordered if isinstance(table, OrderedDict) and len(table)]
+        self._plain = [table for table in ordered if not isinstance(table, OrderedDict)]
         self._names_by_table: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
         for table, name in self._keys.values():
             self._names_by_table.setdefault(id(table), (table, []))[1].append(name)
@@ -121,7 +131,7 @@ class Watch:
         yield map(len, chain(self.tables, self._sized))
         yield [(cls.__name__, cls.__qualname__) for cls in self._named]
         yield [read() for read in self._reads]
-        yield chain.from_iterable(map(dict.keys, chain(self._of_modules if self.ordered else (), self._dicts)))
+        yield chain.from_iterable(chain(map(dict.keys, self._plain), map(OrderedDict.keys, self._linked)))
         yield chain.from_iterable(getter(table) for getter, table in zip(self._getters, self._of_modules))
         yield chain.from_iterable(map(dict.values, self._dicts))
         yield chain.from_iterable(self._lists)

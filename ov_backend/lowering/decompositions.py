@@ -185,7 +185,7 @@ def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> to
     result = dtype or torch.int64
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is result:
         return NotImplemented
-    return torch.cumsum(x.to(result), dim)
+    return torch.cumsum(x.to(result), dim, dtype=result)
 
 
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -78,6 +78,7 @@ def test_a_scripted_part_answers_in_pytorch(strict: Strict) -> None:
     module = Outer()
     network = engine_for(strict(fallback="pytorch"), module)
     torch.testing.assert_close(network(torch.ones(2, 3)), module(torch.ones(2, 3)))
+    assert list(network.statistics.fallbacks) == ["inner is scripted by torch.jit, which keeps no code that could be read"]
 
 
 def test_a_failure_of_ours_costs_no_answer(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,8 @@ def test_running_sums_of_narrow_integers_are_exact(dtype: torch.dtype) -> None:
     x = torch.tensor([[200, 100, 255], [200, 1, 7]]).to(dtype)
     gm = decompose(traced(lambda x: x.cumsum(0), x), OPENVINO_DECOMPOSITIONS)
     assert_close(run_openvino(gm, x), [x.cumsum(0)])
+    gm = decompose(traced(lambda x: x.cumsum(0, dtype=torch.int32), x), OPENVINO_DECOMPOSITIONS)
+    assert gm(x).dtype is torch.int32
 
 
 def with_infinite_row() -> torch.Tensor:

@@ -1,0 +1,56 @@
+"""What the bytecode of a function says that it asks."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from ov_backend.guards.reads import code_iterates_a_set, compares_with_tensor, lists_attributes
+
+ASKS = [
+    "type(x) is torch.Tensor",
+    "type(x) == torch.Tensor",
+    "type(x) in (torch.Tensor, int)",
+    "type(x) in {y, torch.Tensor}",
+    "torch.Tensor is type(x)",
+    "x.__class__ is Tensor",
+    "isinstance(x, y) and type(x) is not torch.Tensor",
+    "type(x) is (torch.Tensor if y else int)",
+]
+ASKS_NOT = [
+    "isinstance(x, (torch.Tensor, list)) and type(y) is int",
+    "isinstance(x, torch.Tensor) is True and type(y)",
+    "type(y) is int and torch.Tensor(x)",
+]
+
+
+def code_of(expression: str) -> types.CodeType:
+    code = compile(f"def f(x, y):\n    return 1 if {expression} else 2\n", "a test", "exec").co_consts[0]
+    assert isinstance(code, types.CodeType)
+    return code
+
+
+@pytest.mark.parametrize("expression", ASKS)
+def test_code_that_asks_for_the_class_of_a_tensor_is_known(expression: str) -> None:
+    assert compares_with_tensor(code_of(expression))
+
+
+@pytest.mark.parametrize("expression", ASKS_NOT)
+def test_code_that_asks_for_no_class_of_a_tensor_is_known(expression: str) -> None:
+    assert not compares_with_tensor(code_of(expression))
+
+
+@pytest.mark.parametrize("expression", ["next(iter(x.__dict__))", "list(vars(x))", "[a for a in x.__dict__]", "f(**vars(x))"])
+def test_code_that_goes_through_attributes_is_known(expression: str) -> None:
+    assert lists_attributes(code_of(expression))
+
+
+def test_code_that_asks_for_one_attribute_goes_through_none() -> None:
+    assert not lists_attributes(code_of("'a' in x.__dict__ and x.__dict__['a']"))
+
+
+def test_code_that_goes_through_a_set_is_known() -> None:
+    assert code_iterates_a_set(code_of("[a for a in {'u', 'v', 'w'}]"))
+    assert code_iterates_a_set(code_of("list({'u', 'v', 'w'})[0]"))
+    assert not code_iterates_a_set(code_of("x in {'u', 'v', 'w'}"))
