@@ -48,6 +48,7 @@ _WITHIN = frozenset(
 _MAKES_NEGATIVE = frozenset(aten_packets("sub", "rsub", "neg"))
 _QUOTIENTS = frozenset(aten_packets("floor_divide", "div", "divide"))
 _REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
+_LIMITS = frozenset(aten_packets("clamp", "clamp_min", "clamp_max", "hardtanh"))
 _CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
 
 
@@ -88,11 +89,13 @@ def _reason(node: Node, bounds: int64_range.Bounds) -> str:
 
 
 def _quantizes(node: Node) -> bool:
-    """Whether floats become int8 or uint8."""
+    """Whether floats, limited to its range before, become int8 or uint8."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dtype not in (torch.int8, torch.uint8):
         return False
-    return any(source.is_floating_point() for each in node.all_input_nodes for source in values_read(each))
+    if not any(source.is_floating_point() for each in node.all_input_nodes for source in values_read(each)):
+        return False
+    return packet_of(node) not in _CONVERSIONS or packet_of(node.all_input_nodes[0]) in _LIMITS
 
 
 def _leaves(node: Node, dtype: torch.dtype, bounds: int64_range.Bounds) -> bool:

@@ -73,6 +73,10 @@ def _floating_point(node: Node) -> bool:
     return bool(value.dtype.is_floating_point)
 
 
+def _floating_result(node: Node) -> bool:
+    return bool(node.meta["val"].dtype.is_floating_point)
+
+
 def _unpaired(node: Node) -> bool:
     """A quantization whose result is not dequantized at once, or a dequantization of stored integers."""
     dequantizes = "dequantize" in str(node.target)
@@ -141,7 +145,7 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO rounds quotients of infinite or negative numbers otherwise", "floor_divide"),
     **dict.fromkeys(aten_packets("div"), (_rounded_quotient, "OpenVINO rounds quotients in 32 bits")),
     **dict.fromkeys(
-        aten_packets("remainder", "fmod"), (_floating_point, "OpenVINO subtracts a multiple that is rounded where it is large")
+        aten_packets("remainder", "fmod"), (_floating_result, "OpenVINO subtracts a multiple that is rounded where it is large")
     ),
     **dict.fromkeys(aten_packets("masked_fill"), (_boolean, "OpenVINO's conversion of it fails for bool")),
     **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),

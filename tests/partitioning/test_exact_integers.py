@@ -126,6 +126,16 @@ def test_remainders_of_large_floats(number: float) -> None:
     torch.testing.assert_close(run(lambda x: (x % number).sin() + x, x), (x % number).sin() + x)
 
 
+def test_remainders_of_integers_by_infinity() -> None:
+    x, divisors = torch.tensor([114, 3, 0], dtype=torch.uint8), torch.tensor([float("inf"), 2.0, float("inf")])
+    torch.testing.assert_close(run(lambda x: (x % divisors).sin() + x, x), (x % divisors).sin() + x)
+
+
+def test_int8_made_of_floats_wraps_around() -> None:
+    x = torch.tensor([-125.0, 3.0])
+    torch.testing.assert_close(run(lambda x: x.sin().to(torch.int8) + (x.to(torch.int8) ** 2), x), (x.to(torch.int8) ** 2))
+
+
 def test_numbers_that_float16_does_not_hold() -> None:
     x = torch.tensor([2.0**-10, 0.0, 1e-6], dtype=torch.float16)
     torch.testing.assert_close(run(lambda x: x * 16777217 + x, x), x * 16777217 + x)

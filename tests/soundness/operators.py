@@ -64,7 +64,11 @@ def is_defined(name: str, values: Values) -> bool:
     floats = [value for value in values if value.is_floating_point()]
     if any(word in name for word in OWN_NAN) and any(bool(value.isnan().any()) for value in floats):
         return False
-    return not any(word in name for word in OWN_INFINITE) or all(bool(value.isfinite().all()) for value in floats)
+    return not any(word in name for word in OWN_INFINITE) or all(map(_has_finite_squares, floats))
+
+
+def _has_finite_squares(values: torch.Tensor) -> bool:
+    return bool(values.to(torch.float32).square().sum().isfinite())
 
 
 def _any(values: Values) -> bool:
