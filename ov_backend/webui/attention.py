@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ _CLASSES = (
     ("ldm.modules.diffusionmodules.model", "AttnBlock", "sdp_attnblock_forward"),
     ("sgm.modules.diffusionmodules.model", "AttnBlock", "sdp_attnblock_forward"),
 )
+#: The code of the WebUI's variants when this module was loaded; a variant whose code was exchanged since is another extension's.
+_CODES = frozenset(value.__code__ for value in vars(optimizations).values() if isinstance(value, types.FunctionType))
 
 
 def traced_functions() -> tuple[Callable[..., Any], ...]:
@@ -50,5 +53,4 @@ def _replace(whole: Any, _original: Any) -> Any:
 
 def _is_webui_variant(forward: Any) -> bool:
     unoptimized = getattr(hypernetwork, "attention_CrossAttention_forward", None)
-    written_in = getattr(forward, "__globals__", {}).get("__name__")  # functools.wraps copies __module__ onto other functions
-    return forward is unoptimized or written_in == optimizations.__name__
+    return forward is unoptimized or getattr(forward, "__code__", None) in _CODES

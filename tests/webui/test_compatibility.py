@@ -53,6 +53,17 @@ def test_a_hypernetwork_follows_its_strength_and_content(compare: Any, host: Sim
     assert largest_difference(pictures[0], pictures[4]) == 0
 
 
+def test_attention_whose_code_was_exchanged_is_followed(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from modules import sd_hijack_optimizations as optimizations
+
+    def halved(self: Any, x: Any, context: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        return scaled_dot_product_attention_forward(self, x, context) * 0.5  # type: ignore[name-defined]  # noqa: F821
+
+    before = compare(prompt="a cat")[1]
+    monkeypatch.setattr(optimizations.split_cross_attention_forward, "__code__", halved.__code__)
+    assert largest_difference(before, compare(prompt="a cat")[1]) > 2
+
+
 def test_layers_with_loras_computed_beside_the_weights_are_left_to_pytorch(compare: Any) -> None:
     fields = {"prompt": "a cat <lora:first:1>", "override_settings": {"lora_functional": True}}
     compare(prompt="a dog <lora:first:1>")  # now the weights hold it
