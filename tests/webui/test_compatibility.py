@@ -56,11 +56,11 @@ def test_a_hypernetwork_follows_its_strength_and_content(compare: Any, host: Sim
 def test_attention_whose_code_was_exchanged_is_followed(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from modules import sd_hijack_optimizations as optimizations
 
-    def halved(self: Any, x: Any, context: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        return scaled_dot_product_attention_forward(self, x, context) * 0.5  # type: ignore[name-defined]  # noqa: F821
+    def scaled(self: Any, x: Any, context: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        return scaled_dot_product_attention_forward(self, x, context) * -9  # type: ignore[name-defined]  # noqa: F821
 
     before = compare(prompt="a cat")[1]
-    monkeypatch.setattr(optimizations.split_cross_attention_forward, "__code__", halved.__code__)
+    monkeypatch.setattr(optimizations.split_cross_attention_forward, "__code__", scaled.__code__)
     assert largest_difference(before, compare(prompt="a cat")[1]) > 2
 
 
