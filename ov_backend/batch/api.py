@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ov_backend.batch.connection import LOCAL, check_address, import_ray
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.job import Job, read_job
 from ov_backend.batch.job_file import SourceRow, read_job_file
-from ov_backend.batch.journal import MANIFEST, Journal, Manifest, write_parquet
+from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
 from ov_backend.batch.make import InThisProcess, Paints
 from ov_backend.batch.painter import Painter, painter_for
 from ov_backend.batch.places import Places
@@ -137,15 +138,16 @@ class Batch:
 
     Raises:
         JobError: rows are bad; its ``problems`` have a sentence for each.
-        OVBackendError: an option cannot be used.
+        OVBackendError: an option cannot be used, or the folder holds files that are not a batch's but have the names of its own.
     """
 
     def __init__(self, rows: Rows, out: Path, options: Options) -> None:
         self.folder, self._options = out, options
+        check_folder(out)
         self._settings = options.settings
         devices.check(self._settings)
-        if options.workers not in (None, AUTO) and not (isinstance(options.workers, int) and 1 <= options.workers <= MAX_WORKERS):
-            raise SettingsError(f"--workers is {options.workers}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
+        if options.workers not in (None, AUTO) and not (type(options.workers) is int and 1 <= options.workers <= MAX_WORKERS):
+            raise SettingsError(f"--workers is {options.workers!r}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
         if options.address is not None:
             check_address(options.address)
             import_ray()
@@ -213,7 +215,7 @@ class Batch:
 
         Raises:
             OVBackendError: another process writes to the folder, or Ray does not answer.
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written, or the disk is full.
             KeyboardInterrupt: the user has interrupted it; the same batch goes on where it was.
         """
         start = time.monotonic()
@@ -278,6 +280,8 @@ def _plain(value: Any) -> Any:
 
 
 def _sources(rows: Iterable[Mapping[str, Any]]) -> Iterable[SourceRow]:
+    if not isinstance(rows, Iterable) or isinstance(rows, (bytes, Mapping)):
+        raise SettingsError(f"rows is a {type(rows).__name__}; give the path of a job file, or a list with a dict for each row.")
     for number, values in enumerate(rows, 1):
         if isinstance(values, Mapping) and all(isinstance(name, str) for name in values):
             yield SourceRow(number, 0, values)
@@ -321,5 +325,17 @@ def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, *
     if unknown:
         known = ", ".join(Options.__dataclass_fields__)
         raise SettingsError(f"batch has no option {min(unknown)!r}; known are {known}.")
-    paths = {name: Path(options[name]) for name in ("checkpoint", "lora_dir") if options.get(name) is not None}
-    return Batch(rows, Path(out), Options(**{**options, **paths})).run(report)
+    paths = {name: _path(name, options[name]) for name in ("checkpoint", "lora_dir") if options.get(name) is not None}
+    return Batch(rows, _path("out", out), Options(**{**options, **paths})).run(report)
+
+
+def _path(name: str, value: Any) -> Path:
+    """Read a path that a program gives.
+
+    Raises:
+        SettingsError: it is none, or empty.
+    """
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise SettingsError(f"{name} is {value!r}; it must be a path.")
+    return Path(text)

@@ -36,10 +36,10 @@ def check_address(address: str) -> None:
     """
     if address in (LOCAL, "auto"):
         return
-    host, _, port = address.rpartition(":")
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or "/" in host or not port.isdecimal():
         expected = "it must be HOST:PORT, as ray start --head prints it, auto or local"
-        raise SettingsError(f"--ray is {address[:200]!r}; {expected}.")
+        raise SettingsError(f"--ray is {repr(address)[:200]}; {expected}.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError, UnicodeError) as error:

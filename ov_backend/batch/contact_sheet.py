@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ov_backend.batch import pictures
 from ov_backend.batch.row import Row
 
 _COLUMNS, _ROWS, _SIDE, _GAP, _LINES, _LINE = 6, 5, 176, 12, 3, 12
@@ -29,9 +30,8 @@ def write_sheets(folder: Path, rows: Iterable[Row]) -> list[Path]:
     pages = []
     for number, page in enumerate(itertools.islice(_pages(tiles), MAX_PAGES), 1):
         path = folder / f"contact-{number:03d}.jpg"
-        temporary = folder / f".{path.name}.part"
-        _draw(page).save(temporary, format="JPEG", quality=85)
-        temporary.replace(path)
+        with pictures.whole(path) as file:
+            _draw(page).save(file, format="JPEG", quality=85)
         pages.append(path)
     for path in set(old) - set(pages):
         path.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def write_sheets(folder: Path, rows: Iterable[Row]) -> list[Path]:
 
 def present(folder: Path) -> list[Path]:
     """The pages that are in a folder."""
-    return sorted(path for path in folder.glob("contact-*.jpg") if _NAME.fullmatch(path.name))
+    return sorted(path for path in folder.glob("contact-*.jpg") if _NAME.fullmatch(path.name) and path.is_file())
 
 
 def _pages(tiles: Iterator[tuple[Path, Row, int]]) -> Iterator[list[tuple[Path, Row, int]]]:

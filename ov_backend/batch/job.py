@@ -60,6 +60,9 @@ def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[
     bad = count = grids = 0
     for source in sources:
         count += 1
+        if count > MAX_ROWS:
+            problems.append(f"The job has more than {MAX_ROWS} rows; divide it into several files.")
+            break
         try:
             grids += any(isinstance(value, list) for value in source.values.values())
             _add(rows, source, places, precision)
@@ -67,8 +70,8 @@ def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[
             bad += 1
             if len(problems) < _MOST_REPORTED:
                 problems.append(f"{source.label}: {_uncapitalized(first_line(error))}")
-    if bad > len(problems):
-        problems.append(f"{bad - len(problems)} more rows are bad; correct these first.")
+    if bad > _MOST_REPORTED:
+        problems.append(f"{bad - _MOST_REPORTED} more rows are bad; correct these first.")
     if not count:
         problems.append('The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.')
     if problems:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ov_backend.batch.parquet_file import Bounds, read_parquet
 from ov_backend.errors import JobError, first_line
 
 #: Bounds of a job file: bytes, bytes of a line, rows after grids are multiplied, and columns of a row.
@@ -155,18 +156,5 @@ def _csv_row(number: int, line: int, header: list[str], cells: list[str]) -> Sou
 
 
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise JobError([f"{path.name} is Parquet, which needs one more package: pip install pyarrow; or use CSV."]) from error
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1000):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield SourceRow(number, 0, {name: value for name, value in values.items() if value is not None})
-    except pyarrow.ArrowException as error:
-        reason = first_line(error)[:200]
-        raise JobError([f"{path.name} is no Parquet file that can be read ({reason}); write it again or use CSV."]) from error
+    for number, values in enumerate(read_parquet(path, Bounds(MAX_ROWS, MAX_COLUMNS, MAX_BYTES)), 1):
+        yield SourceRow(number, 0, values)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ov_backend import posix
+from ov_backend.batch import pictures
 from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.pictures import NAME
 from ov_backend.batch.row import Row
@@ -23,6 +25,7 @@ MANIFEST = "manifest.jsonl"
 _MAX_LINE_BYTES = 1 << 20
 _RECORDS_AT_ONCE = 10_000
 _FLUSH_S = 1.0
+_INT64 = 1 << 63
 #: Fields of a record and their types.
 _COLUMNS: dict[str, Any] = {
     "row": int,
@@ -102,8 +105,9 @@ class Manifest:
         return all(name in entry.files and self._is_whole(name, entry.files[name]) for name in row.files)
 
     def _is_whole(self, name: str, digest: str) -> bool:
+        path = self.folder / name
         try:
-            return sha256(self.folder / name) == digest
+            return path.is_file() and sha256(path) == digest
         except OSError:
             return False
 
@@ -116,6 +120,28 @@ def read_records(folder: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
                 if isinstance(record, dict):
                     yield record
+
+
+def check_folder(folder: Path) -> None:
+    """Check that nothing in a folder would be taken for a batch's own, and so be replaced or removed.
+
+    Raises:
+        SettingsError: it has a manifest that is none of a batch, or no manifest and files with the names of a batch's own.
+    """
+    advice = "give another folder as --out, or move what is in it"
+    try:
+        mode = (folder / MANIFEST).lstat().st_mode
+    except FileNotFoundError:
+        mine = sorted(path.name for path in folder.iterdir() if pictures.is_own_name(path.name)) if folder.is_dir() else []
+        if mine:
+            what = f"{folder} holds {mine[0]}, and no {MANIFEST} that says which batch has made it"
+            raise SettingsError(f"{what}; {advice}.") from None
+        return
+    if not stat.S_ISREG(mode):
+        raise SettingsError(f"{MANIFEST} in {folder} is no ordinary file; {advice}.")
+    first = next(read_records(folder), {"row": 0})
+    if "row" not in first:
+        raise SettingsError(f"{MANIFEST} in {folder} is not the manifest of a batch; {advice}.")
 
 
 class Journal:
@@ -191,20 +217,23 @@ def write_parquet(folder: Path) -> Path | None:
     records = (record for place, record in enumerate(read_records(folder)) if place in chosen)
     types = {int: pyarrow.int64(), str: pyarrow.string(), (int, float): pyarrow.float64()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS.items()])
-    temporary, path = folder / ".manifest.parquet.part", folder / "manifest.parquet"
-    with parquet.ParquetWriter(temporary, schema) as writer:
+    path = folder / "manifest.parquet"
+    with pictures.whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while some := list(itertools.islice(records, _RECORDS_AT_ONCE)):
             writer.write_table(pyarrow.table(_columns(some), schema))
-    temporary.replace(path)
     return path
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of every column; those of another type are None."""
-    return {
-        name: [value if isinstance(value := record.get(name), kind) else None for record in records]
-        for name, kind in _COLUMNS.items()
-    }
+    """The values of every column; those of another type, and numbers that Parquet cannot hold, are None."""
+
+    def value_of(record: dict[str, Any], name: str, kind: Any) -> Any:
+        value = record.get(name)
+        if not isinstance(value, kind) or (isinstance(value, int) and not -_INT64 <= value < _INT64):
+            return None
+        return value
+
+    return {name: [value_of(record, name, kind) for record in records] for name, kind in _COLUMNS.items()}
 
 
 def _is_own(record: dict[str, Any]) -> bool:

@@ -7,13 +7,21 @@ import hashlib
 import io
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-#: Names of finished pictures and of those that are being written; nothing else in a folder is touched.
+#: Names of finished pictures.
 NAME = re.compile(r"\d{6,}-\d+\.png")
-_TEMPORARY = re.compile(r"\.\d{6,}-\d+\.png\.part")
+#: Names of everything that a batch replaces or removes; nothing else in a folder is touched.
+_OWN = rf"{NAME.pattern}|contact-\d{{3}}\.jpg|manifest\.parquet"
+_TEMPORARY = re.compile(rf"\.({_OWN})\.part")
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a batch may replace or remove a file of this name."""
+    return re.fullmatch(_OWN, name) is not None or _TEMPORARY.fullmatch(name) is not None
 
 
 def encode(image: Any, text: str) -> bytes:
@@ -33,18 +41,28 @@ def write(folder: Path, name: str, data: bytes) -> str:
     Raises:
         OSError: it cannot be written.
     """
-    temporary = folder / f".{name}.part"
+    with whole(folder / name) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that gets its name at the end of the block, and is removed if the block fails.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        handle = os.open(temporary, _FLAGS, 0o644)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
-        temporary.replace(folder / name)
+        with os.fdopen(os.open(temporary, _FLAGS, 0o644), "wb") as file:
+            yield file
+        temporary.replace(path)
     except BaseException:
         remove(temporary)
         raise
-    return hashlib.sha256(data).hexdigest()
 
 
 def remove_unfinished(folder: Path) -> int:

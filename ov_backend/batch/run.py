@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from ov_backend.batch.make import Failure, Made, Outcome
 from ov_backend.batch.plan import work
 from ov_backend.batch.row import Row
 from ov_backend.errors import first_line
+
+#: After these errors no other picture can be written either.
+_HOPELESS = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 #: Takes an event: a dict with "event" and what happened.
 Report = Callable[[dict[str, Any]], None]
@@ -66,7 +70,7 @@ class Run:
         """Make the pictures of these rows.
 
         Raises:
-            OSError: the manifest cannot be written.
+            OSError: the manifest cannot be written, or the disk is full.
             KeyboardInterrupt: the user has interrupted it.
         """
         total, start = sum(work(row) for row in rows), time.monotonic()
@@ -90,6 +94,8 @@ class Run:
             try:
                 return self._written(row, outcome)
             except OSError as error:
+                if error.errno in _HOPELESS:
+                    raise
                 outcome = Failure(f"{type(error).__name__}: {first_line(error)[:300]}", time.perf_counter() - start, 1)
         common = {"row": row.number, "source": row.source, "file": None, "seconds": _round(outcome.seconds)}
         return [{**common, "parameters": self._digest(row), "error": outcome.reason, "attempts": outcome.attempts}]

@@ -71,6 +71,17 @@ def guidance(text: str) -> float:
     return value
 
 
+def folder(text: str) -> Path:
+    """Read the path of a folder.
+
+    Raises:
+        ArgumentTypeError: it is empty; the current folder is meant by a dot only.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder; give its path, . for the current one")
+    return Path(text)
+
+
 def check_folder(folder: Path, option: str) -> Path:
     """Check that files can be written into a folder, which may not exist yet; nothing is left there.
 
@@ -78,7 +89,8 @@ def check_folder(folder: Path, option: str) -> Path:
         SettingsError: they cannot.
     """
     try:
-        existing = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
+        # a link to nothing is no folder, and none can be made in its place
+        existing = next((each for each in (folder, *folder.absolute().parents) if each.exists() or each.is_symlink()), folder)
         with tempfile.TemporaryFile(dir=existing):
             return folder
     except (OSError, ValueError) as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ov_backend import interrupts
 from ov_backend.cli import arguments
 from ov_backend.cli.batch_progress import BatchProgress, duration
-from ov_backend.errors import JobError, SettingsError
+from ov_backend.errors import JobError, OVBackendError, SettingsError
 from ov_backend.settings import without_ray_messages
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ def add(commands: Any) -> None:
     parser = arguments.add_command(commands, "batch", run, text)
     what = "a file with a picture in each row: JSON Lines (.jsonl), CSV (.csv) or Parquet (.parquet)"
     parser.add_argument("jobs", type=Path, metavar="JOBS", help=what)
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the pictures and their manifest")
+    what = "folder of the pictures and their manifest"
+    parser.add_argument("--out", type=arguments.folder, required=True, metavar="FOLDER", help=what)
     what = f"of rows that name none: {arguments.CHECKPOINT_HELP}; default: the project's own"
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=what)
     what = "folder of LoRAs, default: the job file's folder, and the folder lora beside a checkpoint"
-    parser.add_argument("--lora-dir", type=Path, metavar="FOLDER", help=what)
+    parser.add_argument("--lora-dir", type=arguments.folder, metavar="FOLDER", help=what)
     arguments.add_device_options(parser)
     arguments.add_cache_dir(parser)
     what = "make the pictures in processes on Ray: the address of a cluster as HOST:PORT, auto for one that runs here, or local"
@@ -72,6 +73,10 @@ def _run(batch: Batch, as_json: bool) -> int:
             progress.close()
             print(f"{progress.count} Run the same command again to go on.", file=sys.stderr)
             raise
+        except OSError as error:
+            what = f"A file in {batch.folder} cannot be written ({error.strerror or error})"
+            advice = "check the disk, then run the same command again to go on"
+            raise OVBackendError(f"{progress.count} {what}; {advice}.") from error
     if not as_json:
         print(progress.count)
         print(f"The pictures and {result.manifest.name} are in {batch.folder}.")

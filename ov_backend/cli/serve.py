@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend import interrupts
-from ov_backend.cli.arguments import CHECKPOINT_HELP, add_cache_dir, add_command, check_folder, demo_packages
+from ov_backend.cli.arguments import CHECKPOINT_HELP, add_cache_dir, add_command, check_folder, demo_packages, folder
 from ov_backend.errors import SettingsError
 from ov_backend.ui.hosts import MalformedHost, host_name
 
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at, default: this machine only")
     parser.add_argument("--port", type=int, default=7865, help="port to listen at, default 7865; 0 is any free one")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
+    parser.add_argument("--out", type=folder, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
     add_cache_dir(parser)
     what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=what)

@@ -57,7 +57,8 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
 
     auth = login(options.auth)
     try:
-        listening = socket.create_server((options.host, options.port))
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listening = socket.create_server((options.host, options.port), family=family)
     except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
         address = f"{options.host}:{options.port}"
         raise SettingsError(f"Cannot listen at {address}: {error}. Choose another --port or --host.") from error
@@ -67,7 +68,8 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
         generator.prepare_likely(options.prepare)
         if options.host not in _LOOPBACK and auth is None:
             log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
-        announce(f"http://{options.host}:{listening.getsockname()[1]}")
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        announce(f"http://{host}:{listening.getsockname()[1]}")
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,66 @@ def test_parquet_without_pyarrow_says_what_to_install(make_batch: MakeBatch, mon
 def test_rows_that_are_no_dicts_are_refused(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(JobError, match="Row 2: it is int; give a dict of columns"):
         Batch([{"prompt": "a"}, 7], tmp_path / "out", Options(checkpoint=checkpoint))  # type: ignore[list-item]
+
+
+def parquet_tables() -> dict[str, tuple[Any, str]]:
+    """Tables, and words of the sentence that refuses each."""
+    pyarrow = pytest.importorskip("pyarrow")
+    repeated = pyarrow.DictionaryArray.from_arrays([0] * 1000, ["x" * (1 << 20)])
+    nothing = pyarrow.nulls(300_000, pyarrow.int64())
+    return {
+        "two columns of one name": (pyarrow.Table.from_arrays([["a"], ["b"]], ["prompt", "prompt"]), "column 'prompt' twice"),
+        "bytes": (pyarrow.table({"prompt": [b"a"]}), "The column 'prompt' of a.parquet holds binary; it must hold texts"),
+        "many columns": (pyarrow.table({f"c{i}": [1] for i in range(101)}), "has 101 columns"),
+        "a text of 1 MiB a thousand times": (pyarrow.table({"prompt": repeated}), "more than 256 MiB once it is unpacked"),
+        "300,000 empty rows": (pyarrow.table({"seed": nothing}), "longer than 250000 rows"),
+        "a list of 300,000": (pyarrow.table({"seed": pyarrow.ListArray.from_arrays([0, 300_000], nothing)}), "longer than"),
+    }
+
+
+def test_bad_parquet_is_one_sentence_and_is_not_unpacked(tmp_path: Path, checkpoint: Path) -> None:
+    tables = parquet_tables()
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    for table, words in tables.values():
+        parquet.write_table(table, path, compression="zstd")
+        assert path.stat().st_size < 64 << 10
+        assert words in _parquet_refusal(path, checkpoint)
+    path.write_bytes(path.read_bytes()[:-4] + b"PARX")
+    assert "is no Parquet file that can be read" in _parquet_refusal(path, checkpoint)
+    path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
+    assert "is no Parquet file that can be read" in _parquet_refusal(path, checkpoint)
+
+
+def _parquet_refusal(path: Path, checkpoint: Path) -> str:
+    with pytest.raises(JobError) as refused:
+        Batch(path, path.parent / "out", Options(checkpoint=checkpoint))
+    (problem,) = refused.value.problems
+    assert_sentence(problem)
+    return problem
+
+
+def test_parquet_of_texts_numbers_and_lists_is_read(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {
+        "prompt": pyarrow.array(["a", None]),
+        "negative_prompt": pyarrow.array(["b", "b"]).dictionary_encode(),
+        "seed": pyarrow.array([[1, 2], [3]]),
+        "cfg_scale": pyarrow.array([7.5, None]),
+        "loras": pyarrow.array([{"ink": 0.5}, None]),
+        "size": pyarrow.array([["64x64"], ["64x72"]], pyarrow.list_(pyarrow.large_string())),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    first, second = job_file.read_job_file(tmp_path / "a.parquet")
+    others = {"negative_prompt": "b", "seed": [1, 2], "cfg_scale": 7.5, "loras": {"ink": 0.5}, "size": ["64x64"]}
+    assert first.values == {"prompt": "a", **others}
+    assert second.values == {"negative_prompt": "b", "seed": [3], "size": ["64x72"]}
+
+
+def test_a_job_without_an_end_is_not_read_to_its_end(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ov_backend.batch.job.MAX_ROWS", 10)
+    with pytest.raises(JobError, match="The job has more than 10 rows; divide it into several files"):
+        Batch(itertools.repeat({"prompt": "a"}), tmp_path / "out", Options(checkpoint=checkpoint))

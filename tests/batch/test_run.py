@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from ov_backend.errors import SettingsError
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
+from tests.helpers.refusals import assert_sentence
 
 JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x64"} for i in range(1, 6)]
 
@@ -132,6 +135,7 @@ def test_a_row_that_fails_once_is_tried_again_and_one_that_fails_twice_is_record
 
 def test_a_file_that_cannot_be_written_ends_its_row_only(run: Any, tmp_path: Path) -> None:
     (tmp_path / "out" / "000002-2.png").mkdir(parents=True)
+    (tmp_path / "out" / "manifest.jsonl").touch()
     result = run(StandIn())
     assert (result.made, result.failed) == (4, 1)
     assert not list((tmp_path / "out").glob(".*.part"))
@@ -154,6 +158,103 @@ def test_a_manifest_of_somebody_else_removes_no_file(run: Any, tmp_path: Path) -
     (tmp_path / "out" / "manifest.jsonl").write_text("\n".join(lines))
     assert run(StandIn()).made == 5
     assert (tmp_path / "precious.png").exists()
+
+
+FOREIGN = ["000001-1.png", "000900-4.png", "contact-002.jpg", "manifest.parquet", ".000003-3.png.part", ".contact-001.jpg.part"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_somebody_else_is_neither_replaced_nor_removed(run: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_bytes(b"precious")
+    with pytest.raises(SettingsError, match="which batch has made it; give another folder") as refused:
+        run(StandIn())
+    assert_sentence(str(refused.value))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {name: b"precious"}
+
+
+def test_a_manifest_that_is_none_of_a_batch_is_refused(run: Any, tmp_path: Path) -> None:
+    manifest = tmp_path / "out" / "manifest.jsonl"
+    manifest.parent.mkdir()
+    manifest.write_text('{"audio": "a.wav"}\n')
+    with pytest.raises(SettingsError, match="is not the manifest of a batch"):
+        run(StandIn())
+    assert manifest.read_text() == '{"audio": "a.wav"}\n'
+    manifest.unlink()
+    manifest.symlink_to(tmp_path / "nothing")
+    with pytest.raises(SettingsError, match="is no ordinary file"):
+        run(StandIn())
+    if hasattr(os, "mkfifo"):
+        manifest.unlink()
+        os.mkfifo(manifest)  # to read it would wait for ever
+        with pytest.raises(SettingsError, match="is no ordinary file"):
+            run(StandIn())
+
+
+def test_numbers_of_an_edited_manifest_cost_no_picture(run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "out").mkdir()
+    lines = ['{"row": %s, "file": null}' % ("9" * 30), '{"row": 7, "file": "000007-1.png", "seconds": %s}' % ("9" * 400)]
+    (tmp_path / "out" / "manifest.jsonl").write_text("\n".join(lines))
+    assert run(StandIn()).made == 5
+    assert (tmp_path / "out" / "manifest.parquet").is_file()
+
+
+def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paints = StandIn()
+
+    def full(handle: int) -> None:
+        if len(paints.painted) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ov_backend.batch.pictures.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(paints)
+    assert paints.painted == [1, 2, 3], "no picture is made in vain"
+    assert not list((tmp_path / "out").glob(".*.part"))
+    monkeypatch.undo()
+    assert run(StandIn()).made == 3
+
+
+def test_unfinished_pages_and_manifests_of_a_killed_run_are_removed(run: Any, tmp_path: Path) -> None:
+    run(StandIn())
+    for name in (".contact-007.jpg.part", ".manifest.parquet.part"):
+        (tmp_path / "out" / name).write_bytes(b"half")
+    run(StandIn(), contact_sheet=False)
+    assert not list((tmp_path / "out").glob(".*.part"))
+
+
+def test_a_name_that_is_no_text_can_be_a_folder(checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("the file system has no such names")
+    rows = [{"prompt": "a", "seed": 1, "size": "64x64"}]
+    assert Batch(rows, folder, Options(checkpoint=checkpoint, precision="f32")).run(paints=StandIn()).made == 1
+
+
+WRONG_TYPES: list[tuple[Any, dict[str, Any], str]] = [
+    (7, {}, "rows is a int; give"),
+    (None, {}, "rows is a NoneType"),
+    ({"prompt": "a"}, {}, "rows is a dict"),
+    (b"job.jsonl", {}, "rows is a bytes"),
+    ([{"prompt": "a"}], {"checkpoint": 7}, "checkpoint is 7; it must be a path"),
+    ([{"prompt": "a"}], {"lora_dir": ""}, "lora_dir is ''; it must be a path"),
+    ([{"prompt": "a"}], {"out": None}, "out is None; it must be a path"),
+    ([{"prompt": "a"}], {"out": " "}, "out is ' '; it must be a path"),
+    ([{"prompt": "a"}], {"ray": 7}, "--ray is 7; it must be HOST:PORT"),
+    ([{"prompt": "a"}], {"workers": True}, "--workers is True; give a number"),
+    ([{"prompt": "a"}], {"workers": 1.5}, "--workers is 1.5; give a number"),
+]
+
+
+@pytest.mark.parametrize("rows,options,words", WRONG_TYPES, ids=[words for _, _, words in WRONG_TYPES])
+def test_arguments_of_a_wrong_type_are_refused(rows: Any, options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ov_backend.OVBackendError, match=re.escape(words)) as refused:
+        ov_backend.batch(rows, **{"out": tmp_path / "out", **options})
+    assert_sentence(str(refused.value))
+    assert not list(tmp_path.iterdir())
 
 
 def test_events_tell_the_plan_every_picture_failures_and_the_end(make_batch: MakeBatch) -> None:

@@ -111,6 +111,8 @@ BAD = [
     (["none.jsonl", "--out", "x"], "'none.jsonl' is no file"),
     (["none.jsonl", "--out", "/proc/x"], "which cannot be written to"),
     (["none.jsonl", "--out", "/dev/null"], "which is no folder"),
+    (["none.jsonl", "--out", ""], "argument --out: '' is no folder; give its path, . for the current one"),
+    (["none.jsonl", "--out", "x", "--lora-dir", " "], "argument --lora-dir: ' ' is no folder"),
     (["none.jsonl", "--out", "x", "--measure"], "--measure goes with --dry-run"),
     (["none.jsonl", "--out", "x", "--lora-dir", "none"], "--lora-dir is 'none'"),
     (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),

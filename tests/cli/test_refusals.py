@@ -65,10 +65,11 @@ COMMANDS: list[list[str]] = [
     *(["precompile", "file.txt", "--cache-dir", each] for each in ["", "/proc/x", "file.txt", "a\0b", "/dev/null/x"]),
     *(["precompile", "file.txt", "--device", each] for each in ["", "TOASTER", "HETERO"]),
     *(["serve", "--port", each] for each in ["", "x", "-1", "70000", "9" * 30]),
+    *(["batch", "file.txt", "--out", each] for each in ["", " ", "loop", "link", "file.txt"]),
     *(["serve", "--auth", each] for each in ["", "anna", ":", "anna:", ":secret"]),
     *(["serve", "--host", each] for each in ["", "no such host", "a..b", "x" * 70, "999.1.1.1", "a\0b"][1:]),
     *(["serve", "--allow-host", each] for each in ["", "a b", "*", "*.", "http://x", "é"]),
-    *(["serve", "--out", each] for each in ["/proc/x", "file.txt", "a\0b"]),
+    *(["serve", "--out", each] for each in ["/proc/x", "file.txt", "a\0b", "", " ", "loop", "link"]),
     *(["serve", "--checkpoint", each, "--port", "0"] for each in ["none", "file.txt"]),
     ["serve", "--random", "--checkpoint", "x", "--port", "0"],
     ["serve", "--json"],
@@ -95,6 +96,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in {"file.txt": "hello", "planted.py": PLANTED, "broken_module.py": "1 / 0", "syntax_error.py": "("}.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to("nothing")
     yield tmp_path
     for name in ("planted", "broken_module", "syntax_error"):
         sys.modules.pop(name, None)
