@@ -62,7 +62,7 @@ def parse_bool(value: object, name: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise SettingsError(f"{name} is {value!r}; it must be true or false.")
+    raise SettingsError(f"{name} is {repr(value)[:200]}; it must be true or false.")
 
 
 def environment(name: str) -> str | None:
@@ -180,8 +180,8 @@ class Settings:
         size = self.min_block_size
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 1:
             raise SettingsError(f"min_block_size is {size!r}; it must be a number of operators, 1 or more, or math.inf.")
-        if not isinstance(self.config, Mapping):
-            raise SettingsError(f"config is {self.config!r}; it must be a dict of OpenVINO properties.")
+        if not isinstance(self.config, Mapping) or not all(isinstance(name, str) for name in self.config):
+            raise SettingsError(f"config is {self.config!r}; it must be a dict of OpenVINO properties by name.")
         _set(self, "config", {**_accuracy(optimization_level), **self.config})
         for name in ("memory_mb", "cache_mb", "blob_mb"):
             value = getattr(self, name)
@@ -221,6 +221,8 @@ def operator_name(op: object) -> str:
 def _operators(name: str, value: Any) -> set[str]:
     if isinstance(value, str) or not hasattr(value, "__iter__") or hasattr(value, "overloads"):
         raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
+    if not all(isinstance(op, str) or callable(op) for op in value):  # torch's operators can be called
+        raise SettingsError(f"{name} is {value!r}; it must be a list of operators such as aten.add.Tensor.")
     names = {operator_name(op) for op in value}
     for each in names:
         if not _OPERATOR.fullmatch(each):  # some of torch's operators have a name without a dot
@@ -250,4 +252,4 @@ def _accuracy(level: Any) -> dict[str, str]:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(choices)}.")
+        raise SettingsError(f"{name} is {repr(value)[:200]}; it must be one of {', '.join(choices)}.")

@@ -152,7 +152,7 @@ SETTINGS: dict[str, list[Any]] = {
     "precision": [None, 1, "", "f8", [], torch.float32],
     "model_caching": [None, 2, "maybe", [], 0.5],
     "cache_dir": [1, [], {}, "", " ", "a\0b", b"x", True],
-    "disabled_ops": ["aten.add", None, 1, torch.ops.aten.add],
+    "disabled_ops": ["aten.add", None, 1, torch.ops.aten.add, [None], [["aten.add.Tensor"]]],
     "decompositions": ["aten.silu", None, 1],
     "converter": [None, "onnx", 1, ""],
     "min_block_size": [None, 0, -1, "1", True, math.nan, -math.inf, []],
@@ -160,9 +160,9 @@ SETTINGS: dict[str, list[Any]] = {
     "wide_integers": [None, "maybe"],
     "aot_autograd": [None, "maybe"],
     "dynamic_shapes": [None, "maybe"],
-    "debug": [None, "maybe"],
-    "config": [None, 1, "x", [], [("A", 1)]],
-    "fallback": [None, "eager", 1, ""],
+    "debug": [None, "maybe", LONG],
+    "config": [None, 1, "x", [], [("A", 1)], {1: 2}, {None: "x"}],
+    "fallback": [None, "eager", 1, "", LONG],
     "memory_mb": [None, -1, 1.5, "1", True, math.nan, math.inf],
     "cache_mb": [None, -1, 1.5, "1", True],
     "low_memory": [None, True, "maybe", 1, ""],
@@ -214,6 +214,15 @@ def test_a_device_that_is_not_there_is_refused_by_accelerate(make: Callable[[], 
 
     with pytest.raises(OVBackendError) as refused:
         ov_backend.accelerate({"net": torch.nn.Linear(2, 2)}, make())
+    assert_sentence(str(refused.value))
+
+
+@pytest.mark.parametrize("name,settings", [(1, None), ("net", {"device": "CPU"}), ("net", "CPU")])
+def test_accelerate_refuses_wrong_types(name: Any, settings: Any) -> None:
+    import ov_backend
+
+    with pytest.raises(SettingsError) as refused:
+        ov_backend.accelerate({name: torch.nn.Linear(2, 2)}, settings)
     assert_sentence(str(refused.value))
 
 

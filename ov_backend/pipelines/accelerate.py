@@ -159,10 +159,12 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
             "ready" at the end.
 
     Raises:
-        SettingsError: there is no network in ``target``.
+        SettingsError: there is no network in ``target``, or ``settings`` are none.
         DeviceError: the device does not exist, or cannot compute in that precision.
         PatchError: a network is accelerated already.
     """
+    if not isinstance(settings, (Settings, type(None))):
+        raise SettingsError(f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None.")
     return Accelerated(target, settings or Settings(), progress)
 
 
@@ -236,8 +238,8 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
     """
     if isinstance(target, Mapping):
         for name, module in target.items():
-            if not isinstance(module, torch.nn.Module):
-                raise SettingsError(f"{name!r} is a {type(module).__name__}; accelerate takes torch modules by name.")
+            if not isinstance(module, torch.nn.Module) or not isinstance(name, str):
+                raise SettingsError(f"{name!r}: {type(module).__name__} is given; it must be a torch module, and its name text.")
         networks = dict(target)
     else:
         networks = {role: module for role, path in ROLES if isinstance(module := _attribute(target, path), torch.nn.Module)}
