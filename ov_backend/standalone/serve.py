@@ -56,22 +56,33 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
     import uvicorn
 
     auth = login(options.auth)
-    try:
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listening = socket.create_server((options.host, options.port), family=family)
-    except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
-        address = f"{options.host}:{options.port}"
-        raise SettingsError(f"Cannot listen at {address}: {error}. Choose another --port or --host.") from error
-    with listening:
+    with listen(options.host, options.port) as listening:
         generator = load(options)
         app = application(generator, auth, (options.host, *options.allow_host))
         generator.prepare_likely(options.prepare)
         if options.host not in _LOOPBACK and auth is None:
             log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        announce(f"http://{host}:{listening.getsockname()[1]}")
+        announce(address(options.host, listening.getsockname()[1]))
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
     return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at a name, or at an address of version 4 or 6.
+
+    Raises:
+        SettingsError: nobody can listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
+        raise SettingsError(f"Cannot listen at {host}:{port}: {error}. Choose another --port or --host.") from error
+
+
+def address(host: str, port: int) -> str:
+    """What a browser is given to open the page."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def load(options: Options) -> PictureGenerator:

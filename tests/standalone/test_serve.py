@@ -39,6 +39,20 @@ def test_an_address_in_use_is_reported_in_one_sentence() -> None:
         serve.serve(serve.Options(port=listening.getsockname()[1]), lambda url: None)
 
 
+@pytest.mark.parametrize("host,begin", [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
+def test_addresses_of_both_versions_can_be_listened_at(host: str, begin: str) -> None:
+    try:
+        listening = serve.listen(host, 0)
+    except SettingsError as error:
+        if ":" in host and ("Cannot assign" in str(error) or "not supported" in str(error)):
+            pytest.skip("this machine has no addresses of version 6")
+        raise
+    with listening:
+        port = listening.getsockname()[1]
+        assert serve.address(host, port) == f"{begin}{port}"
+        socket.create_connection((host, port), 5).close()
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "x.safetensors"
     wrong.write_bytes(b"no")
