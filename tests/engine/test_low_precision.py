@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.engine import low_precision
 from ov_backend.engine.both_forms import BothForms
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.errors import DeviceError
@@ -294,3 +295,20 @@ def test_without_int8_what_was_observed_for_it_is_not_compiled(settings: Setting
     compiles = network.statistics.compiles
     picture(network, 1, size=24)
     assert network.statistics.compiles == compiles + 1, "the calls of the other size are not computed again"
+
+
+def test_a_form_that_was_compiled_before_int8_was_chosen_stays(settings: Settings) -> None:
+    network = network_of(settings.replace(precision="auto"), Denoiser())
+    picture(network, 1)
+    network.resources.configure(settings)
+    picture(network)
+    picture(network, 1)
+    assert forms(network) == {"", "int8"}
+
+
+def test_without_vnni_int8_is_not_used_and_one_sentence_says_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(low_precision, "multiplies_8_bits_exactly", lambda: False)
+    network = network_of(settings, Denoiser())
+    picture(network, 2)
+    assert forms(network) == {""}
+    assert "this CPU has no VNNI instructions" in network.stats()["int8"]["text"]
