@@ -1,6 +1,6 @@
 """SD1.5's UNet with one ControlNet: PyTorch eager f32, OpenVINO by the UNet's blocks, and OpenVINO with the UNet as a whole.
 
-    python -m benchmarks controlnet [--size 512] [--steps 10] [--repeats 3] [--precision auto] [--json] [--small]
+    python -m benchmarks controlnet [--size 512] [--steps 10] [--repeats 3] [--precision auto] [--json] [--tiny]
 
 By its blocks: the UNet's forward is another extension's, which adds the ControlNet's residuals between the blocks, as in the
 WebUI with sd-webui-controlnet. As a whole: the residuals are inputs of the UNet's graph, as in diffusers' pipelines. The
@@ -13,11 +13,8 @@ encoder and VAE; it includes tracing and compiling. Every result is compared wit
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.command import parser_of, run_child, show, write_result
 from benchmarks.memory import Peak, resident
 from benchmarks.networks import TOLERANCE, seconds_of, unet, without_zeros
 from ov_backend import Settings
@@ -100,39 +98,32 @@ def main() -> None:
     """Run every measurement and print the table."""
     options = parse()
     if options.way:
-        sys.stdout.write(json.dumps(measure(options)) + "\n")
+        write_result(measure(options))
         return
     with tempfile.TemporaryDirectory() as folder:
         results = {way: run(way, options, Path(folder)) for way in WAYS}
-    if options.json:
-        sys.stdout.write(json.dumps(results, indent=1) + "\n")
-    else:
-        report(results, options)
+    show(results, options, report)
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, help="pixels of the square picture; 512, or 128 with --small")
+    parser = parser_of(__doc__, "small networks")
+    parser.add_argument("--size", type=int, help="pixels of the square picture; 512, or 128 with --tiny")
     parser.add_argument("--steps", type=int, default=10, help="steps of the first picture")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of timed steps")
     parser.add_argument("--precision", default="auto", choices=list(TOLERANCE))
-    parser.add_argument("--small", "--tiny", dest="small", action="store_true", help="small networks, to test the benchmark")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.size = options.size or (128 if options.small else 512)
+    options.size = options.size or (128 if options.tiny else 512)
     return options
 
 
 def run(way: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The figures of one way, from a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.bench_controlnet", "--way", way, "--folder", str(folder)]
-    command += ["--size", str(options.size), "--steps", str(options.steps), "--repeats", str(options.repeats)]
-    command += ["--precision", options.precision, *(["--small"] if options.small else [])]
-    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    arguments = ["--way", way, "--folder", folder, "--size", options.size, "--steps", options.steps]
+    arguments += ["--repeats", options.repeats, "--precision", options.precision]
+    result: dict[str, Any] = run_child("benchmarks.bench_controlnet", options, *arguments)
     return result
 
 
@@ -140,7 +131,7 @@ def run(way: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """In a child process: first picture, steps and memory of one way; eager leaves what the others are compared with."""
     logging.basicConfig(level=logging.WARNING)
-    networks = Networks(options.size, options.small)
+    networks = Networks(options.size, options.tiny)
     eager = networks.controlled_by(networks.controlnet, networks.unet)
     result: dict[str, Any] = {"weights": resident()}
     if options.way == "eager":

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import statistics
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +22,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.command import parser_of, show
 from benchmarks.networks import Case, seconds_of, unet
 from ov_backend import Settings, devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
@@ -41,15 +40,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results: dict[str, Any] = {"precision": devices.resolved_precision(Settings())}
         results["step"] = steps(options, folder)
-    if options.json:
-        sys.stdout.write(json.dumps(results, indent=1) + "\n")
-    else:
-        report(results, options)
+    show(results, options, report)
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "a narrow network")
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture whose step is timed")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls")
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch in f32 as well")
@@ -57,8 +53,6 @@ def parse() -> argparse.Namespace:
     kinds = list(weighted_layers.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
     parser.add_argument("--finest", nargs="+", default=[], choices=kinds, help="left out at the finest resolution only")
-    parser.add_argument("--tiny", action="store_true", help="a narrow network, to test the benchmark")
-    parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
 

@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 
 import ov_backend
+from benchmarks.command import parser_of, run_child, write_result
 from benchmarks.memory import Peak, resident
 from benchmarks.networks import STAGES, TOLERANCE, unet
 from ov_backend import Settings
@@ -246,7 +246,7 @@ def main() -> None:
     if options.child:
         logging.basicConfig(level=logging.WARNING)
         options.store_was_empty = not any(Path(options.store).glob("*")) if Path(options.store).is_dir() else True
-        sys.stdout.write(json.dumps(PARTS[options.child](options)) + "\n")
+        write_result(PARTS[options.child](options))
         return
     results: dict[str, Any] = {}
     for part in options.parts:
@@ -264,14 +264,12 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "a small network")
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
     parser.add_argument("--precision", default="auto", choices=list(TOLERANCE))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5, help="calls of the part overhead")
     parser.add_argument("--generations", type=int, default=100, help="calls of the part bounded")
-    parser.add_argument("--tiny", action="store_true", help="a small network, to test the benchmark")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--plot", type=Path, metavar="SVG", help="draw memory against sizes (needs matplotlib)")
     parser.add_argument("--child", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
@@ -280,11 +278,9 @@ def parse() -> argparse.Namespace:
 
 def in_child(part: str, options: argparse.Namespace, store: str) -> Any:
     """The figures of one part, from a new process."""
-    command = [sys.executable, "-m", "benchmarks.bench_lifetimes", "--child", part, "--store", store]
-    command += ["--size", str(options.size), "--precision", options.precision, "--repeats", str(options.repeats)]
-    command += ["--generations", str(options.generations)]
-    child = subprocess.run([*command, *(["--tiny"] if options.tiny else [])], stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(child.stdout.splitlines()[-1])
+    arguments = ["--child", part, "--store", store, "--size", options.size, "--precision", options.precision]
+    arguments += ["--repeats", options.repeats, "--generations", options.generations]
+    return run_child("benchmarks.bench_lifetimes", options, *arguments)
 
 
 def table(results: dict[str, Any]) -> str:

@@ -10,11 +10,8 @@ ratio of the pairs.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +20,7 @@ from typing import Any
 import torch
 
 import ov_backend
+from benchmarks.command import parser_of, run_child, show, write_result
 from benchmarks.memory import resident
 from benchmarks.networks import NETWORKS, STAGES, TOLERANCE, Case, seconds_of
 from ov_backend import Settings
@@ -32,25 +30,20 @@ def main() -> None:
     """Run every measurement and print the table."""
     options = parse()
     if options.child:
-        sys.stdout.write(json.dumps(measure(options)) + "\n")
+        write_result(measure(options))
         return
     with tempfile.TemporaryDirectory() as folder:
         results = {name: cold_and_warm(name, options, Path(folder, name)) for name in options.networks}
-    if options.json:
-        sys.stdout.write(json.dumps(results, indent=1) + "\n")
-    else:
-        report(results, options)
+    show(results, options, report)
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "a small network")
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of timed calls")
     parser.add_argument("--precision", default="auto", choices=list(TOLERANCE))
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--tiny", action="store_true", help="a small network, to test the benchmark")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=["cold", "warm"], help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -60,11 +53,9 @@ def cold_and_warm(name: str, options: argparse.Namespace, store: Path) -> dict[s
     """The figures of one network from a cold and a warm process, and the size of the store."""
     results = {}
     for child in ("cold", "warm"):
-        command = [sys.executable, "-m", "benchmarks.bench_unet", "--child", child, "--store", str(store)]
-        command += ["--networks", name, "--size", str(options.size), "--precision", options.precision]
-        command += ["--repeats", str(options.repeats), *(["--tiny"] if options.tiny else [])]
-        process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        results[child] = json.loads(process.stdout.splitlines()[-1])
+        arguments = ["--child", child, "--store", store, "--networks", name, "--size", options.size]
+        arguments += ["--precision", options.precision, "--repeats", options.repeats]
+        results[child] = run_child("benchmarks.bench_unet", options, *arguments)
     results["bytes_on_disk"] = sum(file.stat().st_size for file in store.iterdir())
     return results
 

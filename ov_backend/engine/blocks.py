@@ -137,6 +137,13 @@ class _Retried(Network):
         codes.update(current)
         return entry
 
+    def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
+        token = _running.set(None)  # the modules called in here are ours: operators that stay in PyTorch
+        try:
+            return super()._compute(entry, call)
+        finally:
+            _running.reset(token)
+
     def _compiled(self) -> int:
         return self.statistics.compiles + self.statistics.blob_hits
 
@@ -149,6 +156,8 @@ class Blockwise(_Retried):
     ) -> None:
         super().__init__(resources, name, module, forward, hooks)
         self._blocks: dict[int, Block] = {}
+        #: Those that were called since a run of calls began; the others may be of modules that are no longer in the network.
+        self._called: set[int] = set()
         self._inside: frozenset[int] = frozenset()
         self._group: Group | None = None
         #: The modules beside the network that were met in this run of calls.
@@ -219,6 +228,7 @@ class Blockwise(_Retried):
         block = self._blocks.get(id(module))
         if block is None or block.shadow is not vars(module).get("forward"):
             block = self._blocks[id(module)] = Block(self, original, module)
+        self._called.add(id(module))
         block.group = self._group
         return None if block.left else block
 
@@ -236,6 +246,9 @@ class Blockwise(_Retried):
 
     def _begin_blocks(self) -> None:
         self._met.clear()
+        if self._called:
+            self._blocks = {key: block for key, block in self._blocks.items() if key in self._called}
+            self._called.clear()
         for block in list(self._blocks.values()):
             block.starts = True
 
@@ -259,6 +272,7 @@ class Blockwise(_Retried):
         """Clear refusals and the state of weights and code, and let go of the blocks."""
         super().clear()
         self._blocks.clear()
+        self._called.clear()
         self._refused.clear()
 
     def release(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -42,6 +43,12 @@ def foreign_mode() -> str:
 def derives_forward() -> bool:
     """Whether ``torch.autograd.forward_ad`` computes derivatives now, beside the results."""
     return forward_ad._current_level >= 0
+
+
+def has_finite_inputs(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no input holds NaN or infinity; the negative infinity of a mask beside other values is none."""
+    floats = (x for x in tensors if x.is_floating_point() and x.numel())
+    return all(math.isfinite(float(x.detach().float().amax())) for x in floats)
 
 
 def is_finite(outputs: Sequence[torch.Tensor]) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ov_backend.engine.conditions import has_finite_inputs
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.request import Form
 from ov_backend.engine.resources import Resources
@@ -28,6 +29,10 @@ from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
 from ov_backend.transformations.low_precision import Observe, Quantize
 
+#: Weights may change at every call. The calls of so many checkpoints are kept until there are enough for a recipe.
+_MAX_OBSERVED = 4
+#: Of so many states of the weights it is known which checkpoint they are.
+_MAX_IDENTITIES = 64
 #: Errors of a call up to which its pictures are described so: a judgement by eye, on one small network.
 _WORDS = (
     (0.005, "hardly to be told apart from the device's own precision"),
@@ -101,7 +106,9 @@ class LowPrecision:
         self._hooks = hooks
         #: Whether a recipe of another checkpoint serves while there is none of its own; what Dynamo traced has only its own.
         self._borrows = hooks.keyed_by_code
+        #: By the digest of the weights.
         self._identities: dict[str, tuple[str, str]] = {}
+        #: By architecture and checkpoint, the one used last at the end.
         self._observed: dict[tuple[str, str], _Observed] = {}
         self._current: tuple[str, str] = ("", "")
 
@@ -142,6 +149,8 @@ class LowPrecision:
     def _identity(self, weights: WeightsGuard) -> tuple[str, str]:
         """Architecture and checkpoint of the weights as they are now."""
         if weights.digest not in self._identities:
+            if len(self._identities) >= _MAX_IDENTITIES:
+                self._identities.clear()
             tensors = dict(self._module.named_parameters()) or dict(weights.tensors)
             kind = f"{type(self._module).__module__}.{type(self._module).__qualname__} {self._hooks.function}"
             checkpoint = checkpoint_of(tensors) if self._borrows else weights.digest
@@ -149,11 +158,15 @@ class LowPrecision:
         return self._identities[weights.digest]
 
     def _observation(self, identity: tuple[str, str]) -> _Observed:
-        if identity not in self._observed:
+        observed = self._observed.pop(identity, None)
+        if observed is None:
             borrowed = self._resources.recipes.of_architecture(identity[0]) if self._borrows else None
             most = MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS
-            self._observed[identity] = _Observed(next(_numbers), borrowed, Calibration(most))
-        return self._observed[identity]
+            observed = _Observed(next(_numbers), borrowed, Calibration(most))
+        self._observed[identity] = observed
+        if len(self._observed) > _MAX_OBSERVED:
+            del self._observed[next(iter(self._observed))]
+        return observed
 
     def _tell(self, recipe: Recipe) -> None:
         if recipe.refused:
@@ -170,21 +183,31 @@ class LowPrecision:
         observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), own))
 
     def complete(self, begins: bool) -> Calibration[Sample] | None:
-        """The calibration of the weights called last, if a recipe can be made of it; ``begins``: the next picture begins."""
+        """The calibration of the weights called last, if int8 is still asked for and a recipe can be made of it.
+
+        Args:
+            begins: the next picture begins.
+        """
         observed = self._observed.get(self._current)
-        ready = observed is not None and observed.calibration.is_complete(begins)
-        return observed.calibration if observed is not None and ready else None
+        if observed is None or self._resources.settings.precision != "int8":
+            return None
+        return observed.calibration if observed.calibration.is_complete(begins) else None
 
     def candidate(self, calibration: Calibration[Sample]) -> Recipe:
         """The recipe of a calibration, whose error is not known yet."""
         network = type(self._module).__qualname__
         return Recipe(network, self._current[1], calibration.calls, 0.0, "", calibration.ranges)
 
-    def keep(self, recipe: Recipe) -> None:
-        """Keep a recipe, whether it is used or not, so that nothing is calibrated again."""
-        self._resources.recipes.put(self._current[0], recipe)
+    def keep(self, recipe: Recipe, lasts: bool = True) -> None:
+        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
+        self._resources.recipes.put(self._current[0], recipe, lasts)
         self._observed.pop(self._current, None)
         self._tell(recipe)
+
+    def for_call(self, call: Call) -> contextlib.AbstractContextManager[None]:
+        """In this block, a call whose arguments are not finite is computed without int8, which has neither NaN nor infinity."""
+        is_int8 = self._hooks.quantizable and self._resources.settings.precision == "int8"
+        return self.trying(None) if is_int8 and not has_finite_inputs(call.tensors) else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def trying(self, recipe: Recipe | None) -> Iterator[None]:

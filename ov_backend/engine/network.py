@@ -18,7 +18,7 @@ from ov_backend.capture.trace import Captured
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import compile_ahead
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.conditions import derives_forward, foreign_mode, is_finite, restore_containers
+from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite, restore_containers
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
@@ -135,9 +135,10 @@ class Network:
         call = self._call(args, kwargs)
         if not warmup.active():
             self._make_recipe()
-        entry = self._lookup_or_compile(call, self.resources.interrupted)
+        with self._lookup.low_precision.for_call(call):
+            entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
-        if not is_finite(outputs) and self._lookup.raise_precision(entry.weights):
+        if not is_finite(outputs) and has_finite_inputs(call.tensors) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         elif entry.form and not warmup.active():
             self._lookup.low_precision.count(entry.form, call, outputs, entry.weights)
@@ -303,23 +304,23 @@ class Network:
         try:
             calibration = low_precision.complete(begins)
             if calibration is not None:
-                recipe = low_precision.candidate(calibration)
+                recipe, failed = low_precision.candidate(calibration), False
                 try:
                     result = self._try(recipe, calibration.samples)
                 except Interrupted:
                     raise
-                except (OVBackendError, RuntimeError) as error:
-                    result = refused(recipe, last_line(error))
+                except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
+                    result, failed = refused(recipe, last_line(error)), True
                 if result is not None:
-                    low_precision.keep(result)
+                    low_precision.keep(result, lasts=not failed)
         finally:
             self._making.release()
 
     def _try(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe | None:
         """A recipe with its error in some calls; None if the weights are those of another checkpoint by now."""
+        self._evict(lambda key, entry: "observing" in entry.form)
         if not recipe.ranges:
             return refused(recipe, "no layer of it can be computed in 8 bits")
-        self._evict(lambda key, entry: "observing" in entry.form)
         before = set(self.resources.compiled)
         low_precision, interrupted, errors = self._lookup.low_precision, self.resources.interrupted, []
         for sample in samples:

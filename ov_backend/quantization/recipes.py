@@ -56,10 +56,10 @@ class Recipes:
         recipes = (self.get(architecture, checkpoint) for checkpoint in checkpoints)
         return next((recipe for recipe in recipes if recipe is not None and not recipe.refused), None)
 
-    def put(self, architecture: str, recipe: Recipe) -> None:
-        """Keep a recipe under its checkpoint."""
+    def put(self, architecture: str, recipe: Recipe, lasts: bool = True) -> None:
+        """Keep a recipe under its checkpoint; on disk as well where it ``lasts``."""
         self._known[architecture, recipe.checkpoint] = recipe
-        if self.store is not None:
+        if lasts and self.store is not None:
             self.store.put(architecture + recipe.checkpoint, recipe.as_files())
 
     def clear(self) -> None:

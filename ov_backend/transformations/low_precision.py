@@ -99,7 +99,7 @@ def quantize(
     Args:
         model: the model with its weights bound.
         weights: the live weights by name.
-        ranges: of the layers' inputs; a layer without a range is left as it is.
+        ranges: of the layers' inputs; a layer without a range is left as it is, and so is one whose weight is not finite.
         buffer: memory for the 8-bit weights, see :func:`weight_buffer`; None leaves them to the model.
 
     Returns:
@@ -107,7 +107,7 @@ def quantize(
     """
     done = []
     for group in _by_source(model, weights):
-        layers = [layer for layer in group if layer.name in ranges]
+        layers = [layer for layer in group if layer.name in ranges and _is_finite(weights[layer.weight])]
         if layers:
             _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)), buffer)
             done += [layer.name for layer in layers]
@@ -142,6 +142,11 @@ def _quantize(
     for layer in layers:
         weight = weights[layer.weight].detach().float()
         _replace(layer, quantized, weight if layer.is_convolution or layer.transposed else weight.t(), buffer)
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Whether a weight has neither NaN nor infinity, which 8 bits do not have."""
+    return bool(torch.isfinite(weight.detach().sum(dtype=torch.float32)))
 
 
 def _interval(low: float, high: float) -> tuple[float, float]:

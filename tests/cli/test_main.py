@@ -16,6 +16,7 @@ from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore, run_store
 from ov_backend.cli import main as cli
 from ov_backend.cli.arguments import size_text
+from ov_backend.quantization.recipes import recipe_store
 from ov_backend.settings import Settings
 from tests.cli.conftest import Refusal
 
@@ -104,9 +105,11 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
     assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 0
     assert "c3 is an old entry of another version" in capsys.readouterr().out
     run_store(tmp_path).put("d4", {"runs.json": b"{}"})
+    recipe_store(tmp_path).put("e5", {"recipe.json": b"{}"})
     facts = run("clear")[1]
-    assert (facts["removed"], facts["runs"]) == (2, 1)
+    assert (facts["removed"], facts["runs"], facts["recipes"]) == (2, 1, 1)
     assert not run_store(tmp_path).entries()
+    assert not recipe_store(tmp_path).entries()
     assert run("info")[1]["graphs"] == 0
     assert (tmp_path / "somebody's.txt").read_text() == "stays"
 

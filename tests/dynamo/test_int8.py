@@ -57,3 +57,13 @@ def test_another_function_of_the_same_weights_has_no_part_in_it(run: Run) -> Non
     assert state() == "on"
     run(Other(), 1)
     assert state() == "calibrating"
+
+
+def test_a_graph_with_dynamic_sizes_stays_in_the_devices_own_precision() -> None:
+    torch._dynamo.reset()
+    options = {"precision": "int8", "dynamic_shapes": True, "fallback": "raise", "model_caching": False}
+    compiled = torch.compile(Denoiser(), backend="openvino_fx", dynamic=True, options=options)
+    with torch.no_grad():
+        compiled(*call_of(0))
+    stated = list(ov_backend.stats().values())[-1]["int8"]
+    assert stated["text"] == "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"

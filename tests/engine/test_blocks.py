@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -271,6 +273,43 @@ def test_blocks_are_evicted_together(strict: Strict, calls_patched: None) -> Non
             assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
     assert network.statistics.compiles == 4, "the blocks of one call do not evict each other"
     assert engine.stats()["unet"]["held"] == 2, "those of the other size are gone, all of them"
+
+
+def test_a_block_that_was_replaced_is_let_go(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    x = torch.randn(2, 4)
+    replaced = weakref.ref(module.blocks[1])  # type: ignore[index]
+    with torch.no_grad():
+        network.by_blocks("it is another's", module, (x,), {})
+        module.blocks[1] = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())  # type: ignore[index,operator]
+        for _ in range(2):
+            network.begin_run()
+            assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
+    assert len(network._blocks) == 2
+    gc.collect()
+    assert replaced() is None
+
+
+def test_operators_of_a_block_that_stay_in_pytorch_are_no_blocks(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    module.blocks[0].append(torch.nn.Dropout(0.5).train())  # type: ignore[index,operator]
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        answer = network.by_blocks("it is another's", module, (x,), {})
+        torch.manual_seed(1)
+        assert_equal(answer, module(x))
+    assert network.statistics.block_calls == 2
+    assert not network.statistics.blocks_in_pytorch
+
+
+def test_by_its_blocks_a_network_is_not_in_int8_and_says_so(strict: Strict, calls_patched: None) -> None:
+    module, network, engine = blockwise(Stepped(), strict(precision="int8"), NetworkHooks(quantizable=True))
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        network.by_blocks("it is another's", module, (x,), {})
+    assert {key.form for key in engine.compiled} == {""}  # type: ignore[attr-defined]
+    assert network.stats()["int8"]["text"].startswith("int8 is not used: it is for whole networks")
 
 
 def test_a_call_outside_of_a_network_by_its_blocks_is_pytorchs() -> None:

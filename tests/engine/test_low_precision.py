@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.engine import low_precision
 from ov_backend.engine.both_forms import BothForms
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.errors import DeviceError
 from ov_backend.quantization.recipe import MAX_ERROR
+from ov_backend.runtime import compiled_graph
 from tests.helpers.layers_in_8_bits import Cancelling, Denoiser, call_of, error, needs_vnni, network_of, picture, runtime_types
 
 Strict = Callable[..., Settings]
@@ -173,6 +175,7 @@ def test_a_network_without_such_layers_says_so(settings: Settings) -> None:
     picture(network)
     assert torch.allclose(picture(network, 1)[0], 2 * call_of(0)[0].sin(), atol=2e-2)
     assert "no layer of it can be computed in 8 bits" in network.stats()["int8"]["text"]
+    assert forms(network) == {""}
 
 
 def test_other_networks_are_what_they_are_without_int8(settings: Settings) -> None:
@@ -234,3 +237,78 @@ def test_a_layer_behind_a_large_group_normalization_is_in_8_bits(settings: Setti
     picture(network, size=48)
     picture(network, 1, size=48)
     assert runtime_types(network)["Convolution"] <= EIGHT_BITS, "the CPU's form of the normalisation ends in a sum"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_call_or_a_weight_that_is_not_finite_gives_no_finite_answer(calibrated: Network, value: float) -> None:
+    x, time = call_of(0)
+    with torch.no_grad():
+        before = calibrated(x, time)
+        spoiled = calibrated(x.index_fill(3, torch.tensor(3), value), time)
+        assert not spoiled.isfinite().all(), "8 bits would cut off what they do not have"
+        assert torch.equal(calibrated(x, time), before), "the next call is in int8 again"
+        calibrated.module.last.weight[3, 5] = value
+        assert not calibrated(x, time)[..., 3].isfinite().any()
+
+
+def test_calls_that_are_not_finite_calibrate_nothing(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    x, time = call_of(0)
+    with torch.no_grad():
+        for _ in range(8):
+            network(torch.full_like(x, float("nan")), time)
+    picture(network)
+    picture(network, 1)
+    assert forms(network) == {"int8", ""}
+
+
+def test_a_compile_that_failed_is_no_verdict_for_other_processes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_memory(*_: object) -> list[str]:
+        raise RuntimeError("bad allocation")
+
+    network = network_of(settings, Denoiser())
+    picture(network)
+    monkeypatch.setattr(compiled_graph, "quantize", without_memory)
+    picture(network, 1)
+    assert "bad allocation" in network.stats()["int8"]["text"]
+    monkeypatch.undo()
+    assert picture(network, 1), "it is not tried again in this one"
+    later = network_of(settings, Denoiser())
+    picture(later, 1)
+    assert forms(later) == {"observing"}
+
+
+def test_a_network_whose_weights_change_at_every_call_keeps_no_more_and_more_calls(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    network.begin_run()
+    with torch.no_grad():
+        for step in range(6):
+            network.module.first.bias += 0.1
+            network(*call_of(step))
+    assert len(network._lookup.low_precision._observed) == 4
+
+
+def test_without_int8_what_was_observed_for_it_is_not_compiled(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    picture(network)
+    network.resources.configure(settings.replace(precision="auto"))
+    compiles = network.statistics.compiles
+    picture(network, 1, size=24)
+    assert network.statistics.compiles == compiles + 1, "the calls of the other size are not computed again"
+
+
+def test_a_form_that_was_compiled_before_int8_was_chosen_stays(settings: Settings) -> None:
+    network = network_of(settings.replace(precision="auto"), Denoiser())
+    picture(network, 1)
+    network.resources.configure(settings)
+    picture(network)
+    picture(network, 1)
+    assert forms(network) == {"", "int8"}
+
+
+def test_without_vnni_int8_is_not_used_and_one_sentence_says_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(low_precision, "multiplies_8_bits_exactly", lambda: False)
+    network = network_of(settings, Denoiser())
+    picture(network, 2)
+    assert forms(network) == {""}
+    assert "this CPU has no VNNI instructions" in network.stats()["int8"]["text"]

@@ -1,0 +1,43 @@
+"""What the command lines of benchmarks share: a parser, the results of a process of its own, and how results are printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def parser_of(description: str | None, tiny: str) -> argparse.ArgumentParser:
+    """A parser with ``--json`` and ``--tiny``.
+
+    Args:
+        description: the docstring of the benchmark.
+        tiny: what is small with ``--tiny``.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help=f"{tiny}, to test the benchmark")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON, instead of the table")
+    return parser
+
+
+def run_child(benchmark: str, options: argparse.Namespace, *arguments: object) -> Any:
+    """What a benchmark writes in a process of its own (:func:`write_result`); it is ``--tiny`` where this one is."""
+    command = [sys.executable, "-m", benchmark, *map(str, arguments), *(["--tiny"] if options.tiny else [])]
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def write_result(result: Any) -> None:
+    """Write a result as the last line of a process."""
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def show(results: Any, options: argparse.Namespace, report: Callable[[Any, argparse.Namespace], None]) -> None:
+    """Print results as JSON if that was asked for, else by ``report(results, options)``."""
+    if options.json:
+        print(json.dumps(results, indent=1))
+    else:
+        report(results, options)
