@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.helpers.frozen import freeze
+from tests.helpers.extent import FULL
+from tests.helpers.frozen import freeze, leave_guards_unmeasured
 
 if TYPE_CHECKING:
     from ov_backend import Settings
     from tests.helpers.torch_compile import Compile
 
 _frozen_modules: list[int] = [0]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only ``make test-full`` runs."""
+    left_out = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,8 +104,9 @@ def _clean_process() -> Iterator[None]:
 
 
 def _freeze_imported_modules() -> None:
-    """Exclude what was imported since the last test from garbage collection."""
+    """Exclude what was imported since the last test from garbage collection; see tests/helpers/frozen.py."""
     if len(sys.modules) > _frozen_modules[0]:
         _frozen_modules[0] = len(sys.modules)
         gc.collect()
         freeze()
+        leave_guards_unmeasured()

@@ -1,19 +1,23 @@
-"""How much of the suite runs: everything with ``make test-full``, and a part of the longest tests otherwise."""
+"""How much of the suite runs: everything with ``make test-full``, and a part of the longest tests otherwise.
+
+A test with the marker ``full`` is left out unless ``ZOO=all`` (tests/conftest.py). Each has a short sample that always runs.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 FULL = os.environ.get("ZOO") == "all"
 
-
-def some(part: Iterable[str], everything: Iterable[str]) -> list[str]:
-    """The values of a test's parameter that run now."""
-    return list(everything if FULL else part)
+#: Marks a long test whose parts, or whose like, are tested elsewhere.
+only_in_full = pytest.mark.full
 
 
-#: Marks a long test whose parts are tested one by one elsewhere.
-only_in_full = pytest.mark.skipif(not FULL, reason="a long test, run by make test-full")
+def some(part: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
+    """The values of a test's parameter; those outside the part run in full only."""
+    chosen = list(part)
+    return [value if value in chosen else pytest.param(value, marks=only_in_full) for value in everything]

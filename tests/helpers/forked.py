@@ -10,8 +10,10 @@ import torch._dynamo
 
 import ov_backend.dynamo.backend
 import ov_backend.pipelines.accelerate
+from tests.helpers.frozen import leave_guards_unmeasured
 
 __all__ = ["functorch", "numpy", "openvino", "ov_backend", "pytest", "torch"]
 
 gc.collect()
 gc.freeze()
+leave_guards_unmeasured()
