@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from ov_backend.telemetry import absent
+from tests.helpers.extent import only_in_full, some
 from tests.test_architecture import FILES, PACKAGE
 
 ROOT = Path(__file__).parents[1]
@@ -95,11 +96,12 @@ def test_using_a_network_asks_for_no_name_and_writes_nothing_home(tmp_path: Path
     watched(USE, tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [["devices"], ["cache", "info"]], ids=lambda arguments: arguments[0])
+@pytest.mark.parametrize("arguments", some([["devices"]], [["devices"], ["cache", "info"]]), ids=lambda arguments: arguments[0])
 def test_a_command_asks_for_no_name(tmp_path: Path, arguments: list[str]) -> None:
     watched(COMMAND.format(arguments), tmp_path)
 
 
+@only_in_full
 def test_the_standalone_page_asks_for_no_name(tmp_path: Path) -> None:
     gradio = pytest.importorskip("gradio")
     if int(gradio.__version__.split(".")[0]) < 5:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.extent import only_in_full, some
+
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and /dev are POSIX's")
 
@@ -32,7 +34,7 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize("moment,arguments", MOMENTS, ids=[moment for moment, _ in MOMENTS])
+@pytest.mark.parametrize("moment,arguments", some(MOMENTS[:3], MOMENTS, several=True))
 def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, moment: str, arguments: list[str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "ov_backend", *arguments],
@@ -57,6 +59,7 @@ def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, 
     assert out == ""
 
 
+@only_in_full
 @pytest.mark.parametrize("seconds", [1.5])
 def test_ctrl_c_during_a_demo_is_130_and_leaves_no_picture(tmp_path: Path, seconds: float) -> None:
     arguments = command("demo", "--random", "--steps", "1000", "--size", "256", "--out", "x.png")
@@ -96,6 +99,7 @@ def test_commands_that_need_no_pytorch_do_not_import_it(tmp_path: Path, argument
     assert not {"torch", "diffusers", "gradio"} & imported
 
 
+@only_in_full
 def test_a_refusal_is_told_by_its_code_without_any_output(tmp_path: Path) -> None:
     shell = f"{' '.join(command())} demo --steps 0 >&- 2>&-"
     assert subprocess.run(shell, shell=True, cwd=tmp_path, env=environment(tmp_path), check=False).returncode == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import ov_backend
 from tests.helpers.densenet import DenseNet
+from tests.helpers.extent import only_in_full, some
 from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
 
 
@@ -122,6 +124,7 @@ def test_a_network_trained_by_aot_autograd_reaches_the_same_loss(compiled: Compi
     assert compiles == [1, 1], "weights are inputs: no step compiles anew"
 
 
+@only_in_full
 def test_a_densenet_fine_tuned_by_aot_autograd(compiled: Compile) -> None:
     torch.manual_seed(0)
     expected = DenseNet(growth=8, blocks=(2, 1), channels=8, classes=5).train()
@@ -183,16 +186,21 @@ class WithBuffers(WithoutBuffers):
         self.into.bias = None  # its gradient is zero but for rounding
 
 
-@pytest.mark.parametrize("option", [False, True], ids=["dynamic", "dynamic_shapes"])
+#: Networks, and why each has a static graph for every size.
+WHY = {
+    "group norm": (WithoutBuffers, "AOTAutograd traces every size by itself"),
+    "batch norm": (WithBuffers, "it writes to its inputs"),
+}
+
+
 @pytest.mark.parametrize(
-    "kind, why",
-    [(WithoutBuffers, "AOTAutograd traces every size by itself"), (WithBuffers, "it writes to its inputs")],
-    ids=["group norm", "batch norm"],
+    "name, option", some([("group norm", False), ("batch norm", True)], product(WHY, (False, True)), several=True)
 )
 def test_training_with_dynamic_shapes(
-    compiled: Compile, kind: type[WithoutBuffers], why: str, option: bool, caplog: pytest.LogCaptureFixture
+    compiled: Compile, name: str, option: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Dynamo keeps one graph for all batch sizes; OpenVINO has a static pair for each, and says so once where asked for more."""
+    kind, why = WHY[name]
     expected = kind()
     actual = copy.deepcopy(expected)
     g = compiled(actual, dynamic=True, aot_autograd=True, dynamic_shapes=option)

@@ -17,7 +17,14 @@ FULL = os.environ.get("ZOO") == "all"
 only_in_full = pytest.mark.full
 
 
-def some(part: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
-    """The values of a test's parameter; those outside the part run in full only."""
+def some(part: Iterable[Any], everything: Iterable[Any], several: bool = False) -> list[Any]:
+    """The values of a test's parameter; those outside the part run in full only.
+
+    Args:
+        part: the values that always run.
+        everything: all values.
+        several: each value is a tuple of the values of several parameters.
+    """
     chosen = list(part)
-    return [value if value in chosen else pytest.param(value, marks=only_in_full) for value in everything]
+    values = [(value, *([] if value in chosen else [only_in_full])) for value in everything]
+    return [pytest.param(*(value if several else [value]), marks=marks) for value, *marks in values]

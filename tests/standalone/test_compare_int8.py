@@ -16,6 +16,7 @@ from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import JobControl, Unavailable
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.snapshot import Job
+from tests.helpers.extent import only_in_full
 from tests.helpers.layers_in_8_bits import needs_vnni
 from tests.standalone.checkpoints import write_small_checkpoint
 
@@ -31,6 +32,7 @@ def compared(generator: PictureGenerator) -> tuple[Job, dict[str, bytes]]:
     return job, comparison.pictures()
 
 
+@only_in_full
 def test_both_pictures_are_made_and_int8_is_calibrated_before(tmp_path: Path) -> None:
     generator = PictureGenerator(load_pipeline(TRAINED), "fluent-sd", tmp_path, str(tmp_path / "graphs"))
     generator.generate(Parameters("a fox in the snow", steps=8, width=128, height=128, seed=1), CHOICES)

@@ -12,6 +12,7 @@ from PIL import Image
 
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
+from tests.helpers.extent import only_in_full
 from tests.integration.browser.conftest import NASTY, Server
 from tests.integration.browser.page import PANEL, Page, watch_headlines
 
@@ -88,6 +89,7 @@ def test_an_interrupt_during_a_compile_is_answered_at_once(at: Callable[..., Pag
     assert len(pictures(server)) == before + 1
 
 
+@only_in_full
 def test_an_interrupt_between_steps_is_answered_at_once_and_keeps_the_picture(at: Callable[..., Page], server: Server) -> None:
     page = at()
     page.set(steps=1, width=64, height=64).generate()
@@ -154,6 +156,7 @@ def test_the_size_is_swapped_and_proposed_and_the_seed_is_reused(at: Callable[..
     page.page.wait_for_function("document.querySelector('#seed input').value === '4321'")
 
 
+@only_in_full
 def test_a_page_reloaded_in_mid_run_shows_it_and_its_picture(at: Callable[..., Page]) -> None:
     page = at()
     page.set(prompt="reloaded", steps=300, width=64, height=64, seed=77).generate()
@@ -202,6 +205,7 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     third.wait_for_message("carries no parameters")
 
 
+@only_in_full
 def test_a_picture_to_start_from_is_encoded(at: Callable[..., Page], server: Server, tmp_path: Path) -> None:
     start = tmp_path / "start.png"
     Image.linear_gradient("L").resize((512, 256)).convert("RGB").save(start)
@@ -216,6 +220,7 @@ def test_a_picture_to_start_from_is_encoded(at: Callable[..., Page], server: Ser
     assert page.api()["networks"]["vae_encode"]["calls"] > 0
 
 
+@only_in_full
 def test_two_tabs_each_get_their_own_picture(at: Callable[..., Page], server: Server) -> None:
     first, second = at(), at()
     first.set(prompt="first", steps=150, width=64, height=64, seed=1).generate()

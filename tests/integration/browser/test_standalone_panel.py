@@ -11,10 +11,12 @@ from typing import Any
 from ov_backend.batch.api import Batch, Options
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.panel import TEXTS
+from tests.helpers.extent import only_in_full
 from tests.integration.browser.conftest import SHOTS
 from tests.integration.browser.page import PANEL, Page, status_requests
 
 
+@only_in_full
 def test_precompile_makes_a_size_ready(at: Callable[..., Page]) -> None:
     page = at()
     page.page.fill(f"{PANEL}_sizes", "nonsense")

@@ -12,6 +12,7 @@ import ov_backend
 from ov_backend import Settings
 from tests.helpers import networks
 from tests.helpers.diffusers_pipelines import SHALLOW
+from tests.helpers.extent import some
 from tests.helpers.walks import no_walks
 
 TOLERANCE = 1e-3
@@ -52,7 +53,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for _, tensor in flatten(value)[0]]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some(set(CASES) - {"unet with y"}, CASES))
 def test_results_agree_with_eager_in_f32_and_in_the_default_precision(case: str, strict: Strict, record_property: Any) -> None:
     module, args, kwargs = CASES[case]()
     expected = module(*args, **kwargs)
