@@ -17,8 +17,9 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.10 python3,$(she
 PYTHON_PINS ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python3.10) \
                 $(foreach p,python3.10 python3.11,$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
 ARGS ?=
-# Tests run in as many processes as this, each with one thread of PyTorch's; in one where they share a real WebUI.
-JOBS ?= $(if $(WEBUI_URL)$(WEBUI_DIR),0,2)
+# Tests run in as many processes as this, each with one thread of PyTorch's; in one where they share a real WebUI. One more than
+# the two processors that CI has: some tests wait for a browser or for other processes.
+JOBS ?= $(if $(WEBUI_URL)$(WEBUI_DIR),0,3)
 
 VENV := .venv
 PINS := .venv-webui-pins

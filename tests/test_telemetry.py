@@ -121,6 +121,7 @@ def test_openvino_itself_would_write_into_the_home_folder(tmp_path: Path) -> Non
         watched("import openvino", tmp_path)
 
 
+@only_in_full
 def test_others_find_the_telemetry_package_as_before(tmp_path: Path) -> None:
     if importlib.util.find_spec("openvino_telemetry") is None:
         pytest.skip("OpenVINO's telemetry is not installed here")

@@ -18,6 +18,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend.cli import main as cli
 from tests.cli.conftest import Refusal
+from tests.helpers.extent import only_in_full
 from tests.helpers.refusals import assert_sentence
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +129,7 @@ def test_bad_input_is_one_sentence(arguments: list[str], words: str, assert_refu
     assert_refused(["batch", *arguments], words)
 
 
+@only_in_full
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
 def test_ctrl_c_says_how_to_go_on_and_is_130(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "job.jsonl").write_text(json.dumps({"prompt": "x", "seed": list(range(5000)), "steps": 1, "size": "64x64"}))

@@ -16,11 +16,9 @@ PART = (
     "torchvision/resnet18",
     "torchvision/mobilenet_v3_small",
     "transformers/bert",
-    "transformers/clip_text",
     "transformers/llama",
     "transformers/t5_encoder",
     "diffusers/unet_sd15",
-    "diffusers/autoencoder_kl_decoder",
     "diffusers/autoencoder_tiny",
 )
 CHOSEN = some(PART, ZOO)

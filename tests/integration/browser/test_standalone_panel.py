@@ -32,6 +32,7 @@ def test_precompile_makes_a_size_ready(at: Callable[..., Page]) -> None:
     assert page.api()["networks"]["unet"]["compiles"] == before
 
 
+@only_in_full
 def test_the_comparison_shows_both_pictures_with_their_seconds(at: Callable[..., Page]) -> None:
     page = at()
     page.set(steps=2, width=64, height=64).generate()

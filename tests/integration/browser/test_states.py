@@ -13,7 +13,7 @@ from tests.integration.browser.states import STATES, look
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: npm install")
-@pytest.mark.parametrize("state", some(["idle", "fallback"], STATES))
+@pytest.mark.parametrize("state", some(["idle"], STATES))
 def test_every_state_is_accessible_and_fits(at: Callable[..., Page], state: str) -> None:
     page = at()
     page.set(prompt="a cat", seed=5)

@@ -23,7 +23,7 @@ from tests.helpers.extent import some
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 #: Where PyTorch's time goes, in any network.
 _HEAVY = ("convolution", "linear", "mm", "bmm", "scaled_dot_product_attention", "native_layer_norm", "native_group_norm")
-PART = ("ControlNet", "LoRAs of PEFT", "Flux")
+PART = ("LoRAs of PEFT", "Flux")
 
 
 def rows() -> dict[str, list[str]]:
