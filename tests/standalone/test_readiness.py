@@ -28,7 +28,7 @@ OPENVINO = Choices("CPU", "f32", low_memory="off")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a checkpoint, and what a process has left that generated a picture."""
     path = tmp_path_factory.mktemp("readiness")
-    write_small_checkpoint(path)
+    write_small_checkpoint(path, vae_levels=2)
     started(path).generate(SMALL, OPENVINO)
     return path
 
