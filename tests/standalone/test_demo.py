@@ -16,6 +16,7 @@ from ov_backend import settings
 from ov_backend.cli import main as cli
 from ov_backend.pipelines.sizes import size_hint
 from ov_backend.standalone import demo, demo_sheet
+from tests.helpers.extent import only_in_full
 from tests.standalone.checkpoints import write_small_checkpoint
 
 
@@ -101,6 +102,7 @@ def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tm
             assert accelerated.stats()["unet"]["calls"] == 2 * count, sampler  # the warm-up and one step
 
 
+@only_in_full
 def test_prompt_and_seed_change_the_picture(checkpoint: Path) -> None:
     pipe = demo.load_pipeline(checkpoint)
     demo._use_sampler(pipe, "ddim")

@@ -30,6 +30,7 @@ from ov_backend.standalone.generator import Generated, PictureGenerator
 from ov_backend.standalone.samplers import NAMES, make_sampler
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job
+from tests.helpers.extent import only_in_full
 from tests.helpers.layers_in_8_bits import needs_vnni
 from tests.standalone.checkpoints import write_small_checkpoint
 
@@ -213,6 +214,7 @@ def test_a_precompile_can_be_cancelled(generator: PictureGenerator) -> None:
 
 
 @needs_vnni
+@only_in_full
 def test_the_second_picture_is_made_in_int8(generator: PictureGenerator) -> None:
     choices = dataclasses.replace(OPENVINO, precision="int8")
     for _ in range(2):
