@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.guards.reads import code_iterates_a_set
+from ov_backend.guards.reads import sets_gone_through
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (
@@ -120,14 +120,19 @@ def code_digest(code: types.CodeType) -> str:
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
     digest.update(code.co_code + getattr(code, "co_exceptiontable", b""))
-    in_order = code_iterates_a_set(code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             digest.update(code_digest(constant).encode())
         else:
-            text = constant if in_order or not isinstance(constant, frozenset) else sorted(map(repr, constant))
+            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
             digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]
+
+
+@functools.lru_cache(maxsize=16384)
+def orders_of_sets(code: types.CodeType) -> list[str]:
+    """The sets in a code object, and in those of the functions defined in it, that it may go through, in this process's order."""
+    return sorted(repr(constant) for each in codes_of(code) for constant in sets_gone_through(each))
 
 
 @functools.lru_cache(maxsize=16384)

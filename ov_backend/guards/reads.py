@@ -133,12 +133,13 @@ def lists_attributes(code: types.CodeType) -> bool:
     return "vars" in code.co_names or ("__dict__" in code.co_names and loops)
 
 
-def code_iterates_a_set(code: types.CodeType) -> bool:
-    """Whether a code object may go through a set that stands in it, whose order differs between processes."""
+def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
+    """The sets that stand in a code object and that it may go through; their order differs between processes."""
     if not any(isinstance(constant, frozenset) for constant in code.co_consts):
-        return False
+        return []
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
-    return any(isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP" for each, after in pairwise(instructions))
+    pairs = pairwise(instructions)
+    return [each.argval for each, after in pairs if isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP"]
 
 
 def _computes_names(code: types.CodeType) -> bool:

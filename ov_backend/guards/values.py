@@ -79,8 +79,8 @@ class ValueWalk:
         self.caches: list[Any] = []
         #: Whether code goes through attributes in their order.
         self._in_order = False
-        #: Whether the order of a set counts, which differs between processes.
-        self._sets_in_order = False
+        #: The names of the sets whose order counts, which differs between processes.
+        self._sets_in_order: frozenset[str] = frozenset()
         self._hash = hashlib.sha256()
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
@@ -114,6 +114,11 @@ class ValueWalk:
     def _listed(self, attributes: Mapping[str, Any]) -> list[str]:
         """The names of attributes, in their own order where that counts."""
         return list(attributes) if self._in_order else sorted(attributes, key=str)
+
+    def _is_gone_through(self, path: str) -> bool:
+        """Whether code that names a set may go through it in its order."""
+        names = re.findall(r"(\w+)(?:\[[^\]]*\])*$", path)
+        return bool(names) and names[-1] in self._sets_in_order
 
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
@@ -258,7 +263,7 @@ class ValueWalk:
                 self.watch.values.append(value)
                 self.watch.content(functools.partial(list, value))
             if all(isinstance(item, (*SCALARS, type)) for item in value):
-                self._add(list(map(repr, value)) if self._sets_in_order else sorted(map(repr, value)))
+                self._add(list(map(repr, value)) if self._is_gone_through(path) else sorted(map(repr, value)))
             else:
                 self._opaque(value, path)
         else:

@@ -26,6 +26,7 @@ from ov_backend.guards.describe import (
     codes_of,
     is_called_unnamed,
     module_of,
+    orders_of_sets,
     versioned,
 )
 from ov_backend.guards.names import NameWalk
@@ -75,11 +76,12 @@ class Walk(NameWalk):
         host_modules: frozenset[str] = frozenset(),
         traced: TracedCode | None = None,
     ) -> None:
-        names = None if traced is None else traced.read
-        super().__init__(ignore, _MAX_NODES if traced is None else _MAX_TRACED_NODES, names, host_modules)
+        bound, names = (_MAX_NODES, None) if traced is None else (_MAX_TRACED_NODES, traced.read)
+        super().__init__(ignore, bound, names, host_modules)
         self._traced = traced
         self.watch.ordered = traced is None or traced.lists_attributes
-        self._in_order, self._sets_in_order = traced is not None and traced.lists_attributes, traced is not None
+        self._in_order = traced is not None and traced.lists_attributes
+        self._sets_in_order = frozenset() if traced is None else traced.own_names
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
         self.refused = ""
@@ -132,8 +134,7 @@ class Walk(NameWalk):
 
     def _einops_backend(self) -> None:
         """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
-        module = sys.modules.get("einops._backends")
-        # The second name is that of einops before 0.7.
+        module = sys.modules.get("einops._backends")  # the second name below is that of einops before 0.7
         backends = getattr(module, "_loaded_backends", None) or getattr(module, "_backends", {})
         self.watch.key(backends, "torch")
         attributes = vars(backends["torch"]) if "torch" in backends else {}
@@ -299,7 +300,7 @@ class Walk(NameWalk):
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._add(code_digest(function.__code__))
+        self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
         self.watch.attribute(function, "__code__")
         for name in ("__defaults__", "__kwdefaults__"):
             self.watch.attribute(function, name)

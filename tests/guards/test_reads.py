@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from ov_backend.guards.reads import code_iterates_a_set, compares_with_tensor, lists_attributes
+from ov_backend.guards.reads import compares_with_tensor, lists_attributes, sets_gone_through
 
 ASKS = [
     "type(x) is torch.Tensor",
@@ -51,6 +51,6 @@ def test_code_that_asks_for_one_attribute_goes_through_none() -> None:
 
 
 def test_code_that_goes_through_a_set_is_known() -> None:
-    assert code_iterates_a_set(code_of("[a for a in {'u', 'v', 'w'}]"))
-    assert code_iterates_a_set(code_of("list({'u', 'v', 'w'})[0]"))
-    assert not code_iterates_a_set(code_of("x in {'u', 'v', 'w'}"))
+    assert sets_gone_through(code_of("[a for a in {'u', 'v', 'w'}]"))
+    assert sets_gone_through(code_of("list({'u', 'v', 'w'})[0]"))
+    assert not sets_gone_through(code_of("x in {'u', 'v', 'w'}"))
