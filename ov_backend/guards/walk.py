@@ -191,10 +191,8 @@ class Walk(NameWalk):
         for table in (module._modules, module._forward_hooks, module._forward_pre_hooks):
             self._watch_table(table)
         for name in self._listed(attributes):
-            value = attributes[name]
-            if name in MODULE_TABLES or name in NOTED or not self._is_read(name):
-                continue
-            if not is_patched(value):
+            skipped = name in MODULE_TABLES or name in NOTED or is_patched(attributes[name])
+            if self._is_read(name) and not skipped:
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
