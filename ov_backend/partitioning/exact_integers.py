@@ -45,6 +45,8 @@ _WITHIN = frozenset(
         *("__and__", "__or__", "__xor__", "__rshift__", "argmax", "argmin", "argsort"),
     )
 )
+#: Operators that are computed in float32, and with them what follows at once.
+_REDUCTIONS = frozenset(aten_packets("sum", "amax", "amin", "max", "min", "prod", "mean", "any", "all", "count_nonzero"))
 _MAKES_NEGATIVE = frozenset(aten_packets("sub", "rsub", "neg"))
 _QUOTIENTS = frozenset(aten_packets("floor_divide", "div", "divide"))
 _REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
@@ -83,9 +85,24 @@ def _reason(node: Node, bounds: int64_range.Bounds) -> str:
         return ""
     if any(_leaves(node, value.dtype, bounds) for value in results if _is_integer(value)):
         return f"may leave the range of {str(results[0].dtype).removeprefix('torch.')}, where OpenVINO does not wrap around"
-    if packet not in _MOVES and packet not in _IN_32_BITS and max(largest, _result(node, bounds)) > _FLOAT32_WHOLE:
+    in_float32 = packet not in _IN_32_BITS or _follows_a_reduction(node)
+    if packet not in _MOVES and in_float32 and max(largest, _result(node, bounds)) > _FLOAT32_WHOLE:
         return "computes in float32, which does not hold such integers"
     return ""
+
+
+def _follows_a_reduction(node: Node) -> bool:
+    """Whether OpenVINO may compute an operator together with a reduction before it, in the float32 of that one."""
+    before, seen = [node], {node}
+    while before:
+        for source in before.pop().all_input_nodes:
+            packet = packet_of(source)
+            if packet in _REDUCTIONS:
+                return True
+            if source not in seen and (packet in _IN_32_BITS or packet in _MOVES) and _has_integer(source):
+                seen.add(source)
+                before.append(source)
+    return False
 
 
 def _quantizes(node: Node) -> bool:

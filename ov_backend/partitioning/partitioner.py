@@ -7,7 +7,9 @@ that OpenVINO would compute differently.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from ov_backend.partitioning import exact_integers, known_wrong
 from ov_backend.partitioning.int64_range import too_large
 from ov_backend.settings import Settings, operator_name
 from ov_backend.tensors import COMPUTED
+
+log = logging.getLogger(__name__)
 
 #: Prefix of the names that torch gives to partitions; torch 2.1 offers no way to choose it.
 PREFIX = "fused_"
@@ -51,6 +55,7 @@ class Coverage:
 
 def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     """The operators that must stay in PyTorch, each with the reason in words."""
+    _name_unknown(settings.disabled_ops)
     views = aliased_outputs(gm)
     truncate = settings.truncate_long_and_double
     inexact = {
@@ -59,6 +64,17 @@ def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     }
     reasons = {node: reason(node, settings) or inexact.get(node, "") or (VIEW if node in views else "") for node in operators(gm)}
     return {node: why for node, why in reasons.items() if why}
+
+
+@functools.lru_cache(maxsize=64)
+def _name_unknown(disabled: tuple[str, ...]) -> None:
+    """Say once which disabled operators PyTorch does not have: they may be misspelt, and keep nothing in PyTorch."""
+    for name in disabled:
+        namespace, _, rest = name.partition(".")
+        packet, _, overload = rest.partition(".")
+        operator = getattr(torch.ops.aten, packet, None)
+        if namespace == "aten" and (operator is None or (overload and overload not in operator.overloads())):
+            log.warning("disabled_ops holds %s, which this PyTorch does not have; nothing stays in PyTorch for it.", name)
 
 
 def aliased_outputs(gm: GraphModule) -> set[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -273,9 +274,15 @@ def _check_writable(out: Path) -> None:
 
 
 def _write(image: Image.Image, out: Path) -> None:
+    """Write a picture, whole or not at all: one of this name stays until the new one is on the disk."""
+    out = out.resolve()
+    part = out.with_name(f".{out.name}.part")
     try:
-        image.save(out, format="PNG")
+        image.save(part, format="PNG")
+        part.replace(out)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise _cannot_write(out, error) from error
 
 

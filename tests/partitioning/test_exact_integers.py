@@ -26,6 +26,8 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "a floor division of negative numbers": (lambda x: x // 3, LONG),
     "a floor division of int32": (lambda x: x // 3, NEAR),
     "a truncated division of int32": (lambda x: torch.div(x, 1, rounding_mode="trunc"), NEAR),
+    "a sum and a large number": (lambda x: x.sum() + 16777217, SMALL),
+    "a sum of a mask, moved, and a large number": (lambda x: 16777217 - (x > 3).sum(0, keepdim=True).reshape(1, 1), SMALL),
     "a remainder of int32": (lambda x: x % 127, NEAR),
     "a float remainder of int32": (lambda x: x % -1.5, NEAR),
     "the largest of int32": (lambda x: x.max(), NEAR),

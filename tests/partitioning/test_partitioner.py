@@ -35,6 +35,14 @@ def submodules(result: partitioning.Split) -> list[list[str]]:
     return [names(result.outer.get_submodule(part)) for part in result.parts]
 
 
+def test_a_disabled_operator_that_pytorch_does_not_have_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("aten.add", "aten.relu.Tensr", "own.relu", "aten.rellu")
+    for _ in range(2):
+        assert reasons(lambda x: x.relu(), torch.randn(2), disabled_ops=names) == {}
+    told = [record.getMessage().split(",")[0] for record in caplog.records]
+    assert told == ["disabled_ops holds aten.rellu", "disabled_ops holds aten.relu.Tensr"]
+
+
 def test_everything_that_is_supported_has_no_reason() -> None:
     assert reasons(lambda x: (x @ x).relu() + 1, torch.randn(3, 3)) == {}
 

@@ -14,6 +14,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend import settings
 from ov_backend.cli import main as cli
+from ov_backend.errors import SettingsError
 from ov_backend.pipelines.sizes import size_hint
 from ov_backend.standalone import demo, demo_sheet
 from tests.helpers.extent import only_in_full
@@ -128,3 +129,20 @@ def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: P
 
 def test_the_gain_is_as_large_as_the_difference_allows() -> None:
     assert [demo_sheet.gain(largest) for largest in (0, 1, 2, 4, 100, 255)] == [64, 64, 64, 32, 2, 1]
+
+
+def test_a_full_disk_leaves_the_picture_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture, out = Image.new("RGB", (64, 64), (9, 9, 9)), tmp_path / "out.png"
+    out.write_bytes(b"an older picture")
+
+    def full(self: Image.Image, path: Path, **_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Image.Image, "save", full)
+        with pytest.raises(SettingsError, match="No space left on device"):
+            demo._write(picture, out)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out.png", b"an older picture")]
+    demo._write(picture, out)
+    assert Image.open(out).size == (64, 64)
