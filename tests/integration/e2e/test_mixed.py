@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.integration.e2e.client import PROMPT, WebUI
+from tests.integration.e2e.client import PROMPT, WebUI, psnr
 from tests.integration.e2e.conftest import assert_equal, note
 from tests.integration.e2e.extensions import (
     CUTOFF,
@@ -28,6 +28,8 @@ SIZES = ((128, 128), (192, 128))
 SAMPLERS = ("Euler a", "Euler", "DPM++ 2M", "DPM++ SDE", "Heun", "DDIM", "DPM2 a", "LMS")
 HYPERTILE = {"hypertile_enable_unet": True, "hypertile_max_tile_unet": 128}
 TOME = {"token_merging_ratio": 0.4}
+#: In dB, in f32. Tokens are merged by how similar they are, and two similarities may be nearly equal.
+LEAST_PSNR_OF_TOKEN_MERGING = 40.0
 HIRES = {"enable_hr": True, "hr_scale": 1.25, "hr_upscaler": "Latent", "hr_second_pass_steps": 2, "denoising_strength": 0.7}
 
 
@@ -95,7 +97,10 @@ def test_mixed_generations(webui: WebUI, tmp_path: Path) -> None:
         off, by_them = webui.generate(**fields), state_of(webui)
         on, by_us = webui.accelerated(**fields), state_of(webui)
         note(f"mixed {seed}: {number + 1:2d} {features}", off.images, on)
-        assert_equal(off.images, on.images)
+        if "ToMe" in features:  # rounding may decide otherwise which of two tokens are merged
+            assert min(map(psnr, off.images, on.images)) >= LEAST_PSNR_OF_TOKEN_MERGING, features
+        else:
+            assert_equal(off.images, on.images)
         assert not {"PyTorch", "partly"} & set(on.ran.replace(",", "").split()), features
         assert difference(by_them, by_us) == {}, f"left behind after {features}"
     assert not webui.fallbacks() - fallbacks, "no network ran in PyTorch"
