@@ -60,6 +60,8 @@ class Mix:
         features = [name for name in (*self._scripts, "HyperTile", "ToMe", "LoRA", "hires fix") if self._draw.random() < 0.3]
         if "two ControlNets" in features and "ControlNet" in features:
             features.remove("ControlNet")
+        if {"tiled diffusion", "hires fix"} <= set(features) and any("ControlNet" in name for name in features):
+            features.remove("hires fix")  # these three fail together in the WebUI by itself
         scripts: dict[str, Any] = {}
         for name in features:
             scripts.update(self._scripts.get(name, {}))
