@@ -35,7 +35,7 @@ from ov_backend.guards.reads import compares_with_tensor, globals_set_by
 from ov_backend.guards.traced_code import own_code
 
 #: Runs where a module is imported for the first time.
-_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+_IMPORT = getattr(getattr(getattr(importlib, "_bootstrap", None), "_find_and_load", None), "__code__", None)
 _SETATTR = torch.nn.Module.__setattr__.__code__
 _ABSENT = object()
 #: What these answer or do differs from call to call; a compiled graph would do it once.

@@ -69,10 +69,18 @@ BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 UNWATCHED: tuple[type, ...] = (operator.attrgetter, operator.methodcaller, type({}.keys()), type({}.values()), type({}.items()))
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
+#: Sets of transformers' models that say how weights are loaded; code that names one may go through it all the same.
+OF_LOADING = frozenset({"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"})
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
 RESULT_REGISTRIES = frozenset({"_registered_model_output_types"})
+#: Functions of packages that make sets, and go through them for a message or an error at most.
+MEMBERS_ONLY = frozenset(
+    {"diffusers.models.attention_processor.Attention.forward", "diffusers.models.attention_dispatch.dispatch_attention_fn"}
+    | {"diffusers.models.transformers.transformer_flux.FluxAttention.forward"}
+    | {"peft.tuners.lora.layer.LoraLayer._check_forward_args", "transformers.utils.generic.ModelOutput.__setattr__"}
+)
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.
@@ -177,6 +185,11 @@ def item_or_none(values: Any, index: int) -> Any:
 def items_of(table: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
     """A dict's own items in their order: a class of it may make a new object at each access, as transformers' activations do."""
     yield from collections.OrderedDict.items(table) if isinstance(table, collections.OrderedDict) else dict.items(table)
+
+
+def asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
+    """For each of a module's parameters, whether a gradient is asked for."""
+    return tuple(parameter.requires_grad for parameter in module.parameters())
 
 
 def registered_with(cls: abc.ABCMeta) -> list[str]:

@@ -21,16 +21,19 @@ from ov_backend.guards.describe import (
     CLASS_REGISTRIES,
     GENERATORS,
     INERT,
+    MEMBERS_ONLY,
     RESULT_REGISTRIES,
     SCALARS,
     STREAMS,
     TORCH_VALUES,
     attribute_or_none,
+    code_digest,
     module_of,
+    orders_of_sets,
     versioned,
 )
 from ov_backend.guards.process_state import query_of
-from ov_backend.guards.reads import chains_of, imports_of, names_in
+from ov_backend.guards.reads import chains_of, goes_by_hashes, imports_of, names_in
 from ov_backend.guards.values import ValueWalk
 
 #: Items of a package's list or dict that are compared; longer ones are registries.
@@ -74,6 +77,12 @@ class NameWalk(ValueWalk):
         self._host_modules = host_modules
         #: The texts of the classes in the tree of modules.
         self._tree_classes: set[str] = set()
+
+    def _code(self, function: types.FunctionType, path: str) -> None:
+        """A function's code and the order of its sets; that of sets that it makes is known in this process only."""
+        self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
+        if goes_by_hashes(function.__code__) and f"{module_of(function)}.{function.__qualname__}" not in MEMBERS_ONLY:
+            self._of_this_process(f"{path} makes a set, or reads a hash or an address")
 
     def _cells(self, function: types.FunctionType, path: str) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

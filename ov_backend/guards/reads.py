@@ -142,6 +142,32 @@ def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
     return [each.argval for each, after in pairs if isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP"]
 
 
+#: Functions that make a set, or answer by an object's address or the process's seed of hashes; and the methods that do.
+_BY_HASHES = frozenset({"set", "frozenset", "id", "hash"})
+_METHODS_BY_HASHES = frozenset({"union", "difference", "intersection", "symmetric_difference", "__hash__"})
+_SET_OPERATORS = frozenset({"|", "&", "^", "-", "|=", "&=", "^=", "-="})
+_OLD_SET_OPERATORS = frozenset(f"{kind}_{name}" for kind in ("BINARY", "INPLACE") for name in ("OR", "AND", "XOR", "SUBTRACT"))
+
+
+@functools.lru_cache(maxsize=16384)
+def goes_by_hashes(code: types.CodeType) -> bool:
+    """Whether a code object, or one defined in it, may go through a set that it makes, or reads a hash or an address."""
+    if any(goes_by_hashes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
+        return True
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    roots = {each.argval for each in instructions if each.opname in _GLOBAL}
+    if not _BY_HASHES.isdisjoint(roots) or not _METHODS_BY_HASHES.isdisjoint(code.co_names):
+        return True
+    if not {"keys", "items"}.isdisjoint(code.co_names) and any(map(_may_join_views, instructions)):
+        return True
+    built = (after for each, after in pairwise(instructions) if each.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE"))
+    return any(after.opname != "CONTAINS_OP" for after in built)
+
+
+def _may_join_views(each: dis.Instruction) -> bool:
+    return each.opname in _OLD_SET_OPERATORS or (each.opname == "BINARY_OP" and each.argrepr in _SET_OPERATORS)
+
+
 def _computes_names(code: types.CodeType) -> bool:
     """Whether some ``getattr`` or ``hasattr`` is given a name that is no constant."""
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]

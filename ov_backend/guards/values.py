@@ -27,6 +27,7 @@ from ov_backend.guards.describe import (
     DOCUMENTATION,
     GENERATORS,
     INERT,
+    OF_LOADING,
     SCALARS,
     STREAMS,
     TORCH_VALUES,
@@ -43,7 +44,7 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.process_state import query_of
-from ov_backend.guards.watch import Watch
+from ov_backend.guards.watch import ShownItems, Watch
 
 
 class LooseTensor(NamedTuple):
@@ -81,6 +82,8 @@ class ValueWalk:
         self._in_order = False
         #: The names of the sets whose order counts, which differs between processes.
         self._sets_in_order: frozenset[str] = frozenset()
+        #: The module or function that is walked.
+        self._root: object = None
         self._hash = hashlib.sha256()
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
@@ -116,9 +119,17 @@ class ValueWalk:
         return list(attributes) if self._in_order else sorted(attributes, key=str)
 
     def _is_gone_through(self, path: str) -> bool:
-        """Whether code that names a set may go through it in its order."""
-        names = re.findall(r"(\w+)(?:\[[^\]]*\])*$", path)
-        return bool(names) and names[-1] in self._sets_in_order
+        """Whether code may go through a set in its order; that of an attribute or global is reached by a name."""
+        name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
+        if name is None or name[1] in self._sets_in_order:
+            return True
+        return self._names is None and name[1] not in OF_LOADING
+
+    def _of_this_process(self, reason: str) -> None:
+        """What a trace reads of hashes and addresses holds for this very module in this process."""
+        self._add("process", number_of(self._root))
+        if len(self.opaque) < 8:
+            self.opaque.append(reason)
 
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
@@ -263,11 +274,21 @@ class ValueWalk:
                 self.watch.values.append(value)
                 self.watch.content(functools.partial(list, value))
             if all(isinstance(item, (*SCALARS, type)) for item in value):
-                self._add(list(map(repr, value)) if self._is_gone_through(path) else sorted(map(repr, value)))
+                self._set(value, path)
             else:
                 self._opaque(value, path)
         else:
             self._plain_object(value, path)
+
+    def _set(self, value: set[Any] | frozenset[Any], path: str) -> None:
+        if not self._is_gone_through(path):
+            self._add(sorted(map(repr, value)))
+            return
+        self._add(list(map(repr, value)))
+        if any(isinstance(item, type) for item in value):
+            self._of_this_process(f"{path} is a set of classes, whose order differs between processes")
+        elif any(isinstance(item, (str, bytes)) for item in value):
+            self._add(hash("the seed"))  # what code makes of the set has an order of its own
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if isinstance(value, dict):
@@ -275,7 +296,7 @@ class ValueWalk:
         elif (query := query_of(value)) is not None:
             self.watch.content(query)
         else:
-            self.watch.content(functools.partial(_Items, value))
+            self.watch.content(functools.partial(ShownItems, value))
         items = items_of(value) if isinstance(value, dict) else value.items()
         for key, item in list(items):
             if isinstance(key, str) and key in DOCUMENTATION:
@@ -321,17 +342,3 @@ class ValueWalk:
             if name not in DOCUMENTATION and self._is_read(name):
                 self._add(name)
                 self._entry(attributes, name, f"{path}.{name}")
-
-
-class _Items:
-    """Which objects a chain of dicts shows; items that are made anew at each access always differ."""
-
-    def __init__(self, value: Mapping[Any, Any]) -> None:
-        self._items = list(value.items())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Items) or len(self._items) != len(other._items):
-            return False
-        return all(key == name and item is value for (key, item), (name, value) in zip(self._items, other._items))
-
-    __hash__ = None  # type: ignore[assignment]

@@ -22,11 +22,11 @@ from ov_backend.guards.describe import (
     NO_CODE,
     NOTED,
     SCALARS,
+    asks_for_gradients,
     code_digest,
     codes_of,
     is_called_unnamed,
     module_of,
-    orders_of_sets,
     versioned,
 )
 from ov_backend.guards.names import NameWalk
@@ -82,6 +82,7 @@ class Walk(NameWalk):
         self.watch.ordered = traced is None or traced.lists_attributes
         self._in_order = traced is not None and traced.lists_attributes
         self._sets_in_order = frozenset() if traced is None else traced.own_names
+        self._root = roots[0] if module is None else module
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
         self.refused = ""
@@ -181,7 +182,7 @@ class Walk(NameWalk):
             names = [name for name, value in weights.items() if value is not None]
             self._add(*(names if self._weights_in_order else sorted(names)), "|")
             (self.watch.order if self._weights_in_order else self.watch.length)(weights)
-        self._add( *(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
+        self._add(*(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
         self.watch.type_of(module)
         self._class(cls)
         for name, value in (*module._parameters.items(), *module._buffers.items()):
@@ -203,7 +204,7 @@ class Walk(NameWalk):
     def _gradients_asked_for(self, module: torch.nn.Module) -> None:
         """Which weights ask for gradients, where code reads that."""
         if self._traced is not None and "requires_grad" in self._traced.names:
-            read = functools.partial(_asks_for_gradients, module)
+            read = functools.partial(asks_for_gradients, module)
             self.watch.content(read)
             self._add("requires_grad", read())
 
@@ -298,7 +299,7 @@ class Walk(NameWalk):
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
+        self._code(function, path)
         self.watch.attribute(function, "__code__")
         for name in ("__defaults__", "__kwdefaults__"):
             self.watch.attribute(function, name)
@@ -344,7 +345,3 @@ class Walk(NameWalk):
                     else:
                         self._add("no tensor", name, key)
                         self.watch.key(table, key)
-
-
-def _asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
-    return tuple(parameter.requires_grad for parameter in module.parameters())

@@ -158,3 +158,17 @@ def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...
 
 def _is_below_our_patches(now: Any, before: Any) -> bool:
     return unwrap(now) is unwrap(before)
+
+
+class ShownItems:
+    """Which objects a chain of dicts shows; items that are made anew at each access always differ."""
+
+    def __init__(self, value: Mapping[Any, Any]) -> None:
+        self._items = list(value.items())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShownItems) or len(self._items) != len(other._items):
+            return False
+        return all(key == name and item is value for (key, item), (name, value) in zip(self._items, other._items))
+
+    __hash__ = None  # type: ignore[assignment]

@@ -73,7 +73,8 @@ def _name_unknown(disabled: tuple[str, ...]) -> None:
         namespace, _, rest = name.partition(".")
         packet, _, overload = rest.partition(".")
         operator = getattr(torch.ops.aten, packet, None)
-        if namespace == "aten" and (operator is None or (overload and overload not in operator.overloads())):
+        known = isinstance(operator, torch._ops.OpOverloadPacket) and (not overload or overload in operator.overloads())
+        if namespace == "aten" and not known:
             log.warning("disabled_ops holds %s, which this PyTorch does not have; nothing stays in PyTorch for it.", name)
 
 

@@ -25,8 +25,16 @@ _CLASSES = (
     ("ldm.modules.diffusionmodules.model", "AttnBlock", "sdp_attnblock_forward"),
     ("sgm.modules.diffusionmodules.model", "AttnBlock", "sdp_attnblock_forward"),
 )
+
+
+def _codes_of(module: types.ModuleType) -> frozenset[types.CodeType]:
+    """The code that is written in a module's file; another extension may have put functions of its own into the module."""
+    codes = (value.__code__ for value in vars(module).values() if isinstance(value, types.FunctionType))
+    return frozenset(code for code in codes if code.co_filename == module.__file__)
+
+
 #: The code of the WebUI's variants when this module was loaded; a variant whose code was exchanged since is another extension's.
-_CODES = frozenset(value.__code__ for value in vars(optimizations).values() if isinstance(value, types.FunctionType))
+_CODES = _codes_of(optimizations)
 
 
 def traced_functions() -> tuple[Callable[..., Any], ...]:
@@ -42,7 +50,7 @@ def attention_in_one_piece() -> Iterator[None]:
         for module, class_name, function in _CLASSES:
             owner = getattr(sys.modules.get(module), class_name, None)
             whole = getattr(optimizations, function, None)
-            if owner is not None and whole is not None and _is_webui_variant(owner.forward):
+            if owner is not None and getattr(whole, "__code__", None) in _CODES and _is_webui_variant(owner.forward):
                 undo.callback(Patch(owner, "forward", partial(_replace, whole)).undo)
         yield
 

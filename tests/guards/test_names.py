@@ -21,9 +21,8 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from tests.helpers.readers import Scaled, X, assert_eager
+from tests.helpers.readers import Scaled, X, assert_eager, assert_followed
 from tests.helpers.small import engine_for, wait
-from tests.helpers.walks import no_walks
 
 Strict = Callable[..., Settings]
 
@@ -134,16 +133,7 @@ def _restored() -> Any:
 @pytest.mark.parametrize("what", FOLLOWED)
 def test_the_answer_follows_what_a_name_stands_for(strict: Strict, what: str) -> None:
     read, change, attributes = FOLLOWED[what]
-    module = Scaled(read, **attributes)
-    network = engine_for(strict(), module)
-    assert_eager(network, module)
-    with no_walks():
-        assert_eager(network, module)
-    before = module(X)
-    change(module)
-    assert_eager(network, module)
-    assert not torch.equal(module(X), before), "the case changes nothing"
-    assert network.statistics.fallbacks.total() == 0
+    assert_followed(strict, Scaled(read, **attributes), change)
 
 
 def sets_a_global(module: Any) -> float:

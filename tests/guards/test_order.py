@@ -11,9 +11,8 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.capture.container_state import ContainerState
-from tests.helpers.readers import Object, Scaled, X, assert_eager
+from tests.helpers.readers import Object, Scaled, X, assert_followed
 from tests.helpers.small import engine_for
-from tests.helpers.walks import no_walks
 
 
 def first_of_attributes(module: Any) -> float:
@@ -103,16 +102,3 @@ def test_the_order_of_an_ordered_dict_is_restored() -> None:
     table.move_to_end("low")
     assert state.restore([table])
     assert list(table) == ["low", "high"]
-
-
-def assert_followed(strict: Callable[..., Settings], module: torch.nn.Module, change: Callable[[Any], Any]) -> None:
-    module.requires_grad_(False)
-    network = engine_for(strict(), module)
-    assert_eager(network, module)
-    with no_walks():
-        assert_eager(network, module)
-    before = module(X)
-    change(module)
-    assert_eager(network, module)
-    assert not torch.equal(module(X), before), "the case changes nothing"
-    assert network.statistics.fallbacks.total() == 0

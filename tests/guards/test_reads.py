@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from ov_backend.guards.reads import compares_with_tensor, lists_attributes, sets_gone_through
+from ov_backend.guards.reads import compares_with_tensor, goes_by_hashes, lists_attributes, sets_gone_through
 
 ASKS = [
     "type(x) is torch.Tensor",
@@ -54,3 +54,19 @@ def test_code_that_goes_through_a_set_is_known() -> None:
     assert sets_gone_through(code_of("[a for a in {'u', 'v', 'w'}]"))
     assert sets_gone_through(code_of("list({'u', 'v', 'w'})[0]"))
     assert not sets_gone_through(code_of("x in {'u', 'v', 'w'}"))
+
+
+BY_HASHES = [
+    *("set(x)", "frozenset(x)", "{a for a in x}", "[*{x, y}]", "id(x) % 2", "hash(x)", "x.__hash__()", "x.union(y)"),
+    *("x.keys() - y", "x.items() & y", "map(set, x)", "[a for a in (x.keys() ^ y.keys())]"),
+]
+
+
+@pytest.mark.parametrize("expression", BY_HASHES)
+def test_code_that_goes_by_hashes_is_known(expression: str) -> None:
+    assert goes_by_hashes(code_of(expression))
+
+
+@pytest.mark.parametrize("expression", ["x in {1, 2}", "x in {x, y}", "list(x.keys())", "x - y", "x.id"])
+def test_code_that_goes_by_no_hashes_is_known(expression: str) -> None:
+    assert not goes_by_hashes(code_of(expression))

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
+from ov_backend import Settings
 from ov_backend.engine.engine import Network
+from tests.helpers.small import engine_for
+from tests.helpers.walks import no_walks
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -17,6 +20,26 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
 def assert_eager(network: Network, module: torch.nn.Module, x: torch.Tensor = X) -> None:
     """A network's answer is PyTorch's now."""
     torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-5)
+
+
+def assert_followed(strict: Callable[..., Settings], module: torch.nn.Module, change: Callable[[Any], Any]) -> None:
+    """A network's answer is PyTorch's before and after a change, and OpenVINO computes both.
+
+    Args:
+        strict: makes settings where every fallback raises.
+        module: answers otherwise after the change.
+        change: is given the module.
+    """
+    module.requires_grad_(False)
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    with no_walks():
+        assert_eager(network, module)
+    before = module(X)
+    change(module)
+    assert_eager(network, module)
+    assert not torch.equal(module(X), before), "the case changes nothing"
+    assert network.statistics.fallbacks.total() == 0
 
 
 class Scaled(torch.nn.Module):

@@ -11,7 +11,17 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend import fx_utils, partitioning
-from ov_backend.partitioning.partitioner import VIEW, aliased_outputs, coverage, part_of, reason, run_after, split, unsupported
+from ov_backend.partitioning.partitioner import (
+    VIEW,
+    _name_unknown,
+    aliased_outputs,
+    coverage,
+    part_of,
+    reason,
+    run_after,
+    split,
+    unsupported,
+)
 from tests.helpers.graphs import SETTINGS, assert_close, flat, names, node_of, run_eagerly, run_openvino, traced
 
 aten = torch.ops.aten
@@ -225,3 +235,9 @@ def test_a_part_without_weights_and_with_several_results() -> None:
     part = part_of(result.outer, calls(result)[0], {})
     assert part.slots == ()
     assert_close(run_openvino(part.gm, x), run_eagerly(part.gm, x))
+
+
+def test_a_misspelt_operator_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("aten.conv2", "aten.add.Tensors", "aten.name", "aten.name.default", "aten.__doc__.x", "aten.add", "aten.add.Tensor")
+    _name_unknown(names)
+    assert [record.args for record in caplog.records] == [(name,) for name in names[:5]]

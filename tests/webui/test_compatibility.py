@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +62,20 @@ def test_attention_whose_code_was_exchanged_is_followed(compare: Any, monkeypatc
     before = compare(prompt="a cat")[1]
     monkeypatch.setattr(optimizations.split_cross_attention_forward, "__code__", scaled.__code__)
     assert largest_difference(before, compare(prompt="a cat")[1]) > 2
+
+
+def test_a_function_that_was_put_among_the_webui_s_attention_is_not_exchanged() -> None:
+    from modules import sd_hijack_optimizations as optimizations
+
+    from ov_backend.webui import attention
+
+    def foreign() -> None: ...
+
+    module = ModuleType("sd_hijack_optimizations")
+    vars(module).update(vars(optimizations), split_cross_attention_forward=foreign)
+    codes = attention._codes_of(module)
+    assert foreign.__code__ not in codes
+    assert optimizations.scaled_dot_product_attention_forward.__code__ in codes
 
 
 def test_layers_with_loras_computed_beside_the_weights_are_left_to_pytorch(compare: Any) -> None:
