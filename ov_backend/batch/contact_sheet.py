@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ov_backend.batch import pictures
+from ov_backend.atomic_file import atomic_write
 from ov_backend.batch.row import Row
 
 _COLUMNS, _ROWS, _SIDE, _GAP, _LINES, _LINE = 6, 5, 176, 12, 3, 12
@@ -30,7 +30,7 @@ def write_sheets(folder: Path, rows: Iterable[Row]) -> list[Path]:
     pages = []
     for number, page in enumerate(itertools.islice(_pages(tiles), MAX_PAGES), 1):
         path = folder / f"contact-{number:03d}.jpg"
-        with pictures.whole(path) as file:
+        with atomic_write(path) as file:
             _draw(page).save(file, format="JPEG", quality=85)
         pages.append(path)
     for path in set(old) - set(pages):

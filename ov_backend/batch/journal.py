@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ov_backend import posix
+from ov_backend.atomic_file import atomic_write
 from ov_backend.batch import pictures
 from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.pictures import NAME
@@ -218,7 +219,7 @@ def write_parquet(folder: Path) -> Path | None:
     types = {int: pyarrow.int64(), str: pyarrow.string(), (int, float): pyarrow.float64()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS.items()])
     path = folder / "manifest.parquet"
-    with pictures.whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with atomic_write(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while some := list(itertools.islice(records, _RECORDS_AT_ONCE)):
             writer.write_table(pyarrow.table(_columns(some), schema))
     return path

@@ -7,16 +7,17 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from ov_backend.atomic_file import atomic_write
 
 #: Names of finished pictures.
 NAME = re.compile(r"\d{6,}-\d+\.png")
 #: Names of everything that a batch replaces or removes; nothing else in a folder is touched.
 _OWN = rf"{NAME.pattern}|contact-\d{{3}}\.jpg|manifest\.parquet"
+#: What :func:`atomic_write` calls them until they are complete.
 _TEMPORARY = re.compile(rf"\.({_OWN})\.part")
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 def is_own_name(name: str) -> bool:
@@ -41,28 +42,11 @@ def write(folder: Path, name: str, data: bytes) -> str:
     Raises:
         OSError: it cannot be written.
     """
-    with whole(folder / name) as file:
+    with atomic_write(folder / name) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     return hashlib.sha256(data).hexdigest()
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that gets its name at the end of the block, and is removed if the block fails.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        with os.fdopen(os.open(temporary, _FLAGS, 0o644), "wb") as file:
-            yield file
-        temporary.replace(path)
-    except BaseException:
-        remove(temporary)
-        raise
 
 
 def remove_unfinished(folder: Path) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from ov_backend import devices
+from ov_backend.atomic_file import atomic_write
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.errors import SettingsError, first_line
@@ -274,15 +275,12 @@ def _check_writable(out: Path) -> None:
 
 
 def _write(image: Image.Image, out: Path) -> None:
-    """Write a picture, whole or not at all: one of this name stays until the new one is on the disk."""
-    out = out.resolve()
-    part = out.with_name(f".{out.name}.part")
+    """Write a picture, whole or not at all: one of this name stays until the new one is complete, and a link leads to it."""
     try:
-        image.save(part, format="PNG")
-        part.replace(out)
+        # Path.resolve raises RuntimeError for a link that leads to itself, before Python 3.13
+        with atomic_write(Path(os.path.realpath(out))) as file:
+            image.save(file, format="PNG")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise _cannot_write(out, error) from error
 
 

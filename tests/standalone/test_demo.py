@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO
 
 import numpy as np
 import pytest
@@ -135,8 +136,8 @@ def test_a_full_disk_leaves_the_picture_of_the_same_name(tmp_path: Path, monkeyp
     picture, out = Image.new("RGB", (64, 64), (9, 9, 9)), tmp_path / "out.png"
     out.write_bytes(b"an older picture")
 
-    def full(self: Image.Image, path: Path, **_: object) -> None:
-        path.write_bytes(b"half")
+    def full(self: Image.Image, file: IO[bytes], **_: object) -> None:
+        file.write(b"half")
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -146,3 +147,16 @@ def test_a_full_disk_leaves_the_picture_of_the_same_name(tmp_path: Path, monkeyp
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out.png", b"an older picture")]
     demo._write(picture, out)
     assert Image.open(out).size == (64, 64)
+
+
+def test_a_link_leads_to_the_picture_and_one_to_itself_is_replaced(tmp_path: Path) -> None:
+    picture, target, link, circle = Image.new("RGB", (64, 64)), *(tmp_path / f"{name}.png" for name in ("out", "link", "circle"))
+    try:
+        link.symlink_to(target.name)
+        circle.symlink_to(circle.name)
+    except OSError:
+        pytest.skip("this user may make no links")
+    for out in (link, circle):
+        demo._write(picture, demo.Request("a boat", out=out).out)
+        assert Image.open(out).size == (64, 64)
+    assert (link.is_symlink(), target.is_symlink(), circle.is_symlink()) == (True, False, False)
