@@ -20,6 +20,8 @@ PAGES = [
 #: ``[text](target)``, ``![text](target)`` and ``<img src="target">``.
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
 PATH = re.compile(r"[\w./-]+\.py")
+#: A span of code begins and ends with equally many backticks.
+SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 #: Paths are written from the repository's root, from the package, from the tests or from the page's own folder.
 FOLDERS = (ROOT, PACKAGE, ROOT / "tests")
 #: Words of an earlier layout, and idioms that a reader who learnt English elsewhere stumbles over.
@@ -50,6 +52,11 @@ def prose(page: Path) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
 
 
+def spans_over_lines(text: str) -> list[str]:
+    """The spans of code that begin on one line and end on another, as a rewrap leaves them; nobody can search for these."""
+    return [span for _, span in SPAN.findall(text) if "\n" in span]
+
+
 def code_paths(page: Path) -> Iterator[str]:
     """Every ``path/file.py`` that a page names in its text."""
     for span in re.findall(r"`([^`]+)`", prose(page)):
@@ -77,6 +84,15 @@ def test_every_relative_link_leads_to_a_file(page: Path) -> None:
 def test_every_code_path_exists(page: Path) -> None:
     missing = [path for path in code_paths(page) if not any((folder / path).exists() for folder in (*FOLDERS, page.parent))]
     assert not missing
+
+
+@by_name
+def test_every_span_of_code_is_on_one_line(page: Path) -> None:
+    assert not spans_over_lines(prose(page))
+
+
+def test_a_span_over_two_lines_is_found() -> None:
+    assert spans_over_lines("`a` and `b\nc` and ``d ` e`` and `f`") == ["b\nc"]
 
 
 def test_every_page_is_linked_from_the_readme_or_the_architecture() -> None:
