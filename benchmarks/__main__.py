@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.command import write_line
+
 if __name__ == "__main__":
     names = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     arguments = sys.argv[1:]
@@ -15,7 +17,7 @@ if __name__ == "__main__":
         names = [arguments.pop(0)]
     failed = []
     for name in names:
-        print(f"== {name}", flush=True)
+        write_line(f"== {name}")
         if subprocess.run([sys.executable, "-m", f"benchmarks.bench_{name}", *arguments]).returncode:
             failed.append(name)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

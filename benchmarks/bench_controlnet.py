@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import parser_of, run_child, show, write_result
+from benchmarks.command import parser_of, run_child, show, write_line, write_result
 from benchmarks.memory import Peak, resident
 from benchmarks.networks import TOLERANCE, seconds_of, unet, without_zeros
 from ov_backend import Settings
@@ -216,14 +216,14 @@ def steps(networks: Networks, step: Step, eager: Step | None, repeats: int) -> d
 def report(results: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
     """Print the figures as a table."""
     size = f"{options.size}x{options.size}"
-    print(f"{size}, precision {options.precision}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    write_line(f"{size}, precision {options.precision}, torch {torch.__version__}, {torch.get_num_threads()} threads")
     heads = ("step, s", "times", f"{options.steps} steps, s", "graphs", "error", "weights", "peak", "after, MiB")
-    print(f"{'':24s}" + "".join(f"{head:>13s}" for head in heads))
+    write_line(f"{'':24s}" + "".join(f"{head:>13s}" for head in heads))
     for way, result in results.items():
         error = f"{result['error']:.1e}" if "error" in result else "-"
         times = (f"{result['step']:.3f}", f"{result['ratio']:.2f}", f"{result['picture']:.2f}", result.get("captures", "-"))
         memory = (result["weights"], result["peak"], result["resident"])
-        print(f"{WAYS[way]:24s}" + "".join(f"{value!s:>13s}" for value in (*times, error, *memory)))
+        write_line(f"{WAYS[way]:24s}" + "".join(f"{value!s:>13s}" for value in (*times, error, *memory)))
 
 
 if __name__ == "__main__":

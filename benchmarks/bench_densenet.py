@@ -14,6 +14,7 @@ import time
 import torch
 
 import ov_backend
+from benchmarks.command import write_line
 from benchmarks.networks import TOLERANCE, seconds_of
 from tests.helpers.densenet import DenseNet
 
@@ -44,9 +45,9 @@ def main() -> None:
     eager, ours = (statistics.median(times) for times in zip(*pairs))
     ratio = statistics.median(a / b for a, b in pairs)
     shape = f"{options.batch} x 3 x {options.size} x {options.size}"
-    print(f"DenseNet-121, {shape}, {options.precision}, {torch.get_num_threads()} threads")
-    print(f"relative error {error:.2g}; first call {first:.1f} s")
-    print(f"eager {eager:.3f} s, openvino_fx {ours:.3f} s, {ratio:.2f} times as fast")
+    write_line(f"DenseNet-121, {shape}, {options.precision}, {torch.get_num_threads()} threads")
+    write_line(f"relative error {error:.2g}; first call {first:.1f} s")
+    write_line(f"eager {eager:.3f} s, openvino_fx {ours:.3f} s, {ratio:.2f} times as fast")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.command import parser_of, show
+from benchmarks.command import parser_of, show, write_line
 from benchmarks.networks import Case, seconds_of, unet
 from ov_backend import Settings, devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
@@ -150,19 +150,19 @@ def profile(network: Network) -> dict[str, float]:
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures."""
     own = results["precision"]
-    print(f"torch {torch.__version__}, OpenVINO {devices.openvino_version()}, {torch.get_num_threads()} threads; own: {own}")
+    write_line(f"torch {torch.__version__}, OpenVINO {devices.openvino_version()}, {torch.get_num_threads()} threads; own: {own}")
     step = results["step"]
-    print(f"\nUNet of SD1.5, {options.size}x{options.size}, batch 2, random weights: seconds a step")
+    write_line(f"\nUNet of SD1.5, {options.size}x{options.size}, batch 2, random weights: seconds a step")
     if "pytorch" in step:
-        print(f"  PyTorch f32     {step['pytorch']:8.3f}")
-    print(f"  {own:4}            {step['own']:8.3f}")
-    print(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
-    print(f"  {own:4}, observed  {step['observed']:8.3f}   making the recipe and the first step {step['first_int8']:.1f} s")
-    print(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
+        write_line(f"  PyTorch f32     {step['pytorch']:8.3f}")
+    write_line(f"  {own:4}            {step['own']:8.3f}")
+    write_line(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
+    write_line(f"  {own:4}, observed  {step['observed']:8.3f}   making the recipe and the first step {step['first_int8']:.1f} s")
+    write_line(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
     for name, kinds in step.get("profile", {}).items():
-        print(f"\nOne step in {name}, {sum(kinds.values()):.0f} ms")
+        write_line(f"\nOne step in {name}, {sum(kinds.values()):.0f} ms")
         for kind, value in kinds.items():
-            print(f"  {value:8.1f} ms  {kind}")
+            write_line(f"  {value:8.1f} ms  {kind}")
 
 
 if __name__ == "__main__":

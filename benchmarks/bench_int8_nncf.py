@@ -28,6 +28,7 @@ import torch
 from PIL import Image
 
 from benchmarks.bench_int8_quality import EQUAL_DB, JUDGED_SAMPLER, Task, draw
+from benchmarks.command import write_line
 from benchmarks.networks import seconds_of
 from ov_backend import Settings, accelerate, devices, transformations
 from ov_backend.checkpoint import load_pipeline
@@ -48,12 +49,12 @@ Run = Callable[[Inputs], list[torch.Tensor]]
 def main() -> None:
     """Measure and print."""
     if importlib.util.find_spec("nncf") is None:
-        print("NNCF is not installed: pip install nncf")
+        write_line("NNCF is not installed: pip install nncf")
         return
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(options, folder)
-    print(json.dumps(results, indent=1) if options.json else table(results))
+    write_line(json.dumps(results, indent=1) if options.json else table(results))
 
 
 def parse() -> argparse.Namespace:

@@ -32,6 +32,7 @@ import torch
 from PIL import Image
 
 from benchmarks.bench_int8 import have_more_in_8_bits
+from benchmarks.command import write_line
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
 from ov_backend import Settings, accelerate, devices
 from ov_backend.checkpoint import load_pipeline
@@ -79,7 +80,7 @@ def main() -> None:
         if options.judged:
             results["classifier"] = classified(options, Path(folder))
             write(options.out, results)
-    print(table(results))
+    write_line(table(results))
 
 
 def parse() -> argparse.Namespace:

@@ -29,6 +29,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from benchmarks.command import write_line
+
 ROOT = Path(__file__).parents[1]
 #: Seconds at the beginning of a turn that do not count: connections are opened, or the last answers arrive.
 SETTLE = 0.8
@@ -164,12 +166,12 @@ def serve(options: argparse.Namespace) -> None:
 
     def timed_step(done: int, total: int) -> None:
         step(done, total)
-        print(time.monotonic(), flush=True)
+        write_line(time.monotonic())
 
     vars(generator.status)["step"] = timed_step
     with socket.create_server(("127.0.0.1", 0)) as listening:
         app = standalone.application(generator)
-        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        write_line(f"http://127.0.0.1:{listening.getsockname()[1]}")
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 
@@ -262,7 +264,7 @@ async def poll(url: str, pollers: int) -> None:
     tasks = [asyncio.create_task(one()) for _ in range(pollers)]
     while line := await asyncio.to_thread(sys.stdin.readline):
         (going.set if line == "go\n" else going.clear)()
-        print(count, flush=True)
+        write_line(count)
         await asyncio.sleep(0)
         for task in tasks:
             if task.done():

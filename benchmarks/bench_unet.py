@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import ov_backend
-from benchmarks.command import parser_of, run_child, show, write_result
+from benchmarks.command import parser_of, run_child, show, write_line, write_result
 from benchmarks.memory import resident
 from benchmarks.networks import NETWORKS, STAGES, TOLERANCE, Case, seconds_of
 from ov_backend import Settings
@@ -104,18 +104,18 @@ def steps(case: Case, accelerated: Any, repeats: int) -> dict[str, Any]:
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures as a table."""
     cpu = torch.get_num_threads()
-    print(f"{options.size}x{options.size}, precision {options.precision}, torch {torch.__version__}, {cpu} threads")
+    write_line(f"{options.size}x{options.size}, precision {options.precision}, torch {torch.__version__}, {cpu} threads")
     for name, result in results.items():
         cold, warm = result["cold"], result["warm"]
-        print(f"\n{name}")
-        print(f"  PyTorch eager f32   {cold['eager']:8.3f} s")
-        print(f"  ov_backend          {cold['ours']:8.3f} s   {cold['ratio']:.2f} times as fast (median of pairs)")
-        print(f"  relative error      {cold['relative_error']:8.1e}")
+        write_line(f"\n{name}")
+        write_line(f"  PyTorch eager f32   {cold['eager']:8.3f} s")
+        write_line(f"  ov_backend          {cold['ours']:8.3f} s   {cold['ratio']:.2f} times as fast (median of pairs)")
+        write_line(f"  relative error      {cold['relative_error']:8.1e}")
         for label, child in (("cold", cold), ("warm", warm)):
             stages = ", ".join(f"{stage} {child['stages'][stage]:.2f}" for stage in STAGES)
-            print(f"  first call, {label}    {child['first_call']:8.2f} s   captures {child['captures']} ({stages})")
-        print(f"  graph on disk       {result['bytes_on_disk'] / 2**20:8.2f} MiB")
-        print(f"  RSS                 {cold['rss']} MiB; in a second process {warm['rss']} MiB")
+            write_line(f"  first call, {label}    {child['first_call']:8.2f} s   captures {child['captures']} ({stages})")
+        write_line(f"  graph on disk       {result['bytes_on_disk'] / 2**20:8.2f} MiB")
+        write_line(f"  RSS                 {cold['rss']} MiB; in a second process {warm['rss']} MiB")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the command lines of benchmarks share: a parser, the results of a process of its own, and how results are printed."""
+"""What the command lines of benchmarks share: a parser, the results of a process of its own, and how results are written."""
 
 from __future__ import annotations
 
@@ -30,14 +30,20 @@ def run_child(benchmark: str, options: argparse.Namespace, *arguments: object) -
     return json.loads(process.stdout.splitlines()[-1])
 
 
+def write_line(text: object) -> None:
+    """Write a line at once, so that a process that reads it need not wait."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def write_result(result: Any) -> None:
     """Write a result as the last line of a process."""
-    sys.stdout.write(json.dumps(result) + "\n")
+    write_line(json.dumps(result))
 
 
 def show(results: Any, options: argparse.Namespace, report: Callable[[Any, argparse.Namespace], None]) -> None:
-    """Print results as JSON if that was asked for, else by ``report(results, options)``."""
+    """Write results as JSON if that was asked for, else by ``report(results, options)``."""
     if options.json:
-        print(json.dumps(results, indent=1))
+        write_line(json.dumps(results, indent=1))
     else:
         report(results, options)
