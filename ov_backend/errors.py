@@ -53,6 +53,15 @@ class JobError(OVBackendError, ValueError):
         self.problems = tuple(problems)
 
 
+def short_repr(value: object, length: int = 200) -> str:
+    """A value that a user gave, for a message: its repr, in one line of at most ``length`` characters."""
+    try:
+        text = " ".join(repr(value).split("\n"))
+    except Exception:  # the object's own, or a whole number of thousands of digits
+        text = f"a {type(value).__name__} that cannot be written"
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def first_line(error: object) -> str:
     """The first line of an error's message."""
     return _lines(error)[0]

@@ -17,7 +17,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 
 PRECISIONS = ("auto", "f32", "bf16", "f16", "int8")
 CONVERTERS = ("fx", "ts")
@@ -62,7 +62,7 @@ def parse_bool(value: object, name: str) -> bool:
         return True
     if text in _FALSE:
         return False
-    raise SettingsError(f"{name} is {repr(value)[:200]}; it must be true or false.")
+    raise SettingsError(f"{name} is {short_repr(value)}; it must be true or false.")
 
 
 def environment(name: str) -> str | None:
@@ -156,7 +156,7 @@ class Settings:
                 raise SettingsError("Give either precision or enabled_precisions, not both.")
             _set(self, "precision", _narrowest(enabled_precisions))
         if not isinstance(self.device, str) or not self.device.strip():
-            raise SettingsError(f"device is {self.device!r}; it must be an OpenVINO device name such as 'CPU' or 'GPU.0'.")
+            raise SettingsError(f"device is {short_repr(self.device)}; it must be an OpenVINO device such as 'CPU' or 'GPU.0'.")
         _set(self, "device", self.device.strip().upper())
         _check_choice("precision", self.precision, PRECISIONS)
         _check_choice("converter", self.converter, CONVERTERS)
@@ -167,10 +167,10 @@ class Settings:
             _set(self, name, parse_bool(getattr(self, name), name))
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
-                raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
+                raise SettingsError(f"cache_dir is {short_repr(self.cache_dir)}; it must be the path of a folder.")
             text = os.fspath(self.cache_dir)
             if not isinstance(text, str) or not text.strip() or "\0" in text:
-                raise SettingsError(f"cache_dir is {self.cache_dir!r}; it must be the path of a folder.")
+                raise SettingsError(f"cache_dir is {short_repr(self.cache_dir)}; it must be the path of a folder.")
             _set(self, "cache_dir", str(Path(text)))
         disabled = _operators("disabled_ops", self.disabled_ops)
         if torch_executed_ops is not _NOT_GIVEN:
@@ -179,14 +179,14 @@ class Settings:
         _set(self, "decompositions", tuple(sorted(_operators("decompositions", self.decompositions))))
         size = self.min_block_size
         if isinstance(size, bool) or not isinstance(size, (int, float)) or not size >= 1:
-            raise SettingsError(f"min_block_size is {size!r}; it must be a number of operators, 1 or more, or math.inf.")
+            raise SettingsError(f"min_block_size is {short_repr(size)}; it must be a number of operators from 1, or math.inf.")
         if not isinstance(self.config, Mapping) or not all(isinstance(name, str) for name in self.config):
-            raise SettingsError(f"config is {self.config!r}; it must be a dict of OpenVINO properties by name.")
+            raise SettingsError(f"config is {short_repr(self.config)}; it must be a dict of OpenVINO properties by name.")
         _set(self, "config", {**_accuracy(optimization_level), **self.config})
         for name in ("memory_mb", "cache_mb", "blob_mb"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SettingsError(f"{name} is {value!r}; it must be a whole number of MiB, 0 or more.")
+                raise SettingsError(f"{name} is {short_repr(value)}; it must be a whole number of MiB, 0 or more.")
 
     def __hash__(self) -> int:
         """Equal settings have equal hashes, although ``config`` is a dict."""
@@ -220,13 +220,13 @@ def operator_name(op: object) -> str:
 
 def _operators(name: str, value: Any) -> set[str]:
     if isinstance(value, str) or not hasattr(value, "__iter__") or hasattr(value, "overloads"):
-        raise SettingsError(f"{name} is {value!r}; it must be a list of operators.")
+        raise SettingsError(f"{name} is {short_repr(value)}; it must be a list of operators.")
     if not all(isinstance(op, str) or callable(op) for op in value):  # torch's operators can be called
-        raise SettingsError(f"{name} is {value!r}; it must be a list of operators such as aten.add.Tensor.")
+        raise SettingsError(f"{name} is {short_repr(value)}; it must be a list of operators such as aten.add.Tensor.")
     names = {operator_name(op) for op in value}
     for each in names:
         if not _OPERATOR.fullmatch(each):  # some of torch's operators have a name without a dot
-            raise SettingsError(f"{name} holds {each[:100]!r}; it must be a list of operators such as aten.add.Tensor.")
+            raise SettingsError(f"{name} holds {short_repr(each)}; it must be a list of operators such as aten.add.Tensor.")
     return names
 
 
@@ -234,7 +234,8 @@ def _narrowest(enabled: Any) -> str:
     """The narrowest precision of a set of torch's dtypes."""
     kinds = {str(kind) for kind in enabled} if isinstance(enabled, (set, frozenset, list, tuple)) else {str(enabled)}
     if not kinds or kinds - set(_DTYPES):
-        raise SettingsError(f"enabled_precisions is {enabled!r}; it must hold torch.float32, torch.float16 or torch.bfloat16.")
+        expected = "torch.float32, torch.float16 or torch.bfloat16"
+        raise SettingsError(f"enabled_precisions is {short_repr(enabled)}; it must hold {expected}.")
     narrow = [_DTYPES[kind] for kind in ("torch.float16", "torch.bfloat16") if kind in kinds]
     if len(narrow) > 1:
         raise SettingsError("enabled_precisions holds torch.float16 and torch.bfloat16; choose one of them.")
@@ -246,10 +247,10 @@ def _accuracy(level: Any) -> dict[str, str]:
     if level is _NOT_GIVEN:
         return {}
     if isinstance(level, bool) or level not in _LEVELS:
-        raise SettingsError(f"optimization_level is {level!r}; it must be a whole number from 0 to 5.")
+        raise SettingsError(f"optimization_level is {short_repr(level)}; it must be a whole number from 0 to 5.")
     return {"EXECUTION_MODE_HINT": "ACCURACY"} if level <= 1 else {}
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise SettingsError(f"{name} is {repr(value)[:200]}; it must be one of {', '.join(choices)}.")
+        raise SettingsError(f"{name} is {short_repr(value)}; it must be one of {', '.join(choices)}.")

@@ -147,29 +147,39 @@ def test_a_bad_field_of_a_picture_becomes_the_default_and_is_reported(name: str,
 
 # ---------------------------------------------------------------- Settings, the environment, torch.compile
 
+
+class Unspeakable:
+    """A value whose own repr fails."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
 SETTINGS: dict[str, list[Any]] = {
-    "device": [None, 1, "", " ", [], b"CPU"],
-    "precision": [None, 1, "", "f8", [], torch.float32],
+    "device": [None, 1, "", " ", [], b"CPU", [0] * 999, torch.zeros(20, 20)],
+    "precision": [None, 1, "", "f8", [], torch.float32, LONG],
     "model_caching": [None, 2, "maybe", [], 0.5],
-    "cache_dir": [1, [], {}, "", " ", "a\0b", b"x", True],
-    "disabled_ops": ["aten.add", None, 1, torch.ops.aten.add, [None], [["aten.add.Tensor"]]],
+    "cache_dir": [1, [], {}, [LONG], "", " ", "a\0b", b"x", True],
+    "disabled_ops": ["aten.add", LONG, ["a b" * 999], None, 1, torch.ops.aten.add, [None], [["aten.add.Tensor"]]],
     "decompositions": ["aten.silu", None, 1],
     "converter": [None, "onnx", 1, ""],
-    "min_block_size": [None, 0, -1, "1", True, math.nan, -math.inf, []],
+    "min_block_size": [None, 0, LONG, -1, "1", True, math.nan, -math.inf, []],
     "truncate_long_and_double": [None, "maybe", 2, []],
     "wide_integers": [None, "maybe"],
     "aot_autograd": [None, "maybe"],
     "dynamic_shapes": [None, "maybe"],
     "debug": [None, "maybe", LONG],
-    "config": [None, 1, "x", [], [("A", 1)], {1: 2}, {None: "x"}],
+    "config": [None, 1, "x", LONG, [], [("A", 1)], {1: 2}, {None: "x"}],
     "fallback": [None, "eager", 1, "", LONG],
-    "memory_mb": [None, -1, 1.5, "1", True, math.nan, math.inf],
+    "memory_mb": [None, -1, 1.5, "1", True, math.nan, math.inf, LONG],
     "cache_mb": [None, -1, 1.5, "1", True],
     "low_memory": [None, True, "maybe", 1, ""],
     "blob_cache": [None, True, "maybe", 1],
     "blob_mb": [None, -1, 1.5, "1", True],
 }
 SETTING_FIELDS = [(name, value) for name, values in SETTINGS.items() for value in values if (name, value) != ("cache_dir", None)]
+#: Values whose repr fails: Python writes no whole number of so many digits.
+UNWRITABLE: list[dict[str, Any]] = [{"memory_mb": -(10**5000)}, {"precision": Unspeakable()}, {"optimization_level": 10**5000}]
 OPTIONS: list[dict[Any, Any]] = [
     {"devise": "CPU"},
     {"": 1},
@@ -177,11 +187,13 @@ OPTIONS: list[dict[Any, Any]] = [
     {None: None},
     {LONG: 1},
     *({"torch_executed_ops": value} for value in (None, 1, "aten.add")),
-    *({"enabled_precisions": value} for value in (None, "f32", {torch.int8}, set(), {torch.float16, torch.bfloat16}, {1})),
+    *({"enabled_precisions": value} for value in (None, "f32", LONG, {torch.int8}, set(), {torch.float16, torch.bfloat16}, {1})),
     *({"optimization_level": value} for value in (None, -1, 6, "3", True, 1.5, [])),
     {"precision": "f32", "enabled_precisions": {torch.float32}},
     {"decompositions": ["aten.nothing"]},
     {"decompositions": [1]},
+    {"decompositions": [LONG]},
+    {"optimization_level": LONG},
     {"optimization_level": 0, "config": 1},
     {"optimization_level": 0, "config": "x"},
 ]
@@ -201,11 +213,41 @@ def test_a_bad_setting_is_refused(name: str, value: Any) -> None:
         torch_compile_options.parse({name: value})
 
 
+@pytest.mark.parametrize("values", UNWRITABLE, ids=range(len(UNWRITABLE)))
+def test_a_bad_setting_that_cannot_be_written_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Settings(**values)
+    assert_sentence(str(refused.value))
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))  # the text of a set differs from process to process
 def test_a_bad_option_of_torch_compile_is_refused(options: dict[Any, Any]) -> None:
     with pytest.raises(SettingsError) as refused:
         torch_compile_options.parse(options)
-    assert "\n" not in str(refused.value)
+    assert_sentence(str(refused.value))
+
+
+@pytest.mark.parametrize("model", [None, LONG, Unspeakable(), [torch.nn.Linear(2, 2)] * 99, torch.zeros(20, 20)], ids=range(5))
+def test_a_model_that_cannot_be_called_is_refused_by_explain(model: Any) -> None:
+    import ov_backend
+
+    with pytest.raises(SettingsError, match="it must be a module or a function") as refused:
+        ov_backend.explain(model, torch.zeros(2))
+    assert_sentence(str(refused.value))
+    assert len(str(refused.value)) < 270
+
+
+LONG_OPTIONS: list[dict[str, Any]] = [{"out": [LONG]}, {LONG: 1}, *({name: LONG} for name in ("rows", "out", "lora_dir"))]
+LONG_OPTIONS += [{"checkpoint": LONG}, {"workers": LONG}, {"ray": LONG}, {"ray": [LONG]}]
+
+
+@pytest.mark.parametrize("arguments", LONG_OPTIONS, ids=range(len(LONG_OPTIONS)))
+def test_a_long_option_is_cut_in_the_refusal_of_batch(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    import ov_backend
+
+    with pytest.raises(SettingsError) as refused:
+        ov_backend.batch(**{"rows": [{"prompt": "a boat"}], "out": tmp_path / "out", **arguments})
+    assert_sentence(str(refused.value))
 
 
 @pytest.mark.parametrize("make", [lambda: Settings(device="TOASTER"), lambda: Settings(device="AUTO:,")])
@@ -217,7 +259,7 @@ def test_a_device_that_is_not_there_is_refused_by_accelerate(make: Callable[[], 
     assert_sentence(str(refused.value))
 
 
-@pytest.mark.parametrize("name,settings", [(1, None), ("net", {"device": "CPU"}), ("net", "CPU")])
+@pytest.mark.parametrize("name,settings", [(1, None), (b"x" * 5000, None), ("net", {"device": "CPU"}), ("net", LONG)])
 def test_accelerate_refuses_wrong_types(name: Any, settings: Any) -> None:
     import ov_backend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import math
 import os
@@ -28,7 +29,7 @@ from ov_backend.batch.plan import Group, Preparations, groups, in_two_steps, lar
 from ov_backend.batch.processes import AUTO, Results, Trial
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 from ov_backend.settings import Settings
 
 #: A job: a job file, or rows as dicts of columns.
@@ -147,12 +148,13 @@ class Batch:
         self._settings = options.settings
         devices.check(self._settings)
         if options.workers not in (None, AUTO) and not (type(options.workers) is int and 1 <= options.workers <= MAX_WORKERS):
-            raise SettingsError(f"--workers is {options.workers!r}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
+            raise SettingsError(f"--workers is {short_repr(options.workers)}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
         if options.address is not None:
             check_address(options.address)
             import_ray()
         if options.lora_dir is not None and not options.lora_dir.is_dir():
-            raise SettingsError(f"--lora-dir is {str(options.lora_dir)!r}, which is no folder; give the folder of the LoRAs.")
+            name = short_repr(str(options.lora_dir))
+            raise SettingsError(f"--lora-dir is {name}, which is no folder; give the folder of the LoRAs.")
         folder = Path(rows).parent if isinstance(rows, (str, Path)) else Path()
         places = Places(folder, options.checkpoint, options.lora_dir)
         sources = read_job_file(Path(rows)) if isinstance(rows, (str, Path)) else _sources(rows)
@@ -324,8 +326,9 @@ def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, *
     unknown = set(options) - {*Options.__dataclass_fields__}
     if unknown:
         known = ", ".join(Options.__dataclass_fields__)
-        raise SettingsError(f"batch has no option {min(unknown)!r}; known are {known}.")
+        raise SettingsError(f"batch has no option {short_repr(min(unknown))}; known are {known}.")
     paths = {name: _path(name, options[name]) for name in ("checkpoint", "lora_dir") if options.get(name) is not None}
+    rows = _path("rows", rows) if isinstance(rows, (str, Path)) and str(rows).strip() else rows
     return Batch(rows, _path("out", out), Options(**{**options, **paths})).run(report)
 
 
@@ -333,9 +336,14 @@ def _path(name: str, value: Any) -> Path:
     """Read a path that a program gives.
 
     Raises:
-        SettingsError: it is none, or empty.
+        SettingsError: it is none, empty, or longer than paths may be.
     """
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise SettingsError(f"{name} is {value!r}; it must be a path.")
+        raise SettingsError(f"{name} is {short_repr(value)}; it must be a path.")
+    try:
+        Path(text).lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # what reads or writes there reports all others
+            raise SettingsError(f"{name} is {short_repr(value)}, which is too long for a path; give a shorter one.") from None
     return Path(text)

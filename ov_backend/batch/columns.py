@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ov_backend.batch.row import LORA_TAG
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 from ov_backend.pipelines.sizes import parse_size
 from ov_backend.settings import PRECISIONS
-from ov_backend.ui.choices import short_repr
 
 #: Spellings of every column, in lower case with ``_`` for spaces: "CFG scale" is ``cfg_scale``.
 _SPELLINGS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,7 @@ import os
 import socket
 from typing import Any
 
-from ov_backend.errors import OVBackendError, SettingsError, first_line
+from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
 
 #: The address that stands for processes of this machine only.
 LOCAL = "local"
@@ -39,7 +39,7 @@ def check_address(address: str) -> None:
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or "/" in host or not port.isdecimal():
         expected = "it must be HOST:PORT, as ray start --head prints it, auto or local"
-        raise SettingsError(f"--ray is {repr(address)[:200]}; {expected}.")
+        raise SettingsError(f"--ray is {short_repr(address)}; {expected}.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError, UnicodeError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.batch.parquet_file import Bounds, read_parquet
-from ov_backend.errors import JobError, first_line
+from ov_backend.errors import JobError, first_line, short_repr
 
 #: Bounds of a job file: bytes, bytes of a line, rows after grids are multiplied, and columns of a row.
 MAX_BYTES, MAX_LINE_BYTES, MAX_ROWS, MAX_COLUMNS = 256 << 20, 1 << 20, 250_000, 100
@@ -51,9 +51,9 @@ def read_job_file(path: Path) -> Iterator[SourceRow]:
     reader = readers.get(path.suffix.lower())
     if not path.is_file():
         what = "a folder" if path.is_dir() else "no file"
-        raise JobError([f"{str(path)!r} is {what}; give the path of a job file: {_KINDS}."])
+        raise JobError([f"{short_repr(str(path))} is {what}; give the path of a job file: {_KINDS}."])
     if reader is None:
-        raise JobError([f"{path.name} ends in {path.suffix!r}; a job file must be {_KINDS}."])
+        raise JobError([f"{path.name} ends in {short_repr(path.suffix)}; a job file must be {_KINDS}."])
     size = path.stat().st_size
     if size > MAX_BYTES:
         most = f"at most {MAX_BYTES >> 20} MiB are read, so make several files of it"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ov_backend.errors import SettingsError, first_line
+from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def of_target(target: str, size: int = 512) -> Report:
     except Exception as error:  # the module is the user's, and may raise anything
         raise SettingsError(f"{target!r} cannot be imported ({_what(error)}); give module:callable.") from error
     if not callable(function):
-        raise SettingsError(f"{target!r} is {function!r}, which cannot be called; give module:callable.")
+        raise SettingsError(f"{target!r} is {short_repr(function)}, which cannot be called; give module:callable.")
     try:
         returned = function()
     except Exception as error:

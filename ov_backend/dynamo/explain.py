@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Interpreter
 from ov_backend.capture.trace import Captured, trace
 from ov_backend.dynamo.graph import DynamoGraph
 from ov_backend.dynamo.options import parse as parse_options
-from ov_backend.errors import OVBackendError, SettingsError, first_line
+from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
 from ov_backend.report.coverage import GraphReport, Report, of_captured
 from ov_backend.report.flops import byte_size
 from ov_backend.settings import Settings
@@ -33,7 +33,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
         SettingsError: the model is none, or an option is unknown or has an unusable value.
     """
     if not callable(model):
-        raise SettingsError(f"The model is {model!r}; it must be a module or a function.")
+        raise SettingsError(f"The model is {short_repr(model)}; it must be a module or a function.")
     settings = parse_options(options)
     reports: list[GraphReport] = []
 

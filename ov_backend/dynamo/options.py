@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 from ov_backend.lowering.decompositions import selected
 from ov_backend.settings import ENV_CACHING, Settings, environment
 
@@ -30,7 +30,7 @@ def parse(options: Mapping[str, Any] | None) -> Settings:
         if name not in names():
             close = difflib.get_close_matches(str(name), names(), n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise SettingsError(f"Unknown option {name!r}.{hint} Known options: {', '.join(names())}.")
+            raise SettingsError(f"Unknown option {short_repr(name)}.{hint} Known options: {', '.join(names())}.")
     if "model_caching" not in values and environment(ENV_CACHING) is None:
         values["model_caching"] = False
     values.setdefault("fallback", "inductor")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 
 _aten = torch.ops.aten
 #: By operator, the function that computes it with smaller operators.
@@ -218,7 +218,7 @@ def selected(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
     for name in names:
         rules = {op: rule for op, rule in decomposition_table.items() if name in (str(op), str(op).rpartition(".")[0])}
         if not rules:
-            raise SettingsError(f"decompositions holds {name!r}, which PyTorch cannot decompose; leave it out.")
+            raise SettingsError(f"decompositions holds {short_repr(name)}, which PyTorch cannot decompose; leave it out.")
         table.update(rules)
     return table
 

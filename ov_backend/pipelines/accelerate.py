@@ -13,7 +13,7 @@ import torch
 
 from ov_backend.capture.trace import capture
 from ov_backend.engine.engine import Engine, Network, NetworkHooks, Progress
-from ov_backend.errors import OVBackendError, SettingsError
+from ov_backend.errors import OVBackendError, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.calls import Listener
 from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
@@ -239,7 +239,8 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
     if isinstance(target, Mapping):
         for name, module in target.items():
             if not isinstance(module, torch.nn.Module) or not isinstance(name, str):
-                raise SettingsError(f"{name!r}: {type(module).__name__} is given; it must be a torch module, and its name text.")
+                kind = type(module).__name__
+                raise SettingsError(f"{short_repr(name)}: {kind} is given; it must be a torch module, and its name text.")
         networks = dict(target)
     else:
         networks = {role: module for role, path in ROLES if isinstance(module := _attribute(target, path), torch.nn.Module)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 
 #: Bounds of width and height in pixels, and their common divisor: a latent covers 8 x 8 pixels.
 SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
@@ -63,7 +63,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """
     sides = [side.strip() for side in text.lower().split("x")]
     if len(sides) not in (1, 2) or not all(side.isdecimal() and len(side) < 6 for side in sides):
-        raise SettingsError(f"{text!r} is no size; write 512x768 or 512.")
+        raise SettingsError(f"{short_repr(text)} is no size; write 512x768 or 512.")
     return check_size(int(sides[0]), int(sides[-1]))
 
 

@@ -22,7 +22,7 @@ from ov_backend import devices
 from ov_backend.atomic_file import atomic_write
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
-from ov_backend.errors import SettingsError, first_line
+from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import MAX_GUIDANCE, check_size, own_size, size_hint
 from ov_backend.settings import Settings
@@ -70,7 +70,7 @@ class Request:
         if not abs(self.guidance) <= MAX_GUIDANCE:
             raise SettingsError(f"--guidance is {self.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
         if self.sampler not in SAMPLERS:
-            raise SettingsError(f"--sampler is {self.sampler!r}; it must be one of {', '.join(SAMPLERS)}.")
+            raise SettingsError(f"--sampler is {short_repr(self.sampler)}; it must be one of {', '.join(SAMPLERS)}.")
         if self.size is not None:
             check_size(*self.size)
         _check_writable(self.out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 
 #: Name, class in diffusers, and what differs from the checkpoint's own configuration.
 _SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -35,7 +35,7 @@ def check_sampler(name: str, steps: int) -> None:
         SettingsError: there is no such sampler, or it cannot take so many steps.
     """
     if name and name not in _SAMPLERS:
-        raise SettingsError(f"The sampler is {name!r}; it must be one of {', '.join(NAMES)}.")
+        raise SettingsError(f"The sampler is {short_repr(name)}; it must be one of {', '.join(NAMES)}.")
     if name == "LCM" and steps > _LCM_STEPS:
         raise SettingsError(f"LCM takes at most {_LCM_STEPS} steps, usually 4 to 8; {steps} were asked for, so give fewer.")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.errors import SettingsError
+from ov_backend.errors import SettingsError, short_repr
 from ov_backend.settings import LOW_MEMORY, PRECISIONS, Settings, parse_bool
 from ov_backend.ui.properties import MAX_LENGTH, read_properties
 
@@ -24,6 +24,8 @@ SWITCHES = ("unet", "vae", "text_encoder")
 _DEVICE = re.compile(r"[A-Z]+(\.\d+)?(:-?[A-Z]+(\.\d+)?(\(\d+\))?(,-?[A-Z]+(\.\d+)?(\(\d+\))?)*)?")
 _MAX_MEMORY_MB = 1 << 24
 _MAX_DEVICE_LENGTH = 200
+#: Of a value in a message, which stands below the panel and with pictures.
+_MAX_SHOWN = 80
 #: Of a picture's field; the properties in it are bounded too.
 _MAX_INFOTEXT_LENGTH = 2 * MAX_LENGTH
 
@@ -84,7 +86,8 @@ class Choices:
             try:
                 values[name] = _READERS[name](value)
             except ValueError as error:
-                messages.append(f"{name} is {short_repr(value)}; it must be {error}; {short_repr(values[name])} is used instead.")
+                shown = short_repr(value, _MAX_SHOWN)
+                messages.append(f"{name} is {shown}; it must be {error}; {short_repr(values[name])} is used instead.")
         return cls(**values), messages
 
     @classmethod
@@ -149,12 +152,6 @@ class Choices:
             if equals and name in _READERS:
                 values[name] = value.strip()
         return cls.from_args([values.get(f.name, f.default) for f in dataclasses.fields(cls)])
-
-
-def short_repr(value: object) -> str:
-    """A value for a message, in at most 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _read_device(value: object) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ov_backend.cache.store import GraphStore
-from ov_backend.errors import Interrupted, OVBackendError, SettingsError
+from ov_backend.errors import Interrupted, OVBackendError, SettingsError, short_repr
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
-from ov_backend.ui.choices import Choices, short_repr
+from ov_backend.ui.choices import Choices
 from ov_backend.ui.comparison import WITH_PYTORCH, Comparison, Measured
 from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
