@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from ov_backend.settings import _NO_ANALYTICS
 from ov_backend.telemetry import absent
 from tests.helpers.extent import only_in_full, some
 from tests.test_architecture import FILES, PACKAGE
@@ -60,6 +61,17 @@ with TestClient(app, base_url="http://127.0.0.1") as client:
 import gradio.analytics
 assert not gradio.analytics.analytics_enabled()
 """
+#: What the page does with Gradio, in a command that has not come to PyTorch yet.
+GRADIO = """
+import sys
+sys.argv[0] = "ov-backend"
+import ov_backend.standalone
+assert "torch" not in sys.modules
+import gradio, gradio.analytics
+assert not gradio.analytics.analytics_enabled()
+with gradio.Blocks():
+    gradio.Textbox()
+"""
 LATER = """
 import ov_backend.devices, sys
 assert "openvino_telemetry" not in sys.modules
@@ -74,7 +86,7 @@ def watched(program: str, folder: Path, **environment: str) -> None:
     home.mkdir()
     site.mkdir()
     (site / "sitecustomize.py").write_text(WATCH)
-    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "TF_BUILD", "JENKINS_URL")}
+    kept = {name: value for name, value in os.environ.items() if name not in {"CI", "TF_BUILD", "JENKINS_URL", *_NO_ANALYTICS}}
     variables = {"HOME": str(home), "USERPROFILE": str(home), "XDG_CACHE_HOME": str(folder / "cache")}
     variables["WATCHED"] = str(folder / "log")
     paths = os.pathsep.join([str(site), str(ROOT)])
@@ -99,6 +111,11 @@ def test_using_a_network_asks_for_no_name_and_writes_nothing_home(tmp_path: Path
 @pytest.mark.parametrize("arguments", some([["devices"]], [["devices"], ["cache", "info"]]), ids=lambda arguments: arguments[0])
 def test_a_command_asks_for_no_name(tmp_path: Path, arguments: list[str]) -> None:
     watched(COMMAND.format(arguments), tmp_path)
+
+
+def test_gradio_asks_for_no_name_in_a_command(tmp_path: Path) -> None:
+    pytest.importorskip("gradio")
+    watched(GRADIO, tmp_path, MPLCONFIGDIR=str(tmp_path / "matplotlib"))
 
 
 @only_in_full

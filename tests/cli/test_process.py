@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ov_backend import interrupts
+from ov_backend.cli.main import main
+from tests.helpers.alone import fresh_process
 from tests.helpers.extent import only_in_full, some
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +60,34 @@ def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, 
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if not line.startswith("import time:")] == ["Interrupted."]
     assert out == ""
+
+
+def demo_of_steps(checkpoint: Path, folder: Path) -> None:
+    """The demo of a thousand steps, whose output goes to the files "out" and "err" of a folder."""
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.stdout, sys.stderr = (os.fdopen(each, "w", buffering=1) for each in (1, 2))
+    interrupts.install()  # as in a command
+    arguments = ["demo", "--checkpoint", str(checkpoint), "--steps", "1000", "--out", str(folder / "x.png")]
+    sys.exit(main([*arguments, "--cache-dir", str(folder / "graphs")]))
+
+
+def test_ctrl_c_during_a_picture_of_the_demo_is_130_and_leaves_no_picture(checkpoint: Path, tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    err = tmp_path / "err"
+    process = fresh_process(demo_of_steps, checkpoint, tmp_path)
+    process.start()
+    while process.is_alive() and not (err.exists() and "/1000" in err.read_text()):  # of the progress bar
+        time.sleep(0.05)
+    assert process.is_alive(), err.read_text()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode == 130, err.read_text()[-2000:]
+    assert "Traceback" not in err.read_text()
+    assert err.read_text().endswith("Interrupted.\n")
+    assert (tmp_path / "out").read_text() == ""
+    assert {path.name for path in tmp_path.iterdir()} <= {"out", "err", "graphs"}
 
 
 @only_in_full

@@ -9,10 +9,16 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 #: The fresh processes hash strings in another order than the tests' own process, whose seed is random.
 HASH_SEED = "12345"
+
+
+def fresh_process(function: Callable[..., None], *args: Any) -> BaseProcess:
+    """A fresh process, not yet started, that runs ``function(*args)``, whose ``SystemExit`` gives its exit code."""
+    return _context().Process(target=function, args=args)  # type: ignore[attr-defined]
 
 
 def alone(function: Callable[..., Any], *args: Any) -> Any:

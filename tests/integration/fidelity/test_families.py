@@ -63,6 +63,25 @@ def test_the_list_of_an_adapter_s_features_is_emptied_as_by_pytorch(strict: Call
         assert accelerated.stats()["unet"]["calls"] == 2
 
 
+def test_another_strength_of_a_controlnet_compiles_nothing_and_is_right(strict: Callable[..., Settings]) -> None:
+    controlnet, draw = FAMILIES["ControlNet"]().pipe.controlnet, torch.Generator().manual_seed(3)
+    latents, hint = torch.randn(2, 4, 8, 12, generator=draw), torch.rand(2, 3, 16, 24, generator=draw)
+    text = torch.randn(2, 5, controlnet.config.cross_attention_dim, generator=draw)
+
+    def call(strength: float) -> list[torch.Tensor]:
+        result = controlnet(latents, torch.tensor(5), text, hint, conditioning_scale=strength)
+        return [*result.down_block_res_samples, result.mid_block_res_sample]
+
+    expected = [call(strength) for strength in (1.0, 0.5)]
+    assert all(2 * float(half.norm()) == pytest.approx(float(whole.norm()), rel=1e-4) for whole, half in zip(*expected))
+    with ov_backend.accelerate({"controlnet": controlnet}, strict(model_caching=False)) as accelerated:
+        for strength, residuals in zip((1.0, 0.5), expected):
+            for answer, want in zip(call(strength), residuals, strict=True):
+                torch.testing.assert_close(answer, want, rtol=1e-3, atol=1e-4)
+        stats = accelerated.stats()["controlnet"]
+    assert (stats["calls"], stats["captures"], stats["compiles"], stats["fallbacks"]) == (2, 1, 1, {})
+
+
 @pytest.mark.parametrize("name", some(PART, FAMILIES))
 def test_family(name: str, strict: Callable[..., Settings]) -> None:
     try:
