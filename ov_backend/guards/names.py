@@ -256,6 +256,9 @@ class NameWalk(ValueWalk):
             self._add("no", name)
             return
         self._add("option", name)
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict) and name in own:
+            self.watch.key(own, name)
         if isinstance(member, types.MethodType):
             self._value(member.__func__, path)
             if not hasattr(type(value), "__getattr__"):

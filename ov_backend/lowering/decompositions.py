@@ -15,6 +15,10 @@ from ov_backend.errors import SettingsError, short_repr
 _aten = torch.ops.aten
 #: By operator, the function that computes it with smaller operators.
 Table = Mapping[Any, Callable[..., Any]]
+#: Operators that PyTorch decomposes into ``as_strided``; what OpenVINO computes has other strides than in eager.
+_BY_STRIDES = frozenset({_aten.diagonal.default, _aten.unfold.default})
+#: Numbers from here on are rounded to infinity.
+_INFINITE_IN_FLOAT16 = 65520.0
 
 
 def convolution_backward(
@@ -188,6 +192,14 @@ def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> to
     return torch.cumsum(x.to(result), dim, dtype=result)
 
 
+def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -> torch.Tensor:
+    """Integers as float16: those beyond its range become infinite; OpenVINO computes in more bits and would keep them."""
+    if dtype is not torch.float16 or x.dtype not in (torch.int32, torch.int64):
+        return NotImplemented
+    wide = x.to(torch.float32)
+    return torch.where(wide.abs() >= _INFINITE_IN_FLOAT16, wide.sign() * math.inf, wide).to(torch.float16)
+
+
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax that is 0 where all values are minus infinity."""
     empty = (x == -math.inf).all(dim, keepdim=True)
@@ -201,6 +213,7 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.var_mean.correction: var_mean,
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
+    _aten._to_copy.default: to_copy,
     _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
 }
 if hasattr(_aten, "_safe_softmax"):  # since torch 2.5
@@ -224,8 +237,8 @@ def selected(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
 
 
 def available(operators: Iterable[Any]) -> Table:
-    """PyTorch's decompositions of these operators, without those that have none."""
-    return {op: decomposition_table[op] for op in operators if op in decomposition_table}
+    """PyTorch's decompositions of these operators, without those that have none or read a tensor by its strides."""
+    return {op: decomposition_table[op] for op in operators if op in decomposition_table and op not in _BY_STRIDES}
 
 
 def decompositions(names: tuple[str, ...], refused: Iterable[Any] = ()) -> Table:

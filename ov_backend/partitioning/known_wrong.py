@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ov_backend.fx_utils import values_read
 from ov_backend.partitioning.packets import aten_packets, packet_of
 from ov_backend.settings import operator_name
 
@@ -30,6 +31,8 @@ def reason(node: Node) -> str:
     Args:
         node: of an ATen graph, with ``meta["val"]``.
     """
+    if _integers_beyond_float16(node):
+        return "turns integers into float16, and OpenVINO keeps those that are too large for it"
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
     if entry is None:
         return _BEYOND if _beyond_float16(node) else ""
@@ -93,6 +96,21 @@ def _beyond_float16(node: Node) -> bool:
     return any(torch.finfo(torch.float16).max < number < _OPEN_END for number in numbers)
 
 
+def _integers_beyond_float16(node: Node) -> bool:
+    """A mixture of integers of 32 or 64 bits with float16; a mere conversion is decomposed instead."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float16 or packet_of(node) in _READS_POSITIONS:
+        return False
+    tensors = [tensor for source in node.all_input_nodes for tensor in values_read(source)]
+    return any(tensor.dtype in (torch.int32, torch.int64) for tensor in tensors)
+
+
+def _attends_past_the_keys(node: Node) -> bool:
+    """There are more values than keys, or fewer; PyTorch's kernels read what they find there."""
+    key, value = (node.args[i].meta["val"] for i in (1, 2))  # type: ignore[union-attr]
+    return bool(key.shape[-2] != value.shape[-2])
+
+
 def _boolean(node: Node) -> bool:
     return bool(node.meta["val"].dtype is torch.bool)
 
@@ -114,6 +132,13 @@ def _decimals(node: Node) -> bool:
 _OPEN_END = 1 << 62
 _BEYOND = "computes with a number that float16 does not hold"
 _QUANTIZER = (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly")
+#: Operators that read integers as positions in a tensor of floats.
+_READS_POSITIONS = frozenset(
+    aten_packets(
+        *("embedding", "gather", "index", "index_select", "index_put", "scatter", "scatter_add", "scatter_reduce", "index_add"),
+        *("index_copy", "index_fill", "_unsafe_index", "take", "_to_copy"),
+    )
+)
 _SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
 
 
@@ -150,6 +175,10 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **dict.fromkeys(aten_packets("masked_fill"), (_boolean, "OpenVINO's conversion of it fails for bool")),
     **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),
     **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
+    **dict.fromkeys(
+        aten_packets("scaled_dot_product_attention"),
+        (_attends_past_the_keys, "it has another number of values than of keys, which PyTorch answers in its own way"),
+    ),
     **_for_any_arguments(
         "a trace of it would run on made-up pivots, which ends the process", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"
     ),

@@ -23,6 +23,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from ov_backend.fx_utils import is_getitem, operators, output_node, placeholders, values_read
 from ov_backend.partitioning import exact_integers, known_wrong
 from ov_backend.partitioning.int64_range import too_large
+from ov_backend.partitioning.strides import restore_strides
 from ov_backend.settings import Settings, operator_name
 from ov_backend.tensors import COMPUTED
 
@@ -187,6 +188,9 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
         gm: ATen graph with ``meta["val"]``.
         in_pytorch: operators that stay in PyTorch.
         smallest: the least number of operators of a submodule.
+
+    Raises:
+        ConversionError: an operator reads OpenVINO's results by strides that these do not have.
     """
     _keep_drawing_order(gm)
     partitioner = CapabilityBasedPartitioner(gm, _Supported(in_pytorch), allows_single_node_partition=True)
@@ -197,6 +201,7 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
     before = set(dict(gm.named_children()))
     outer = partitioner.fuse_partitions(partitions) if partitions else gm
     _drop_drawing_order(outer)
+    restore_strides(outer)
     outer.recompile()
     parts = tuple(name for name, _ in outer.named_children() if name not in before and name.startswith(PREFIX))
     return Split(outer, parts, too_small)

@@ -13,6 +13,7 @@ import openvino as ov
 from ov_backend.transformations.group_norm import decompose_group_norms
 from ov_backend.transformations.multiply_by_one import remove_multiplications_by_one
 from ov_backend.transformations.odd_normalizations import decompose_odd_normalizations, instructions_are_limited
+from ov_backend.transformations.plugin_faults import avoid_faults
 from ov_backend.transformations.shared_transposes import copy_shared_inputs
 from ov_backend.transformations.timestep_angles import keep_angles_exact
 
@@ -26,6 +27,7 @@ def apply(model: ov.Model, precision: str) -> None:
     """
     if precision == "bf16":
         keep_angles_exact(model)
+    avoid_faults(model)
     remove_multiplications_by_one(model)
     decompose_group_norms(model, corrected=precision == "f32")
     if instructions_are_limited():

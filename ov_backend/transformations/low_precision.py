@@ -133,9 +133,7 @@ def _by_source(model: ov.Model, weights: Collection[str]) -> list[list[Layer]]:
     return list(groups.values())
 
 
-def _quantize(
-    layers: Sequence[Layer], weights: Mapping[str, torch.Tensor], given: Range, buffer: WeightBuffer | None
-) -> None:
+def _quantize(layers: Sequence[Layer], weights: Mapping[str, torch.Tensor], given: Range, buffer: WeightBuffer | None) -> None:
     bounds = [_constant(bound) for bound in _interval(MARGIN * given.low, MARGIN * given.high)]
     # a float16 model has float32 in here: its factors would be too small for float16
     quantized = ops.fake_quantize(_cast(layers[0].source, _F32), *bounds, *bounds, _LEVELS)

@@ -8,10 +8,11 @@ LoRAs that are no longer set. A trace runs PyTorch's own forwards of the layers 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,6 +37,9 @@ _LAYERS = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.GroupNorm, torch.nn.LayerN
 
 #: Names and strengths of the LoRAs of one extension, and whether it computes them beside the weights.
 _State = tuple[tuple[Any, ...], bool]
+
+#: Functions of the extensions that are called here instead of by the layers' forwards.
+_CALLED_HERE = frozenset({"network_apply_weights", "network_restore_weights_from_backup", "network_reset_cached_weight"})
 
 #: Whether this thread traces a network.
 _tracing = threading.local()
@@ -111,7 +115,7 @@ def layers_without_extensions() -> Iterator[None]:
         for owner in _LAYERS:
             extensions, inner = _forwards_of(owner)
             if extensions and not is_patched(owner.forward) and _is_of_torch(inner):
-                undo.callback(Patch(owner, "forward", partial(_in_traces, inner)).undo)
+                undo.callback(Patch(owner, "forward", functools.partial(_in_traces, inner)).undo)
         before, _tracing.on = getattr(_tracing, "on", False), True
         try:
             yield
@@ -131,7 +135,10 @@ def _in_traces(inner: Callable[..., Any], original: Callable[..., Any]) -> Calla
 def unknown_forwards() -> str:
     """Names the forwards of layer classes that are neither PyTorch's own nor the known extensions' around these; mostly ""."""
     found = ((owner, inner) for owner in _LAYERS for extensions, inner in [_forwards_of(owner)] if extensions)
-    return " ".join(f"{owner.__name__}={_module_of(inner)}:{id(inner)}" for owner, inner in found if not _is_of_torch(inner))
+    foreign = [f"{owner.__name__}={_module_of(inner)}:{id(inner)}" for owner, inner in found if not _is_of_torch(inner)]
+    extensions = (sys.modules.get(name) for name in sorted(MODULES))
+    exchanged = [f"{name}:{id(value)}" for each in extensions if each is not None for name, value in _exchanged(each)]
+    return " ".join([*foreign, *exchanged])
 
 
 def computed_beside_weights(module: torch.nn.Module) -> bool:
@@ -166,10 +173,37 @@ def _forwards_of(owner: type[torch.nn.Module]) -> tuple[list[Any], Any]:
     while True:
         name = _module_of(forward)
         extension = sys.modules.get(name) if name in MODULES else None
-        if not hasattr(extension, "network_apply_weights") or extension in extensions:
+        if not hasattr(extension, "network_apply_weights") or extension in extensions or _exchanged(extension):
             return extensions, forward
         extensions.append(extension)
         forward = getattr(getattr(extension, "originals", None), f"{owner.__name__}_forward", None)
+
+
+def _exchanged(extension: Any) -> list[tuple[str, Any]]:
+    """The functions which an extension's forwards of layers call and which stand in another file: somebody exchanged them."""
+    members = vars(extension)
+    forward = members.get("network_Linear_forward")
+    names = _called(forward.__code__, extension.__name__) if isinstance(forward, types.FunctionType) else ()
+    return [(name, members.get(name)) for name in names if not _is_written_in(members.get(name), extension.__file__)]
+
+
+@functools.lru_cache(maxsize=16)
+def _called(code: types.CodeType, module: str) -> tuple[str, ...]:
+    """The functions of a Python module that code names, and those that these name, apart from those that are called here too."""
+    members, found, waiting = vars(sys.modules[module]), dict[str, None](), [code]
+    while waiting:
+        for name in waiting.pop().co_names:
+            value = members.get(name)
+            if name in found or name in _CALLED_HERE or isinstance(value, type) or not callable(value):
+                continue
+            found[name] = None
+            if isinstance(value, types.FunctionType):
+                waiting.append(value.__code__)
+    return tuple(found)
+
+
+def _is_written_in(value: Any, file: str) -> bool:
+    return getattr(getattr(value, "__code__", None), "co_filename", None) == file
 
 
 def _module_of(function: Any) -> str:

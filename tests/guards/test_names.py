@@ -78,6 +78,10 @@ def hidden(module: Any) -> float:
 
 
 #: What is read, how it changes, and attributes of the module.
+#: What a host or an extension keeps of functions that it replaced.
+ORIGINALS = types.SimpleNamespace(double=lambda: 2.0)
+
+
 FOLLOWED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], dict[str, Any]]] = {
     "a Python module by a variable": (by_a_variable, lambda m: setattr(OPTIONS, "scale", 3.0), {}),
     "a Python module by getattr": (lambda m: getattr(OPTIONS, "scale"), lambda m: setattr(OPTIONS, "scale", 3.0), {}),  # noqa: B009
@@ -108,6 +112,7 @@ FOLLOWED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], dict[str, 
         lambda m: Kind.register(collections.OrderedDict),
         {"o": collections.OrderedDict()},
     ),
+    "a function in a namespace": (lambda m: ORIGINALS.double(), lambda m: setattr(ORIGINALS, "double", lambda: 3.0), {}),
     "the qualified name of a class": (
         lambda m: float(len(type(m.o).__qualname__)),
         lambda m: setattr(Plain, "__qualname__", "Another"),
@@ -125,6 +130,7 @@ def _restored() -> Any:
     builtins.abs = absolute
     globals().pop("LATER", None), globals().pop("abs", None)
     globals().update(before)
+    ORIGINALS.double = lambda: 2.0
     OPTIONS.scale, Plain.__qualname__ = 2.0, "Plain"  # type: ignore[attr-defined]
     LOG.setLevel(logging.NOTSET)
     vars(noted).clear()

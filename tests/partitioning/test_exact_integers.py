@@ -29,6 +29,7 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "a sum and a large number": (lambda x: x.sum() + 16777217, SMALL),
     "a sum of a mask, moved, and a large number": (lambda x: 16777217 - (x > 3).sum(0, keepdim=True).reshape(1, 1), SMALL),
     "a remainder of int32": (lambda x: x % 127, NEAR),
+    "a remainder by a large number": (lambda x: x % 16777217, LONG),
     "a float remainder of int32": (lambda x: x % -1.5, NEAR),
     "the largest of int32": (lambda x: x.max(), NEAR),
     "a choice by comparison in int32": (lambda x: torch.where(x > x.flip(0), x, 0), NEAR),

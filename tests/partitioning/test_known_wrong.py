@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from ov_backend import fx_utils
 from ov_backend.partitioning import known_wrong
@@ -39,7 +39,25 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
         lambda: traced(lambda x: aten.repeat(x, [2]), torch.tensor(1.0)),
     ),
+    "add": (
+        lambda: traced(lambda x: x + torch.ones(3, dtype=torch.float16), torch.ones(3, dtype=torch.int32)),
+        lambda: traced(lambda x: x + torch.ones(3, dtype=torch.float16), torch.ones(3, dtype=torch.uint8)),
+    ),
 }
+
+
+def test_attention_with_more_values_than_keys_stays_in_pytorch() -> None:
+    def attention(values: int) -> Node:
+        graph = Graph()
+        query, key, value = (graph.placeholder(name) for name in "qkv")
+        for node, length in ((query, 4), (key, 4), (value, values)):
+            node.meta["val"] = torch.empty(1, 2, length, 8)
+        return graph.call_function(aten.scaled_dot_product_attention.default, (query, key, value))
+
+    nodes = [attention(8), attention(4)]
+    for node in nodes:
+        node.meta["val"] = torch.empty(1, 2, 4, 8)
+    assert ["another number of values" in known_wrong.reason(node) for node in nodes] == [True, False]
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -32,6 +32,7 @@ class Case:
         finish: puts back what building the case changed outside it.
         hooks: what a host changes about the network, ``NetworkHooks`` or None.
         tolerance: of its results, relative to the largest value.
+        refused: why the host leaves a call to PyTorch now, or "".
         consumed: names of attributes from which a call itself writes weights; no undo of a change there would put these back.
     """
 
@@ -45,6 +46,7 @@ class Case:
     finish: Callable[[], Any] = _nothing
     hooks: Any = None
     tolerance: float = 1e-3
+    refused: Callable[[], str] = str
     consumed: tuple[str, ...] = ()
 
     def call(self, function: Callable[..., Any]) -> Any:

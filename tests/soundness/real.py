@@ -289,6 +289,7 @@ def _webui_case(**options: Any) -> tuple[Any, Case]:
     weights = lora.LoraWeights()
     owner = patch_points.HostNetwork("unet", "unet", module, "forward", module)
     case = _ldm_case(module, finish=finish, hooks=compatibility.hooks(owner), reset=lambda: weights.apply(module))
+    case.refused = lambda: compatibility.refusal(owner)
     case.consumed = ("network_weights_backup",)
     return host, case
 
@@ -304,7 +305,7 @@ def _webui_lora() -> Case:
 def _webui_functional() -> Case:
     host, case = _webui_case(lora_functional=True)
     host.load_networks([("one", 0.8)])
-    case.hooks = None
+    case.hooks, case.refused = None, str
     return case
 
 

@@ -64,6 +64,17 @@ def test_attention_whose_code_was_exchanged_is_followed(compare: Any, monkeypatc
     assert largest_difference(before, compare(prompt="a cat")[1]) > 2
 
 
+def test_a_function_that_the_lora_extension_calls_and_that_was_exchanged_is_followed(
+    compare: Any, host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = compare(prompt="a cat")[1]
+    own = host.networks._forward
+    monkeypatch.setattr(host.networks, "_forward", lambda layer, x, original: own(layer, x, original) * 0.9)
+    assert largest_difference(before, compare(prompt="a cat")[1]) > 2
+    monkeypatch.undo()
+    assert largest_difference(before, compare(prompt="a cat")[1]) == 0
+
+
 def test_a_function_that_was_put_among_the_webui_s_attention_is_not_exchanged() -> None:
     from modules import sd_hijack_optimizations as optimizations
 
