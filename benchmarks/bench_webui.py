@@ -6,9 +6,9 @@
 The parts are rows of pictures, each in a WebUI of its own with an empty store of graphs: first all pictures without the script,
 then the same ones with it. The first two pictures of a part are equal: the second one changes nothing, and what another picture
 takes beyond it is the price of its change. The checkpoints have random weights in the shapes of SD1.5 and lie on the disk in
-float16; SDXL and its refiner are the WebUI's own ("xl" and "refiner" in their names; small ones suffice). Before anything is
-printed, each picture is compared with PyTorch's, and a state that returns must give the same picture. A return compiles nothing:
-else the benchmark fails.
+float16; SDXL and its refiner are the WebUI's own ("xl" and "refiner" in their names; small ones suffice), and compute in f32,
+because small untrained ones magnify the rounding. Before a part's seconds count, each picture is compared with PyTorch's, and a
+state that returns must give the same picture. A return compiles nothing: else the benchmark fails.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Files:
 
 
 def main() -> int:
-    """Measure and print the figures; 1 if a return compiled something."""
+    """Measure and print the figures; 1 if a return compiled something, or a picture was wrong."""
     parser = parser_of(__doc__, "small networks and pictures")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--size", type=int, help="pixels of the square picture; default: 512, or 128 with --tiny")
@@ -76,7 +76,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         results = measure(options, Path(folder))
     show(results, options, report)
-    return any(row["return"] and row["compiles"] for rows in results["parts"].values() for row in rows)
+    returns = [row["compiles"] for rows in results["parts"].values() for row in rows if row["return"]]
+    return int(any(returns) or bool(results["faults"]))
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -84,16 +85,19 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     before = os.getloadavg()[0]
     first, second = write_checkpoints(folder / "checkpoints", options.tiny)
     files = Files(folder, first, second, write_vae(second, folder / "vae" / "bench-vae.safetensors"))
-    parts = {}
+    parts, faults = dict[str, list[dict[str, Any]]](), dict[str, str]()
     for name in options.parts:
-        with webui_for(files, name) as webui:
-            shots = shots_of(name, webui, files)
-            if not shots:
-                sys.stderr.write(f"{name}: skipped, the WebUI has no such checkpoints\n")
-                continue
-            parts[name] = measure_part(webui, shots, options)
-            sys.stderr.write(f"{name}: {parts[name]}\n")
-    return {"parts": parts, "cores": os.cpu_count(), "load": (before, os.getloadavg()[0])}
+        try:
+            with webui_for(files, name) as webui:
+                shots = shots_of(name, webui, files)
+                if shots:
+                    parts[name] = measure_part(webui, shots, options, "f32" if name == "sdxl" else options.precision)
+                else:
+                    sys.stderr.write(f"{name}: skipped, the WebUI has no such checkpoints\n")
+        except (AssertionError, RuntimeError) as error:  # the other parts go on
+            faults[name] = str(error)
+        sys.stderr.write(f"{name}: {parts.get(name) or faults.get(name)}\n")
+    return {"parts": parts, "faults": faults, "cores": os.cpu_count(), "load": (before, os.getloadavg()[0])}
 
 
 @contextmanager
@@ -137,7 +141,7 @@ def _refined_by(name: str) -> Fields:
     return {"refiner_checkpoint": name.rpartition(".")[0], "refiner_switch_at": 0.5}
 
 
-def measure_part(webui: WebUI, shots: list[Shot], options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_part(webui: WebUI, shots: list[Shot], options: argparse.Namespace, precision: str) -> list[dict[str, Any]]:
     """The rows of one part: seconds of each picture without the script and with it, and compiles."""
     shared = {"prompt": PROMPT, "width": options.size, "height": options.size, "steps": options.steps}
     shared["override_settings_restore_afterwards"] = False
@@ -145,9 +149,9 @@ def measure_part(webui: WebUI, shots: list[Shot], options: argparse.Namespace) -
     off = [_timed(webui.generate, **{**shared, **shot.fields}) for shot in shots]
     on, compiles = list[tuple[Pictures, float]](), [0]
     for shot in shots:
-        on.append(_timed(webui.accelerated, argument_list(options.precision), **{**shared, **shot.fields}))
+        on.append(_timed(webui.accelerated, argument_list(precision), **{**shared, **shot.fields}))
         compiles.append(_compiles(webui))
-    _check(shots, [each for each, _ in off], [each for each, _ in on], LEAST_PSNR[options.precision])
+    _check(shots, [each for each, _ in off], [each for each, _ in on], LEAST_PSNR[precision])
     return [
         {
             "name": shot.name,
@@ -197,6 +201,8 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     print(f"{size}, {options.size}x{options.size}, {options.steps} steps, precision {options.precision}, {load}")
     print(f"{'':36}{'seconds of a picture':^27}{'of the change':^18}{'compiles':>9}{'PSNR':>7}")
     print(f"{'':36}" + "".join(f"{head:>9}" for head in ("off", "on", "over", "off", "on")))
+    for part, fault in results["faults"].items():
+        print(f"{part}: failed, {fault}")
     for part, rows in results["parts"].items():
         print(part)
         for i, row in enumerate(rows):
