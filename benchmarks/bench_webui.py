@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import parser_of, show
+from benchmarks.command import parser_of, show, write_line
 from benchmarks.webui_files import write_checkpoints, write_vae
 from tests.integration.e2e.client import PROMPT, Pictures, WebUI, argument_list, psnr, started
 from tests.integration.e2e.extensions import with_lora, write_lora
@@ -61,7 +61,7 @@ class Files:
 
 
 def main() -> int:
-    """Measure and print the figures; 1 if a return compiled something, or a picture was wrong."""
+    """Measure and write the figures; 1 if a return compiled something, or a picture was wrong."""
     parser = parser_of(__doc__, "small networks and pictures")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--size", type=int, help="pixels of the square picture; default: 512, or 128 with --tiny")
@@ -195,20 +195,20 @@ def _check(shots: list[Shot], off: list[Pictures], on: list[Pictures], least: fl
 
 
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print the table."""
+    """Write the table."""
     size = "small networks" if options.tiny else "SD1.5's shapes"
     load = f"{results['cores']} cores, load {results['load'][0]:.1f} before and {results['load'][1]:.1f} after"
-    print(f"{size}, {options.size}x{options.size}, {options.steps} steps, precision {options.precision}, {load}")
-    print(f"{'':36}{'seconds of a picture':^27}{'of the change':^18}{'compiles':>9}{'PSNR':>7}")
-    print(f"{'':36}" + "".join(f"{head:>9}" for head in ("off", "on", "over", "off", "on")))
+    write_line(f"{size}, {options.size}x{options.size}, {options.steps} steps, precision {options.precision}, {load}")
+    write_line(f"{'':36}{'seconds of a picture':^27}{'of the change':^18}{'compiles':>9}{'PSNR':>7}")
+    write_line(f"{'':36}" + "".join(f"{head:>9}" for head in ("off", "on", "over", "off", "on")))
     for part, fault in results["faults"].items():
-        print(f"{part}: failed, {fault}")
+        write_line(f"{part}: failed, {fault}")
     for part, rows in results["parts"].items():
-        print(part)
+        write_line(part)
         for i, row in enumerate(rows):
             name = f"  {row['name']}{', again' if i == 1 else ', back' if row['return'] else ''}"
             cells = "".join(f"{row[key]:9.1f}" for key in ("off", "on", "over", "change_off", "change_on"))
-            print(f"{name:36}{cells}{row['compiles']:9}{row['psnr']:7.1f}")
+            write_line(f"{name:36}{cells}{row['compiles']:9}{row['psnr']:7.1f}")
 
 
 if __name__ == "__main__":
