@@ -4,7 +4,7 @@
 # make test-full          the whole suite under both, with the long tests that the other two leave out
 # make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
 # make kills              a batch that is killed at random moments, fifty times in one process and on Ray, and fifty runs on two
-#                         nodes whose driver, workers or node are killed (KILLS=n, KILL_SEED=n)
+#                         nodes whose driver, workers or node are killed; and processes that give weights back (KILLS=n, KILL_SEED=n)
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
@@ -76,10 +76,13 @@ node_modules/.ready: package.json
 fuzz: $(VENV)/.ready-test
 	FUZZ=$${FUZZ:-1000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/test_fuzz.py tests/engine/test_forged_entries.py $(ARGS)
 
-# A batch that is killed at random moments: every picture is there once and whole in the end.
+# A batch that is killed at random moments: every picture is there once and whole in the end. The same for low memory: the next
+# process draws the right picture.
 kills: $(VENV)/.ready-test
 	KILLS=$${KILLS:-50} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/batch/test_kill.py $(ARGS)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.soundness.batch_kills --count $${KILLS:-50} --seed $${KILL_SEED:-0}
+	for kind in kills picture_kills; do \
+	  OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.soundness.$$kind --count $${KILLS:-50} --seed $${KILL_SEED:-0} || exit 1; done
 
 # Known holes in what is installed: Python's packages of both environments, and the tools of the page's JavaScript.
 audit: $(AUDIT)/.ready

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,6 +30,8 @@ _SD15_UNET = {
 }
 _SD15_VAE = {"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2}
 _SD15_TEXT = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+#: What a random checkpoint's configuration needs to have Stable Diffusion 1.5's shapes.
+SD15: dict[str, dict[str, Any]] = {"unet": _SD15_UNET, "vae": _SD15_VAE, "text": _SD15_TEXT}
 
 
 def write_checkpoints(networks: str, folder: Path) -> list[Path]:
@@ -40,7 +43,7 @@ def write_checkpoints(networks: str, folder: Path) -> list[Path]:
         shutil.copy(_DEMO, paths[0])
         save_file(_changed(load_file(_DEMO)), paths[1])
         return paths
-    sd15 = {"unet": _SD15_UNET, "vae": _SD15_VAE, "text": _SD15_TEXT} if networks == "sd15" else {}
+    sd15 = SD15 if networks == "sd15" else {}
     for seed, path in enumerate(paths):
         write_random_checkpoint(path, seed, **sd15)
         if sd15:  # its 8 heads are what is assumed without a configuration

@@ -219,6 +219,7 @@ class CompileJob:
         """The result of a compile, which is counted."""
         stats = self.context.stats
         stats.compiled(compiled.timings)
+        self.resources.compiles += not compiled.timings.imported
         stats.coverage = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
         request = self.request

@@ -72,6 +72,11 @@ class Engine:
         return self.resources.compiled
 
     @property
+    def compiles(self) -> int:
+        """How many times a network was compiled; :meth:`stats` has no counts of networks that were released."""
+        return self.resources.compiles
+
+    @property
     def low_memory(self) -> dict[str, str | int]:
         """The setting, the bytes of this process's weights that lie on the disk now, and a sentence why not more, or ""."""
         return self.resources.low_memory.as_dict(self.settings)

@@ -59,6 +59,7 @@ class Resources:
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
         recipes: for int8.
+        compiles: how many times a network was compiled, also those of models that are no longer loaded.
         last: name of the network that was called last.
         run: notes the calls of the run in progress, or None.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
@@ -74,6 +75,7 @@ class Resources:
     low_memory: LowMemory = field(default_factory=LowMemory)
     keeps_unloaded: bool = False
     recipes: Recipes = field(default_factory=Recipes)
+    compiles: int = 0
     last: str = ""
     run: Run | None = None
     epoch: int = 0

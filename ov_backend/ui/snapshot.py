@@ -52,6 +52,10 @@ class ObservedEngine(Protocol):
         """The compiled networks in memory, by key."""
 
     @property
+    def compiles(self) -> int:
+        """How many times a network was compiled."""
+
+    @property
     def low_memory(self) -> dict[str, str | int]:
         """The setting, the bytes of weights that lie on the disk, and why not more."""
 
@@ -211,6 +215,7 @@ def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
         "precision": engine.settings.precision,
         "bytes": engine.compiled.bytes,
         "budget_bytes": engine.compiled.budget,
+        "compiles": engine.compiles,
         "low_memory": engine.low_memory,
     }
 

@@ -72,6 +72,16 @@ def test_two_sizes_back_and_forth_compile_twice(strict: Strict) -> None:
     assert network.stats()["held"] == 2
 
 
+def test_compiles_are_counted_also_of_networks_that_were_released(strict: Strict) -> None:
+    engine = Engine(strict())
+    for height in (8, 16):
+        module = Small()
+        assert_right(engine.network("net", module), module, *inputs(height))
+        engine.release("net")
+    assert engine.compiles == 2
+    assert not engine.stats()
+
+
 def test_all_of_twenty_resolutions_run_in_openvino(strict: Strict) -> None:
     module = Small()
     network = engine_for(strict(), module)

@@ -1,6 +1,6 @@
 """A few processes that give weights back are killed, and a batch on Ray.
 
-``python -m tests.soundness.kills`` and ``python -m tests.soundness.batch_kills`` kill many.
+``python -m tests.soundness.kills``, ``picture_kills`` and ``batch_kills`` kill many.
 """
 
 from __future__ import annotations
@@ -21,6 +21,15 @@ def test_a_killed_process_leaves_nothing_and_the_next_one_answers_rightly(tmp_pa
     on_disk(tmp_path)
     command = [sys.executable, "-m", "tests.soundness.kills", "--count", "2", "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left on the disk: nothing" in done.stdout
+
+
+@only_in_full
+def test_a_picture_after_a_kill_while_weights_are_given_back_is_right(tmp_path: Path) -> None:
+    on_disk(tmp_path)
+    command = [sys.executable, "-m", "tests.soundness.picture_kills", "--count", "3", "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "left on the disk: nothing" in done.stdout
 
