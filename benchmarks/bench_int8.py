@@ -5,15 +5,16 @@
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
 the pairs. Before anything is printed, it is asserted that the layers compute in 8 bits, and that the result of a step with
-random weights is within 12 percent. ``bench_int8_quality`` has the pictures. ``--profile`` also sums the time of
-one step by kind and type of layer. ``--also`` has layers in 8 bits that are left out for the pictures' sake, by the operator that
-they read; ``--finest`` leaves them out at the finest resolution only.
+random weights is within 12 percent; the limit of 3 percent does not hold in this process. ``bench_int8_quality`` has pictures.
+
+The wait that calibration adds is measured twice: where the next picture begins at once, and where the recipe was made in the
+background before. ``--profile`` also sums the time of one step by kind and type of layer. ``--also`` has layers in 8 bits that
+are left out for the pictures' sake, by the operator that they read; ``--finest`` leaves them out at the finest resolution only.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import statistics
 import tempfile
 from collections import Counter
@@ -25,13 +26,16 @@ import torch
 from benchmarks.command import parser_of, show, write_line
 from benchmarks.networks import Case, seconds_of, unet
 from ov_backend import Settings, devices
+from ov_backend.engine import low_precision
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.quantization import recipe
 from ov_backend.quantization.calibration import MIN_CALLS
-from ov_backend.quantization.recipe import MAX_ERROR
 from ov_backend.transformations import weighted_layers
 
 #: Kinds of layers that int8 is about, in OpenVINO's runtime model.
 _KINDS = ("Convolution", "FullyConnected")
+#: The largest relative error of a step with random weights.
+_MAX_ERROR = 0.12
 
 
 def main() -> None:
@@ -62,29 +66,23 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     case = unet(options.size, options.tiny)
     config = {"PERF_COUNT": "YES"} if options.profile else {}
     have_more_in_8_bits(options.also, options.finest)
-    own = _network(case, Settings(cache_dir=folder, fallback="raise", config=config))
-    int8 = _network(case, Settings(cache_dir=folder, fallback="raise", precision="int8", config=config))
-    latent, timestep = case.args
-    for call in range(MIN_CALLS):  # as many as a short generation has
-        int8(latent, timestep * (MIN_CALLS - call) / MIN_CALLS, **case.kwargs)
-    observed = seconds_of(lambda: int8(*case.args, **case.kwargs))
-    int8.begin_run()
-    first = seconds_of(lambda: int8(*case.args, **case.kwargs))
-    stated = int8.stats()["int8"]
-    _use_although_refused(int8)
-    int8(*case.args, **case.kwargs)
-    types = runtime_types(int8)
+    settings = Settings(cache_dir=folder, fallback="raise", config=config)
+    _, own = _network(case, settings)
+    own(*case.args, **case.kwargs)
+    _use_whatever_the_error()
+    wait = {"waited for": waited_for(case, settings, own)}
+    wait["in the background"], int8 = in_the_background(case, settings)
+    stated, types = int8.stats()["int8"], runtime_types(int8)
     assert types["Convolution"]["u8"] + types["Convolution"]["i8"] > types["Convolution"].total() / 2, f"{stated} {types}"
     expected, actual = (network(*case.args, **case.kwargs) for network in (own, int8))
     error = float((actual - expected).norm() / expected.norm())
-    assert error < 4 * MAX_ERROR, f"relative error {error}"
+    assert error < _MAX_ERROR, f"relative error {error}"
     rounds = [[seconds_of(lambda n=n: n(*case.args, **case.kwargs)) for n in (own, int8)] for _ in range(options.repeats)]
     result = {
         "own": min(own for own, _ in rounds),
         "int8": min(int8 for _, int8 in rounds),
         "ratio": statistics.median(int8 / own for own, int8 in rounds),
-        "observed": observed,
-        "first_int8": first,
+        "wait": wait,
         "relative_error": error,
         "types": {kind: dict(counts) for kind, counts in types.items()},
         "seconds": int8.stats()["seconds"],
@@ -104,19 +102,55 @@ def have_more_in_8_bits(also: Sequence[str], finest: Sequence[str]) -> None:
     weighted_layers.EVERYWHERE -= {*also, *finest}
 
 
-def _network(case: Case, settings: Settings) -> Network:
-    return Engine(settings).network("unet", case.module, hooks=NetworkHooks(quantizable=True))
+def waited_for(case: Case, settings: Settings, own: Network) -> dict[str, float]:
+    """Seconds that calibration adds where the next picture begins at once; the recipe is removed afterwards."""
+    _, int8 = _network(case, settings.replace(precision="int8"))
+    _picture(case, int8)
+    pairs = [[seconds_of(lambda n=n: n(*case.args, **case.kwargs)) for n in (own, int8)] for _ in range(MIN_CALLS)]
+    result = {"own": min(own for own, _ in pairs), "observed": min(observed for _, observed in pairs)}
+    result["a step, more"] = statistics.median(observed - own for own, observed in pairs)
+    result |= first_step(case, int8)
+    store = int8.resources.recipes.store
+    assert store is not None
+    store.clear()
+    int8.resources.clear()
+    return result
 
 
-def _use_although_refused(network: Network) -> None:
-    """Use a network's recipe for its steps' time: random weights say nothing of the pictures."""
-    recipes = network.resources.recipes
-    assert recipes.store is not None
-    (entry,) = recipes.store.entries()
-    architecture, checkpoint = entry.key[:32], entry.key[32:]
-    recipe = recipes.get(architecture, checkpoint)
-    assert recipe is not None
-    recipes.put(architecture, dataclasses.replace(recipe, refused=""))
+def in_the_background(case: Case, settings: Settings) -> tuple[dict[str, float], Network]:
+    """Seconds of the same where the first picture was over for long, and the network."""
+    engine, int8 = _network(case, settings.replace(precision="int8"))
+    _picture(case, int8)
+    engine.end_run()
+    background = seconds_of(engine.resources.ahead.wait)
+    return {"background": background, **first_step(case, int8)}, int8
+
+
+def first_step(case: Case, network: Network) -> dict[str, float]:
+    """Seconds of the first step after a calibration, by what they are spent on."""
+    before = network.stats()["seconds"]
+    total = seconds_of(lambda: (network.begin_run(), network(*case.args, **case.kwargs)))
+    spent = {stage: seconds - before[stage] for stage, seconds in network.stats()["seconds"].items()}
+    parts = {"check of the weights": spent["check"], "weights in 8 bits": spent["bind"], "compile": spent["compile"]}
+    tried = total - sum(parts.values()) - spent["infer"]
+    return {"total": total, **parts, "trial, and all else": tried, "first step": spent["infer"]}
+
+
+def _network(case: Case, settings: Settings) -> tuple[Engine, Network]:
+    engine = Engine(settings)
+    return engine, engine.network("unet", case.module, hooks=NetworkHooks(quantizable=True))
+
+
+def _picture(case: Case, network: Network) -> None:
+    """As many calls as a short generation has."""
+    latent, timestep = case.args
+    for call in range(MIN_CALLS):
+        network(latent, timestep * (MIN_CALLS - call) / MIN_CALLS, **case.kwargs)
+
+
+def _use_whatever_the_error() -> None:
+    """Use recipes in this process that are off too much: random weights say nothing of the pictures."""
+    low_precision.MAX_ERROR = recipe.MAX_ERROR = 1.0
 
 
 def runtime_types(network: Network) -> dict[str, Counter[str]]:
@@ -157,12 +191,23 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
         write_line(f"  PyTorch f32     {step['pytorch']:8.3f}")
     write_line(f"  {own:4}            {step['own']:8.3f}")
     write_line(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
-    write_line(f"  {own:4}, observed  {step['observed']:8.3f}   making the recipe and the first step {step['first_int8']:.1f} s")
     write_line(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
+    report_wait(step["wait"])
     for name, kinds in step.get("profile", {}).items():
         write_line(f"\nOne step in {name}, {sum(kinds.values()):.0f} ms")
         for kind, value in kinds.items():
             write_line(f"  {value:8.1f} ms  {kind}")
+
+
+def report_wait(wait: dict[str, dict[str, float]]) -> None:
+    """Print what calibration adds."""
+    now, later = wait["waited for"], wait["in the background"]
+    write_line("\nThe wait that calibration adds, seconds")
+    write_line(f"  a step of the first picture {now['a step, more']:+9.3f}   {now['own']:.3f} to {now['observed']:.3f}")
+    write_line(f"  in the background           {later['background']:9.2f}   when the first picture is over")
+    write_line("  the next picture begins       at once  after that")
+    for name in ("check of the weights", "weights in 8 bits", "compile", "trial, and all else", "first step", "total"):
+        write_line(f"  {name:28}{now[name]:9.2f}{later[name]:12.2f}")
 
 
 if __name__ == "__main__":

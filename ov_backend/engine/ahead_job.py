@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ov_backend.cache import memory
 from ov_backend.engine.ahead import Unverified
-from ov_backend.engine.compile_job import CompileJob
-from ov_backend.engine.request import CompileRequest
+from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.low_precision import Sample, relative_error
+from ov_backend.engine.request import CompiledEntry, CompileRequest
+from ov_backend.engine.resources import Resources
+from ov_backend.guards.signature import Signature
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +23,27 @@ log = logging.getLogger(__name__)
 _PEAK, _LEFT = 2.0, 1.0
 
 
-def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool]) -> None:
+def submit(resources: Resources, lookup: Lookup, context: JobContext, signature: Signature) -> bool:
+    """Begin to compile what calls of a signature will need; False if it is compiled, or if its graph is not known.
+
+    Args:
+        resources: of the engine.
+        lookup: of the network; the state of code and weights is looked at now.
+        context: what the network gives a job.
+        signature: of the calls.
+    """
+    with lookup.lock, context.stats.time("check"):
+        request = lookup.find_known(signature)
+        marks = request.guard.weights.marks() if request is not None else ()
+    if request is None:
+        return False
+    job, is_untouched = CompileJob(resources, request, context), partial(lookup.is_untouched, marks=marks)
+    samples = lookup.low_precision.samples(signature)
+    resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, is_untouched, samples))
+    return True
+
+
+def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool], samples: Sequence[Sample] = ()) -> None:
     """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
     Nothing is evicted for it, no error of it is remembered, and no stage is reported: a call that needs the same compiles it.
@@ -26,6 +51,7 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
     Args:
         job: the request, and what the network gives a job.
         is_unchanged: whether the weights have not been written to since the request.
+        samples: observed calls; how far the result is off in these is noted with it.
     """
     request, resources, context = job.request, job.resources, job.context
     if resources.epoch != request.epoch or not is_unchanged(request):
@@ -45,8 +71,16 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
         return
     entry = job.entry(compiled, program[1])
     entry.unverified = Unverified(weakref.ref(request.guard.weights), request.generation, time.monotonic())
+    _try(entry, samples)
     if resources.compiled.bytes + size <= resources.compiled.budget:
         job.put(entry, size)
+
+
+def _try(entry: CompiledEntry, samples: Sequence[Sample]) -> None:
+    """Note how far the results of calls are off that the device's own precision has computed with the same weights."""
+    for sample in samples if entry.program.owns else ():
+        if sample.weights == entry.weights:
+            entry.errors[sample.number] = relative_error(entry.program(sample.call.tensors), sample.outputs)
 
 
 def _fits(job: CompileJob) -> bool:

@@ -136,6 +136,8 @@ class Engine:
         history = self.resources.history
         if run is not None and completed and history is not None:
             history.add(run.model, run.finished())
+        for network in list(self.networks.values()) if completed else ():
+            network.make_recipe_ahead()
 
     def release(self, name: str) -> None:
         """Release one network; its compiled graphs are evicted when its weights are freed."""

@@ -10,8 +10,8 @@ import contextlib
 import contextvars
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,7 +20,7 @@ from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.request import Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.guards.signature import Call
+from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, Calibration
 from ov_backend.quantization.identity import architecture_of, checkpoint_of
@@ -52,12 +52,13 @@ _BORROWED = "int8 with the ranges of another checkpoint of this architecture; th
 class Sample:
     """A call that was observed: its arguments, its flat results, and the digest of the weights that gave them.
 
-    The digest is "" if these are no results in the device's own precision.
+    The digest is "" if these are no results in the device's own precision. Each sample has another number.
     """
 
     call: Call
     outputs: tuple[torch.Tensor, ...]
     weights: str
+    number: int = field(default_factory=itertools.count().__next__)
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,16 @@ class _Observed:
         return Form(int8, f"int8 {self.borrowed.digest} {name}", Quantize(self.borrowed.ranges, observer))
 
 
-#: The recipe that the calls of this thread are computed with, to see whether it can be used; None computes without int8.
-_trial: contextvars.ContextVar[tuple[str, Recipe | None] | None] = contextvars.ContextVar("trial", default=None)
+@dataclass(frozen=True)
+class _Trial:
+    """The calls of this thread to a network are computed with a recipe, to see whether it can be used; None is without int8."""
+
+    network: str
+    recipe: Recipe | None
+    samples: Sequence[Sample] = ()
+
+
+_trial: contextvars.ContextVar[_Trial | None] = contextvars.ContextVar("trial", default=None)
 _numbers = itertools.count(1)
 
 
@@ -131,8 +140,8 @@ class LowPrecision:
             return plain
         self._current = identity = self._identity(weights)
         trial = _trial.get()
-        if trial is not None and trial[0] == self._name:
-            recipe = trial[1]
+        if trial is not None and trial.network == self._name:
+            recipe = trial.recipe
             own = recipe is not None and recipe.checkpoint == identity[1]
             return _quantized(settings, recipe) if recipe is not None and own else plain
         recipe = self._resources.recipes.get(*identity)
@@ -204,15 +213,38 @@ class LowPrecision:
         self._observed.pop(self._current, None)
         self._tell(recipe)
 
+    def make_ahead(self, prepare: Callable[[Signature], bool]) -> None:
+        """Begin to make a recipe in the background, if it can be made: ``prepare(signature)`` begins to compile a form in 8 bits.
+
+        When the next picture begins and nothing more was observed, its recipe has the same digest, and finds what was compiled.
+        """
+        calibration = self.complete(begins=True)
+        if calibration is None or not calibration.ranges:
+            return
+        samples = calibration.samples
+        with self.trying(self.candidate(calibration), samples):
+            for signature in {sample.call.signature for sample in samples}:
+                prepare(signature)
+
+    def samples(self, signature: Signature) -> list[Sample]:
+        """The observed calls of a signature that what is compiled now is tried on."""
+        trial = _trial.get()
+        return [sample for sample in trial.samples if sample.call.signature == signature] if trial is not None else []
+
     def for_call(self, call: Call) -> contextlib.AbstractContextManager[None]:
         """In this block, a call whose arguments are not finite is computed without int8, which has neither NaN nor infinity."""
         is_int8 = self._hooks.quantizable and self._resources.settings.precision == "int8"
         return self.trying(None) if is_int8 and not has_finite_inputs(call.tensors) else contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def trying(self, recipe: Recipe | None) -> Iterator[None]:
-        """In this block, this thread's calls are computed with a recipe; without int8 where it is None."""
-        token = _trial.set((self._name, recipe))
+    def trying(self, recipe: Recipe | None, samples: Sequence[Sample] = ()) -> Iterator[None]:
+        """In this block, this thread's calls are computed with a recipe; without int8 where it is None.
+
+        Args:
+            recipe: the recipe.
+            samples: what is compiled in the background in this block is tried on those of its signature.
+        """
+        token = _trial.set(_Trial(self._name, recipe, samples))
         try:
             yield
         finally:

@@ -9,14 +9,13 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
 from ov_backend.capture.trace import Captured
 from ov_backend.engine import warmup, worker
-from ov_backend.engine.ahead_job import compile_ahead
+from ov_backend.engine.ahead_job import submit
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite, restore_containers
 from ov_backend.engine.history import kind_of
@@ -134,6 +133,7 @@ class Network:
             raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
         call = self._call(args, kwargs)
         if not warmup.active():
+            self.resources.leave_last(self.name)
             self._make_recipe()
         with self._lookup.low_precision.for_call(call):
             entry = self._lookup_or_compile(call, self.resources.interrupted)
@@ -183,20 +183,17 @@ class Network:
         if worker.inside() or os.getpid() != self._pid or not self._capturing.acquire(blocking=False):
             return False
         try:
-            with self._lookup.lock, self.statistics.time("check"):
-                request = self._lookup.find_known(signature)
-                marks = request.guard.weights.marks() if request is not None else ()
+            return submit(self.resources, self._lookup, self._job_context, signature)
         except Exception:  # a call would report it
             log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
             return False
         finally:
             self._capturing.release()
-        if request is None:
-            return False
-        job = CompileJob(self.resources, request, self._job_context)
-        is_untouched = partial(self._lookup.is_untouched, marks=marks)
-        self.resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, is_untouched))
-        return True
+
+    def make_recipe_ahead(self) -> None:
+        """Begin to compile and to try in the background what the next picture needs in int8, if enough calls were observed."""
+        if not warmup.active():
+            self._lookup.low_precision.make_ahead(self.prepare_ahead)
 
     @functools.cached_property
     def kind(self) -> str:
@@ -318,7 +315,8 @@ class Network:
 
     def _try(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe | None:
         """A recipe with its error in some calls; None if the weights are those of another checkpoint by now."""
-        self._evict(lambda key, entry: "observing" in entry.form)
+        own = f"int8 {recipe.digest}"
+        self._evict(lambda key, entry: "observing" in entry.form or (entry.is_unused_int8 and entry.form != own))
         if not recipe.ranges:
             return refused(recipe, "no layer of it can be computed in 8 bits")
         before = set(self.resources.compiled)
@@ -328,14 +326,17 @@ class Network:
                 entry = self._lookup_or_compile(sample.call, interrupted)
                 if not entry.form.startswith("int8"):
                     return None
+                if sample.number in entry.errors:
+                    errors.append(entry.errors.pop(sample.number))
+                    continue
                 actual, expected = entry.program(sample.call.tensors), sample.outputs
             if entry.weights != sample.weights:  # a LoRA was added or removed
                 with low_precision.trying(None):
                     expected = tuple(self._lookup_or_compile(sample.call, interrupted).program(sample.call.tensors))
             errors.append(relative_error(actual, expected))
         result = judged(recipe, errors)
-        unneeded = f"int8 {recipe.digest}" if result.refused else ""
-        self._evict(lambda key, entry: key not in before and entry.form == unneeded)
+        unneeded = own if result.refused else ""
+        self._evict(lambda key, entry: entry.form == unneeded and (key not in before or unneeded == own))
         return result
 
     def _evict(self, selects: Callable[[Hashable, CompiledEntry], bool]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -145,6 +145,7 @@ class CompiledEntry:
         network: the name of that network.
         unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
         form: its name, see :class:`Form`.
+        errors: relative errors of observed calls that it has computed already, by their numbers.
     """
 
     program: CompiledProgram
@@ -154,3 +155,9 @@ class CompiledEntry:
     network: str
     unverified: Unverified | None = None
     form: str = ""
+    errors: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def is_unused_int8(self) -> bool:
+        """Whether it is in 8 bits, was compiled ahead, and no call has asked for it yet."""
+        return self.unverified is not None and self.form.startswith("int8")

@@ -41,6 +41,9 @@ class SharingNetwork(Protocol):
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""
 
+    def make_recipe_ahead(self) -> None:
+        """Begin to make the recipe for int8, if enough calls were observed."""
+
 
 @dataclass
 class Resources:
@@ -160,6 +163,12 @@ class Resources:
     def _weights_of_others(self) -> list[torch.Tensor]:
         entries = (entry.value for key in self.compiled if (entry := self.compiled.peek(key)) is not None)
         return [tensor for entry in entries if entry.program.owns for tensor in entry.placement.alive()]
+
+    def leave_last(self, name: str) -> None:
+        """A network of this name is called; if it was another one's turn before, that one's recipe for int8 can be made."""
+        last = self.networks.get(self.last)
+        if last is not None and self.last != name:
+            last.make_recipe_ahead()
 
     def evict_dead_soon(self) -> None:
         """Call :meth:`evict_dead` in a thread of its own; for callbacks, which run while any thread holds any lock."""

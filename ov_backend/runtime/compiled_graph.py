@@ -20,7 +20,17 @@ from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, share
 from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
-from ov_backend.transformations.low_precision import Observe, Observer, Quantize, Range, Rewrite, observe, quantize, weight_buffer
+from ov_backend.transformations.low_precision import (
+    Observe,
+    Observer,
+    Quantize,
+    Range,
+    Rewrite,
+    observe,
+    observed_value,
+    quantize,
+    weight_buffer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +143,7 @@ class _Observed:
         """Report the ranges of the last inference; ``first`` is the index of the first additional result."""
         ranges = {}
         for i, names in enumerate(self.pairs):
-            low, high = (float(request.get_output_tensor(first + 2 * i + j).data) for j in range(2))
+            low, high = (observed_value(request.get_output_tensor(first + 2 * i + j)) for j in range(2))
             ranges.update(dict.fromkeys(names.split("\n"), Range(low, high)))
         self.observer(ranges)
 
@@ -229,7 +239,7 @@ def _bound(
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
         if rewrite.observer is not None:  # both in the same model, in which the same layers are left out
-            observed = _Observed(observe(model, live), rewrite.observer)
+            observed = _Observed(observe(model, live, precision), rewrite.observer)
         buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
         quantize(model, live, rewrite.ranges, buffer)
         types = weight_conversion(list(live.values()), "f32")
@@ -238,7 +248,7 @@ def _bound(
     else:
         model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
         if isinstance(rewrite, Observe):
-            observed = _Observed(observe(model, live), rewrite.observer)
+            observed = _Observed(observe(model, live, precision), rewrite.observer)
     transformations.apply(model, precision)
     return model, buffer, observed
 

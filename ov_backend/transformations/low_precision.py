@@ -23,13 +23,15 @@ import openvino as ov
 import openvino.opset13 as ops
 import torch
 
-from ov_backend.tensors import TO_OV, constant
+from ov_backend.tensors import TO_OV, constant, share
 from ov_backend.transformations.convert_precision import WeightBuffer
 from ov_backend.transformations.weighted_layers import Layer, weight_name, weighted_layers
 
 #: Ranges are this much wider than what was observed, because other prompts have larger values.
 MARGIN = 1.2
 _F32 = TO_OV[torch.float32]
+#: The type of the observed values, by what the device computes in.
+_OBSERVED = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _LEVELS = 256
 _LARGEST = 127
 
@@ -73,8 +75,16 @@ class Quantize:
 Rewrite = Observe | Quantize
 
 
-def observe(model: ov.Model, weights: Collection[str]) -> list[str]:
+def observe(model: ov.Model, weights: Collection[str], precision: str) -> list[str]:
     """Add results to a model, in place: the smallest and then the largest value of every layer's input.
+
+    The results have the type that the device computes in. Before a result of another type, the CPU device would compute
+    everything in float32, back to the last convolution or matrix product; that is most of what is no such layer.
+
+    Args:
+        model: the model with its weights bound.
+        weights: names of the live weights.
+        precision: arithmetic of the device, "f32", "bf16" or "f16".
 
     Returns:
         the names of the layers, in the order of the pairs of results; layers with the same input share a pair, and their
@@ -85,10 +95,18 @@ def observe(model: ov.Model, weights: Collection[str]) -> list[str]:
         source = layers[0].source
         axes = np.arange(len(source.get_shape()))
         for reduce in (ops.reduce_min, ops.reduce_max):
-            model.add_results([ops.result(_cast(reduce(source, axes, False).output(0), _F32))])
+            model.add_results([ops.result(_cast(reduce(source, axes, False).output(0), TO_OV[_OBSERVED[precision]]))])
         pairs.append("\n".join(layer.name for layer in layers))
     model.validate_nodes_and_infer_types()
     return pairs
+
+
+def observed_value(result: ov.Tensor) -> float:
+    """The value of one of these results."""
+    dtype = next(dtype for dtype in _OBSERVED.values() if TO_OV[dtype] == result.element_type)
+    value = torch.empty((), dtype=dtype)
+    result.copy_to(share(value))
+    return float(value)
 
 
 def quantize(
