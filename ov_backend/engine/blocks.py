@@ -219,6 +219,7 @@ class Blockwise(_Retried):
     def begin_run(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
         super().begin_run()
+        self.blocks_precision.begin_run()
         self._begin_blocks()
 
     def _begin_blocks(self) -> None:
@@ -226,7 +227,7 @@ class Blockwise(_Retried):
         if self._called:
             self._blocks = {key: block for key, block in self._blocks.items() if key in self._called}
             self._called.clear()
-        self.blocks_precision.begin_run()
+        self.blocks_precision.begin_picture()
         for block in list(self._blocks.values()):
             block.starts = True
 

@@ -42,6 +42,8 @@ from ov_backend.transformations.low_precision import Observe, Quantize, Range
 
 #: The calls of so many checkpoints and forwards are kept until there are enough for a recipe; tapes are large.
 _MAX_OBSERVED = 2
+#: After so many runs without a step they are dropped.
+_MAX_UNUSED_RUNS = 3
 #: The largest relative difference of a step that is computed again in the same way.
 _SAME = 1e-3
 _UNFOLLOWED = "what is computed between its blocks cannot be computed again, so the error of a step is not known"
@@ -57,12 +59,14 @@ class _Observed:
 
     Attributes:
         ended: a picture has ended since the last step.
+        unused: number of runs that began since the last step.
         divided: whether blocks were called in the last step; else the other forward calls the whole network, perhaps.
     """
 
     number: int
     calibration: Calibration[Tape] = field(default_factory=Calibration)
     ended: bool = False
+    unused: int = 0
     divided: bool = True
 
     def form(self, path: str, settings: Settings) -> Form:
@@ -106,6 +110,13 @@ class BlocksPrecision:
         self._checkpoint = None
 
     def begin_run(self) -> None:
+        """The host says that a run begins: drop what is no longer added to."""
+        for identity, observed in list(self._observed.items()):
+            observed.unused += 1
+            if observed.unused > _MAX_UNUSED_RUNS or not self._applies(self._resources.settings):
+                del self._observed[identity]
+
+    def begin_picture(self) -> None:
         """A picture begins: read the weights again that tell the checkpoint."""
         self._checkpoint = None
         for observed in self._observed.values():
@@ -165,7 +176,7 @@ class BlocksPrecision:
 
     def _observed_step(self, observed: _Observed, forward: Callable[[], Any], blocks: int) -> Any:
         """Run one step whose ranges are observed; ``blocks``: calls of blocks before."""
-        observed.ended = False
+        observed.ended, observed.unused = False, 0
         calibration, recorder = observed.calibration, None
         if calibration.wants_sample and observed.divided:
             recorder = Recorder()

@@ -343,3 +343,14 @@ def test_the_blocks_in_8_bits_are_evicted_together_and_made_again(calibrated: Bl
     assert torch.equal(picture(calibrated, 1)[0], before)
     groups = {compiled.peek(key).group for key in compiled}  # type: ignore[union-attr]
     assert len(groups) == 1
+
+
+def test_what_was_observed_is_dropped_where_the_blocks_are_no_longer_called(settings: Settings) -> None:
+    network = blockwise(parts(), settings)
+    picture(network, 2)
+    observed = network.blocks_precision._observed
+    picture(network, 1)
+    assert [each.calibration.calls for each in observed.values()] == [3]
+    for _ in range(4):
+        network.begin_run()
+    assert not observed
