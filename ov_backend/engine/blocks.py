@@ -10,8 +10,7 @@ never finds one of ours among them.
 
 from __future__ import annotations
 
-import threading
-import time
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
@@ -21,55 +20,28 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import TRACING
 from ov_backend.engine import worker
+from ov_backend.engine.blocks_precision import BlockPrecision, BlocksPrecision
+from ov_backend.engine.calls_patch import CallsPatch
+from ov_backend.engine.foreign_code import foreign_forwards
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
+from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import CaptureError, OVBackendError
+from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
-from ov_backend.patching import Patch, is_patched, unwrap
-from ov_backend.tensors import TensorSpec, nested_tensors
+from ov_backend.patching import unwrap
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
-_NO_INT8 = "int8 is not used: it is for whole networks, and this one runs by its blocks"
 _UNSTEADY = "its code or its attributes change at every call"
 
 #: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
 Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
 _running: ContextVar[Blockwise | None] = ContextVar("running", default=None)
-
-
-class CallsPatch:
-    """The patch of all modules' calls, until :meth:`undo`.
-
-    A trace patches the same function, maybe in the background after an interruption: neither patch must end within the other.
-    """
-
-    def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        while True:
-            with TRACING:
-                if not is_patched(torch.nn.Module.__call__):  # else the last one's undo waits for the same lock
-                    self._patch = Patch(torch.nn.Module, "__call__", make)
-                    return
-            time.sleep(worker.POLL_S)
-
-    def undo(self) -> bool:
-        """Restore PyTorch's own function; while a network is being traced that happens as soon as the trace has ended."""
-        if not TRACING.acquire(timeout=worker.POLL_S):
-            threading.Thread(target=self._undo_later, name="ov_backend-undo", daemon=True).start()
-            return True
-        try:
-            return self._patch.undo()
-        finally:
-            TRACING.release()
-
-    def _undo_later(self) -> None:
-        with TRACING:
-            self._patch.undo()
 
 
 def patch_calls(answer: Answer | None = None) -> CallsPatch:
@@ -158,7 +130,10 @@ class Blockwise(_Retried):
         self._blocks: dict[int, Block] = {}
         #: Those that were called since a run of calls began; the others may be of modules that are no longer in the network.
         self._called: set[int] = set()
-        self._inside: frozenset[int] = frozenset()
+        #: The paths of the modules inside, by their ids.
+        self._inside: dict[int, str] = {}
+        #: int8 where it is answered by its blocks.
+        self.blocks_precision = BlocksPrecision(resources, name, module, hooks, self.statistics)
         self._group: Group | None = None
         #: The modules beside the network that were met in this run of calls.
         self._met: set[int] = set()
@@ -191,19 +166,21 @@ class Blockwise(_Retried):
         """
         if _running.get() is self:
             return forward(*args, **kwargs)
+        with paused():
+            return self._by_blocks(reason, forward, args, kwargs)
+
+    def _by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         calls, block_calls = self.statistics.calls, self.statistics.block_calls
         if self.resources.last != self.name:
             self._begin_blocks()
-        self._group = _group_of(self.name, args, kwargs)
-        self._inside = frozenset(map(id, self.module.modules()))
+        self._group = Group.of(self.name, args, kwargs)
+        self._inside = {id(module): path for path, module in self.module.named_modules()}
         token = _running.set(self)
         try:
-            result = forward(*args, **kwargs)
+            result = self.blocks_precision.run(forward, partial(forward, *args, **kwargs))
         finally:
             _running.reset(token)
             self.resources.last = self.name
-        if self.hooks.quantizable and self.resources.settings.precision == "int8":
-            self.statistics.tell_int8(self.name, "off", _NO_INT8)
         if self.statistics.block_calls > block_calls:
             self.statistics.divide(self.name, reason)
         elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole
@@ -229,7 +206,7 @@ class Blockwise(_Retried):
         if block is None or block.shadow is not vars(module).get("forward"):
             block = self._blocks[id(module)] = Block(self, original, module)
         self._called.add(id(module))
-        block.group = self._group
+        block.group, block.precision.path = self._group, self._inside.get(id(module))
         return None if block.left else block
 
     def _companion(self, module: torch.nn.Module) -> Callable[..., Any] | None:
@@ -242,6 +219,7 @@ class Blockwise(_Retried):
     def begin_run(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
         super().begin_run()
+        self.blocks_precision.begin_run()
         self._begin_blocks()
 
     def _begin_blocks(self) -> None:
@@ -249,16 +227,17 @@ class Blockwise(_Retried):
         if self._called:
             self._blocks = {key: block for key, block in self._blocks.items() if key in self._called}
             self._called.clear()
+        self.blocks_precision.begin_picture()
         for block in list(self._blocks.values()):
             block.starts = True
 
     def refusal(self, module: torch.nn.Module) -> str:
         """Why a module cannot be used, as far as that is known from other modules with the same foreign forwards, or ""."""
-        return self._refused.get(_foreign_forwards(module), "") if self._refused else ""
+        return self._refused.get(foreign_forwards(module), "") if self._refused else ""
 
     def remember(self, module: torch.nn.Module, error: OVBackendError) -> None:
         """Remember why a module could not be captured, if there are foreign forwards on it or inside it."""
-        foreign = _foreign_forwards(module)
+        foreign = foreign_forwards(module)
         if foreign and isinstance(error, CaptureError):
             self._refused[foreign] = str(error)
 
@@ -271,6 +250,7 @@ class Blockwise(_Retried):
     def clear(self) -> None:
         """Clear refusals and the state of weights and code, and let go of the blocks."""
         super().clear()
+        self.blocks_precision.clear()
         self._blocks.clear()
         self._called.clear()
         self._refused.clear()
@@ -299,6 +279,8 @@ class Block(_Retried):
 
     Attributes:
         shadow: the forward that stands on the instance, or None.
+        precision: its int8.
+        weights: digest of the weights that the last answer was computed with.
         starts: whether a run of calls begins, and its weights are read again.
     """
 
@@ -307,12 +289,44 @@ class Block(_Retried):
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
         hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics)
+        common = whole.resources, whole.name, module, hooks, whole.statistics
+        self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
         self._whole = whole
-        self.starts = True
+        self.starts, self.weights = True, ""
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         self.resources.last, self.starts = "" if self.starts else self.name, False
         return super()._lookup_or_compile(call, interrupted)
+
+    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return super()._answer(args, kwargs)
+        except (OVBackendError, RuntimeError) as error:
+            if isinstance(error, CaptureError) or not self.precision.is_used():
+                raise
+            with self._whole.blocks_precision.trying(None):
+                result = super()._answer(args, kwargs)
+            self._whole.blocks_precision.refuse(error)
+            return result
+
+    def repeat(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a call again; it is not counted, and PyTorch does not answer it.
+
+        Raises:
+            OVBackendError: it cannot be computed.
+        """
+        call = self._call(args, kwargs)
+        with self.precision.for_call(call):
+            entry = self._lookup_or_compile(call, self.resources.interrupted)
+        return restore(entry.output, self._compute(entry, call))
+
+    def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
+        self.weights = entry.weights
+        return super()._compute(entry, call)
+
+    def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        block = weakref.ref(self)
+        recorder.note(partial(_repeat, block), args, kwargs, result, lambda: getattr(block(), "weights", ""))
 
     def _count(self) -> None:
         self.statistics.block_calls += 1
@@ -329,21 +343,8 @@ class Block(_Retried):
         return self._fallback(*args, **kwargs)
 
 
-def _foreign_forwards(module: torch.nn.Module) -> frozenset[Hashable]:
-    """The code of the forwards that stand on the instances of a module and those inside it, in the place of their classes'."""
-    forwards = (vars(each).get("forward") for each in module.modules())
-    return frozenset(_code_of(forward) for forward in forwards if forward is not None)
-
-
-def _code_of(function: Any) -> Any:
-    """The code of a function, or of what it wraps; the class of another callable."""
-    while isinstance(function, partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    return getattr(function, "__code__", type(function))
-
-
-def _group_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Group:
-    tensors = nested_tensors([*args, *kwargs.values()])
-    specs = (TensorSpec(str(i), tuple(tensor.shape), str(tensor.dtype)) for i, tensor in enumerate(tensors))
-    return Group(name, Signature(tuple(specs), ""))
+def _repeat(block: weakref.ref[Block], *args: Any, **kwargs: Any) -> Any:
+    found = block()
+    if found is None:
+        raise OVBackendError("a block that was observed is no longer in the network")
+    return found.repeat(*args, **kwargs)

@@ -39,11 +39,11 @@ _WORDS = (
     (0.015, "the same picture with small differences"),
     (MAX_ERROR, "the same picture with visible differences in details"),
 )
-_CALIBRATES = (
+CALIBRATES = (
     "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; the"
     " next one is made in int8"
 )
-_NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
+NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 _NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
 _BORROWED = "int8 with the ranges of another checkpoint of this architecture; this picture collects its own"
 
@@ -136,7 +136,7 @@ class LowPrecision:
                 self._statistics.tell_int8(self._name, "off", _NOT_STATIC)
             return plain
         if not multiplies_8_bits_exactly():
-            self._statistics.tell_int8(self._name, "off", _NO_VNNI)
+            self._statistics.tell_int8(self._name, "off", NO_VNNI)
             return plain
         self._current = identity = self._identity(weights)
         trial = _trial.get()
@@ -148,7 +148,7 @@ class LowPrecision:
         if recipe is None:
             observed = self._observation(identity)
             if observed.borrowed is None:
-                self._statistics.tell_int8(self._name, "calibrating", _CALIBRATES)
+                self._statistics.tell_int8(self._name, "calibrating", CALIBRATES)
             else:
                 self._statistics.tell_int8(self._name, "on", _BORROWED)
             return observed.form(plain.settings)

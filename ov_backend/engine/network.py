@@ -8,7 +8,8 @@ import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ from ov_backend.engine.conditions import derives_forward, foreign_mode, has_fini
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.low_precision import Sample, judged, refused, relative_error
+from ov_backend.engine.low_precision import Sample, refused, relative_error
+from ov_backend.engine.recipe_trial import tried
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
+from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
 from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
@@ -91,7 +94,10 @@ class Network:
         if worker.inside():  # another network, which contains this one, is being traced
             return self.forward(*args, **kwargs)
         try:
-            result = self._answer(args, kwargs)
+            with paused() as recorder:
+                result = self._answer(args, kwargs)
+                if recorder is not None:
+                    self._record(recorder, args, kwargs, result)
         except Interrupted:
             raise
         except NothingToCompute:
@@ -114,6 +120,10 @@ class Network:
     @group.setter
     def group(self, group: Group | None) -> None:
         self._job_context.group = group
+
+    def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Another network calls this one in a step that is recorded; this one's result is given to it."""
+        recorder.leaves((args, kwargs))
 
     def _count(self) -> None:
         self.statistics.calls += 1
@@ -303,7 +313,8 @@ class Network:
             if calibration is not None:
                 recipe, failed = low_precision.candidate(calibration), False
                 try:
-                    result = self._try(recipe, calibration.samples)
+                    errors = partial(self._errors, recipe, calibration.samples)
+                    result = tried(self.resources, self.name, recipe, errors)
                 except Interrupted:
                     raise
                 except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
@@ -313,13 +324,8 @@ class Network:
         finally:
             self._making.release()
 
-    def _try(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe | None:
-        """A recipe with its error in some calls; None if the weights are those of another checkpoint by now."""
-        own = f"int8 {recipe.digest}"
-        self._evict(lambda key, entry: "observing" in entry.form or (entry.is_unused_int8 and entry.form != own))
-        if not recipe.ranges:
-            return refused(recipe, "no layer of it can be computed in 8 bits")
-        before = set(self.resources.compiled)
+    def _errors(self, recipe: Recipe, samples: Sequence[Sample]) -> list[float] | None:
+        """The errors of some calls with a recipe; None if the weights are those of another checkpoint by now."""
         low_precision, interrupted, errors = self._lookup.low_precision, self.resources.interrupted, []
         for sample in samples:
             with low_precision.trying(recipe):
@@ -334,14 +340,7 @@ class Network:
                 with low_precision.trying(None):
                     expected = tuple(self._lookup_or_compile(sample.call, interrupted).program(sample.call.tensors))
             errors.append(relative_error(actual, expected))
-        result = judged(recipe, errors)
-        unneeded = own if result.refused else ""
-        self._evict(lambda key, entry: entry.form == unneeded and (key not in before or unneeded == own))
-        return result
-
-    def _evict(self, selects: Callable[[Hashable, CompiledEntry], bool]) -> None:
-        """Evict those of this network's compiled graphs for which ``selects(key, entry)`` is true."""
-        self.resources.compiled.evict(lambda key, entry: entry.network == self.name and selects(key, entry))
+        return errors
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         if warmup.active():

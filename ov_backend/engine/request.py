@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.runtime.program import CompiledProgram
 from ov_backend.settings import Settings
+from ov_backend.tensors import TensorSpec, nested_tensors
 from ov_backend.transformations.low_precision import Rewrite
 
 
@@ -89,6 +90,13 @@ class Group(NamedTuple):
 
     network: str
     signature: Signature
+
+    @classmethod
+    def of(cls, network: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Group:
+        """The group of a network's call with these arguments."""
+        tensors = nested_tensors([*args, *kwargs.values()])
+        specs = (TensorSpec(str(i), tuple(tensor.shape), str(tensor.dtype)) for i, tensor in enumerate(tensors))
+        return cls(network, Signature(tuple(specs), ""))
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,11 @@ class Calibration(Generic[T]):
             for name, new in ranges.items():
                 self._ranges[name] = new.joined(self._ranges.get(name, new))
 
+    @property
+    def wants_sample(self) -> bool:
+        """Whether the next call that is counted is kept."""
+        return self.calls % self._stride == 0
+
     def count(self, sample: Callable[[], T]) -> None:
         """Count a call; ``sample()`` is kept if its turn has come."""
         with self._lock:
@@ -50,6 +55,11 @@ class Calibration(Generic[T]):
                 self._samples.append(sample())
                 if len(self._samples) >= 2 * SAMPLES:
                     self._samples, self._stride = self._samples[::2], 2 * self._stride
+            self.calls += 1
+
+    def skip(self) -> None:
+        """Count a call whose turn to be kept has not come."""
+        with self._lock:
             self.calls += 1
 
     def is_complete(self, begins: bool) -> bool:

@@ -253,6 +253,7 @@ def _compiled_row(group: Any, entries: list[tuple[Any, Any]]) -> dict[str, Any]:
     parts = [part for program in programs for part in program.parts.values()]
     for program in programs:
         in_pytorch.update(program.coverage.in_pytorch)
+    precisions = {precision for part in parts for precision in part.precision.split(", ")}
     hits = max(entry.hits for _, entry in entries)
     return {
         "network": network,
@@ -260,7 +261,7 @@ def _compiled_row(group: Any, entries: list[tuple[Any, Any]]) -> dict[str, Any]:
         "size": size,
         "batch": batch,
         "device": ",".join(sorted({part.device for part in parts})),
-        "precision": ",".join(sorted({part.precision for part in parts})),
+        "precision": ", ".join(sorted(precisions, key=lambda each: (each != "int8", each))),
         "bytes": sum(entry.bytes for _, entry in entries),
         "compile_seconds": round(sum(program.timings.bind + program.timings.compile for program in programs), 3),
         "calls": hits + 1,

@@ -260,8 +260,8 @@ class Generation:
             ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
             divided = any(switch_of(role) == switch for role in self._block_reasons)
-            whole = f"{label} by its blocks" if divided else label + _INT8.get(self._int8_states.get(switch, ""), "")
-            parts.append(whole if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
+            how = " by its blocks" * divided + _INT8.get(self._int8_states.get(switch, ""), "")
+            parts.append(label + how if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
         choices = self.choices.as_infotext()
         return f"ran={', '.join(parts)}" + ("" if choices == "on" else f"; {choices}")
 

@@ -303,15 +303,6 @@ def test_operators_of_a_block_that_stay_in_pytorch_are_no_blocks(strict: Strict,
     assert not network.statistics.blocks_in_pytorch
 
 
-def test_by_its_blocks_a_network_is_not_in_int8_and_says_so(strict: Strict, calls_patched: None) -> None:
-    module, network, engine = blockwise(Stepped(), strict(precision="int8"), NetworkHooks(quantizable=True))
-    x = torch.randn(2, 4)
-    with torch.no_grad():
-        network.by_blocks("it is another's", module, (x,), {})
-    assert {key.form for key in engine.compiled} == {""}  # type: ignore[attr-defined]
-    assert network.stats()["int8"]["text"].startswith("int8 is not used: it is for whole networks")
-
-
 def test_a_call_outside_of_a_network_by_its_blocks_is_pytorchs() -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(2, 2))
     x = torch.ones(1, 2)

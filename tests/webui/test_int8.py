@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers.layers_in_8_bits import needs_vnni
 from tests.webui.conftest import TITLE, arguments, engine_stats, ran
+from tests.webui.test_compatibility import ControlNet, controlled, unet
 
 pytestmark = needs_vnni
 
@@ -32,3 +33,17 @@ def test_the_second_picture_is_made_in_int8_and_the_field_says_so(calibrated: Si
     assert "% off" in second.comments
     assert engine_stats()["unet"]["int8"]["state"] == "on"
     assert not engine_stats()["vae_decode"]["int8"]
+
+
+def test_under_another_extensions_forward_the_blocks_are_calibrated_and_then_in_int8(host: SimpleNamespace) -> None:
+    model, controlnet = unet(host), ControlNet()
+    model.forward = lambda x, timesteps=None, context=None, **_: controlled(model, controlnet, x, timesteps, context)
+    try:
+        first, second = picture(host), picture(host)
+    finally:
+        del model.forward
+    assert ran(first).startswith("UNet by its blocks calibrating int8, VAE")
+    assert ran(second).startswith("UNet by its blocks in int8, VAE")
+    assert "% off" in second.comments
+    stats = engine_stats()["unet"]
+    assert (stats["int8"]["state"], stats["fallbacks"], stats["blocks_in_pytorch"]) == ("on", {}, {})

@@ -1,0 +1,43 @@
+"""The patch of ``torch.nn.Module.__call__``, at which the calls of a network's blocks are met."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ov_backend.capture.trace import TRACING
+from ov_backend.engine import worker
+from ov_backend.patching import Patch, is_patched
+
+
+class CallsPatch:
+    """The patch of all modules' calls, until :meth:`undo`.
+
+    A trace patches the same function, maybe in the background after an interruption: neither patch must end within the other.
+    """
+
+    def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        while True:
+            with TRACING:
+                if not is_patched(torch.nn.Module.__call__):  # else the last one's undo waits for the same lock
+                    self._patch = Patch(torch.nn.Module, "__call__", make)
+                    return
+            time.sleep(worker.POLL_S)
+
+    def undo(self) -> bool:
+        """Restore PyTorch's own function; while a network is being traced that happens as soon as the trace has ended."""
+        if not TRACING.acquire(timeout=worker.POLL_S):
+            threading.Thread(target=self._undo_later, name="ov_backend-undo", daemon=True).start()
+            return True
+        try:
+            return self._patch.undo()
+        finally:
+            TRACING.release()
+
+    def _undo_later(self) -> None:
+        with TRACING:
+            self._patch.undo()

@@ -1,0 +1,41 @@
+"""The trial of a recipe for int8: some calls whose results are known are computed with it, and what is not needed is evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ov_backend.engine.low_precision import judged, refused
+from ov_backend.engine.request import CompiledEntry
+from ov_backend.engine.resources import Resources
+from ov_backend.quantization.recipe import Recipe
+
+
+def tried(resources: Resources, name: str, recipe: Recipe, errors: Callable[[], Sequence[float] | None]) -> Recipe | None:
+    """A recipe with its error, and refused if that is too large.
+
+    Args:
+        resources: of the engine.
+        name: of the network.
+        recipe: the candidate.
+        errors: computes calls with it and returns the relative error of each; None if the weights are another checkpoint's by
+            now, and then there is no result.
+    """
+    compiled = resources.compiled
+    own = f"int8 {recipe.digest}"
+    compiled.evict(lambda key, entry: entry.network == name and _is_of_earlier_trials(entry, own))
+    if not recipe.ranges:
+        return refused(recipe, "no layer of it can be computed in 8 bits")
+    before = set(compiled)
+    values = errors()
+    if values is None:
+        return None
+    result = judged(recipe, values)
+    unneeded = own if result.refused else ""
+    compiled.evict(
+        lambda key, entry: entry.network == name and entry.form == unneeded and (key not in before or bool(result.refused))
+    )
+    return result
+
+
+def _is_of_earlier_trials(entry: CompiledEntry, own: str) -> bool:
+    return "observing" in entry.form or (entry.is_unused_int8 and entry.form != own)
