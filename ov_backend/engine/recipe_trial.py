@@ -30,12 +30,16 @@ def tried(resources: Resources, name: str, recipe: Recipe, errors: Callable[[], 
     if values is None:
         return None
     result = judged(recipe, values)
-    unneeded = own if result.refused else ""
-    compiled.evict(
-        lambda key, entry: entry.network == name and entry.form == unneeded and (key not in before or bool(result.refused))
-    )
+    compiled.evict(lambda key, entry: entry.network == name and _is_unneeded(entry, own, key in before, bool(result.refused)))
     return result
 
 
 def _is_of_earlier_trials(entry: CompiledEntry, own: str) -> bool:
     return "observing" in entry.form or (entry.is_unused_int8 and entry.form != own)
+
+
+def _is_unneeded(entry: CompiledEntry, own: str, was_there: bool, is_refused: bool) -> bool:
+    """A form in 8 bits that is refused, or the device's own form that was compiled for the comparison alone."""
+    if is_refused:
+        return entry.form == own or (entry.form.startswith("int8") and not was_there)
+    return not entry.form and not was_there

@@ -107,7 +107,7 @@ def _integers_beyond_float16(node: Node) -> bool:
 
 def _attends_past_the_keys(node: Node) -> bool:
     """There are more values than keys, or fewer; PyTorch's kernels read what they find there."""
-    key, value = (node.args[i].meta["val"] for i in (1, 2))  # type: ignore[union-attr]
+    key, value = (node.args[i].meta["val"] for i in (1, 2))
     return bool(key.shape[-2] != value.shape[-2])
 
 

@@ -75,7 +75,7 @@ def test_a_function_that_the_lora_extension_calls_and_that_was_exchanged_is_foll
     assert largest_difference(before, compare(prompt="a cat")[1]) == 0
 
 
-def test_a_function_that_was_put_among_the_webui_s_attention_is_not_exchanged() -> None:
+def test_a_function_that_was_put_among_the_webui_s_attention_is_not_exchanged(host: SimpleNamespace) -> None:
     from modules import sd_hijack_optimizations as optimizations
 
     from ov_backend.webui import attention
