@@ -5,9 +5,9 @@
 One server process makes a picture of each size by PyTorch and by OpenVINO, and so fills the store; the last one is of ``--size``,
 which later processes prepare at their start: each finds the notes of earlier runs as the first has left them, whatever size was
 asked for since. Each later server is a new process, whose page is loaded as a browser does: Generate is pressed once, some
-seconds later, for the size that is prepared or for the other one, whose graphs are only stored. The same is done with ``--no-prepare``.
-Seconds count from the press until the status shows the first step, which it may do 0.1 s late. Each picture is compared with
-PyTorch's before its time counts.
+seconds later, for the size that is prepared or for the other one, whose graphs are only stored. The same is done with
+``--no-prepare``. Seconds count from the press until the status shows the first step, which it may do 0.1 s late. Each picture is
+compared with PyTorch's before its time counts.
 """
 
 from __future__ import annotations
