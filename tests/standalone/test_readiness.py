@@ -54,19 +54,19 @@ def ready(generator: PictureGenerator) -> list[str]:
 
 
 class Prepared(NamedTuple):
-    """A generator after the preparing, the random states before it, and the threads that have asked the VAE for a picture."""
+    """A generator after the preparing, the random states before and after it, and the threads that have asked the VAE for a picture."""
 
     generator: PictureGenerator
-    random_states: list[str]
+    random_states: tuple[list[str], list[str]]
     decoded_by: list[str]
 
 
 @pytest.fixture(scope="module")
 def prepared(folder: Path) -> Prepared:
     generator = started(folder)
-    result = Prepared(generator, random_states(), count_decoded(generator))
+    before, decoded_by = random_states(), count_decoded(generator)
     assert ready(generator) == ["64x64"]
-    return result
+    return Prepared(generator, (before, random_states()), decoded_by)
 
 
 def random_states() -> list[str]:
@@ -86,7 +86,8 @@ def count_decoded(generator: PictureGenerator) -> list[str]:
 
 
 def test_preparing_draws_no_random_number(prepared: Prepared) -> None:
-    assert random_states() == prepared.random_states
+    before, after = prepared.random_states
+    assert after == before
 
 
 def test_the_first_picture_of_a_process_compiles_nothing_and_fits_no_previews(prepared: Prepared) -> None:
