@@ -54,7 +54,7 @@ def ready(generator: PictureGenerator) -> list[str]:
 
 
 class Prepared(NamedTuple):
-    """A generator after the preparing, the random states before and after it, and the threads that have asked the VAE for a picture."""
+    """A generator after the preparing, the random states before and after it, and which threads have decoded a picture."""
 
     generator: PictureGenerator
     random_states: tuple[list[str], list[str]]
