@@ -3,8 +3,9 @@
     python -m benchmarks.bench_start [--moments 30] [--within 8] [--size 256] [--other 384] [--checkpoint FILE] [--json]
 
 One server process makes a picture of each size by PyTorch and by OpenVINO, and so fills the store; the last one is of ``--size``,
-which later processes prepare at their start. Each later server is a new process: Generate is pressed once, some seconds after the
-page can be opened, for the size that is prepared or for the other one, whose graphs are only stored. The same is done with
+which later processes prepare at their start: each finds the notes of earlier runs as the first has left them, whatever size was
+asked for since. Each later server is a new process, whose page is loaded as a browser does: Generate is pressed once, some
+seconds later, for the size that is prepared or for the other one, whose graphs are only stored. The same is done with
 ``--no-prepare``. Seconds count from the press until the status shows the first step, which it may do 0.1 s late. Each picture is
 compared with PyTorch's before its time counts.
 """
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -74,6 +76,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
+        self.graphs, self.runs = folder / "graphs", folder / "runs"
         self.expected: dict[int, Image.Image] = {}
 
     def measure(self) -> dict[str, Any]:
@@ -86,6 +89,7 @@ class Bench:
                 self.expected[size] = page.picture()
             for size in sizes:
                 self.press(page, size, time.monotonic())
+        shutil.copytree(self.graphs / "runs", self.runs)
         drawn = random.Random(options.seed)
         kinds = [(sizes[i % 2], True) for i in range(options.moments)]
         kinds += [(size, False) for size in sizes for _ in range(options.without)]
@@ -119,10 +123,13 @@ class Bench:
 
     @contextmanager
     def server(self, prepare: bool) -> Iterator[Page]:
-        """The page of a new process."""
+        """The page of a new process; the last run that it knows of is one of the size that is to be prepared."""
+        if self.runs.exists():
+            shutil.rmtree(self.graphs / "runs")
+            shutil.copytree(self.runs, self.graphs / "runs")
         out = self.folder / "out"
         command = [sys.executable, "-m", "ov_backend", "serve", "--port", "0", "--out", str(out)]
-        command += ["--cache-dir", str(self.folder / "graphs")]
+        command += ["--cache-dir", str(self.graphs)]
         command += ["--checkpoint", str(self.options.checkpoint)] if self.options.checkpoint else []
         command += [] if prepare else ["--no-prepare"]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -142,6 +149,9 @@ class Page:
         self.client = httpx.Client(base_url=url, timeout=60)
         config = self.client.get("/config").raise_for_status().json()
         self.function = next(each["id"] for each in config["dependencies"] if each["api_name"] == "generate")
+        for each in config["dependencies"]:
+            if any(event == "load" for _, event in each["targets"]):
+                self.send(each["id"], [None] * len(each["inputs"]))
 
     def generate(self, size: int, in_openvino: bool = True) -> tuple[float, float]:
         """Generate one picture; seconds until its first step is done, and until the picture is there."""
@@ -149,8 +159,7 @@ class Page:
         fields = ["a fox in the snow", "", self.steps, 4.0, 1, size, size, 1, 0.6, "DPM++ 2M"]
         panel = ["CPU", "auto", in_openvino, in_openvino, in_openvino, True, 0, "", "auto"]
         start, first_step = time.monotonic(), 0.0
-        body = {"data": [None, *fields, *panel], "fn_index": self.function, "session_hash": "bench"}
-        self.client.post("/gradio_api/queue/join", json=body).raise_for_status()
+        self.send(self.function, [None, *fields, *panel])
         while True:
             run = self.status()["run"]
             if run and run["number"] > number:
@@ -159,6 +168,11 @@ class Page:
                     assert (run["error"], run["step"]) == ("", self.steps), run
                     return first_step, time.monotonic() - start
             time.sleep(LOOK_S)
+
+    def send(self, function: int, values: list[Any]) -> None:
+        """Put a call of one of the page's functions into its queue."""
+        body = {"data": values, "fn_index": function, "session_hash": "bench"}
+        self.client.post("/gradio_api/queue/join", json=body).raise_for_status()
 
     def status(self) -> dict[str, Any]:
         """The live status."""

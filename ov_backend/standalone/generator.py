@@ -29,7 +29,7 @@ from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, likely, prepare_in_background, request_of
-from ov_backend.standalone.samplers import with_float_timestep
+from ov_backend.standalone.samplers import DEFAULT, make_sampler, with_float_timestep
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.compare_int8 import compare_int8
 from ov_backend.ui.comparison import Comparison, Measured
@@ -137,8 +137,7 @@ class PictureGenerator:
 
     def _generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None) -> list[Image.Image]:
         """The pictures; after an interruption those of the last step, decoded by PyTorch if the decoder is not compiled."""
-        if self._previews is None:
-            self._previews = LatentPreview(self.pipe.vae)
+        self._fit_previews()
         steps = Steps(self.status, parameters.steps, self._interrupted.is_set, self._show)
         try:
             with self._accelerated(choices, request_of(parameters, choices, picture is not None)):
@@ -147,6 +146,11 @@ class PictureGenerator:
             if steps.latents is None:
                 raise
         return self._decoded(steps.latents)
+
+    def _fit_previews(self) -> None:
+        """Fit the previews to the decoder, once; the caller holds the lock, and the decoder is not patched."""
+        if self._previews is None:
+            self._previews = LatentPreview(self.pipe.vae)
 
     def _show(self, latents: Any) -> None:
         assert self._previews is not None
@@ -222,8 +226,27 @@ class PictureGenerator:
         finally:
             self._lock.release()
         engine.resources.ahead.wait()
+        self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler))
         if begun and not self.status.busy:
             self.status.job = Job("precompile", state="done", result={"sizes": [run.size], "batch": run.batch})
+
+    def _do_early(self, *parts: Callable[[], object]) -> None:
+        """Do what a first generation would do before its first step; one that is running does it itself.
+
+        A generation that begins meanwhile waits for the part in progress, which it then need not do.
+        """
+        for part in parts:
+            if self._lock.acquire(blocking=False):
+                try:
+                    part()
+                finally:
+                    self._lock.release()
+
+    def close(self) -> None:
+        """The process ends because somebody ends it: if networks are being prepared, the next start prepares them again."""
+        store = self._store()
+        if store is not None:
+            Marker(store.folder).remove()
 
     def _replacement(self, engine: Engine, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def replace(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
     from ov_backend.ui.hosts import KnownHosts
     from ov_backend.ui.routes import add_routes
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_closing(generator))
     is_allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
     known_hosts = KnownHosts(lambda: names, "start serve with --allow-host and this name", lambda request: auth is None)
     add_routes(app, generator.controller, is_allowed, known_hosts)
@@ -142,6 +143,17 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
         footer_links=[],
         ssr_mode=False,
     )
+
+
+def _closing(generator: PictureGenerator) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """The life of the application, at whose end the generator is closed; after that, SIGTERM ends the process at once."""
+
+    @asynccontextmanager
+    async def life(app: Any) -> AsyncIterator[None]:
+        yield
+        generator.close()
+
+    return life
 
 
 def _theme() -> Any:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy
 import pytest
+import torch
 
 from ov_backend.checkpoint import TOKENIZER
 from ov_backend.ui.choices import Choices
@@ -18,9 +23,10 @@ if not TOKENIZER.is_dir():
 
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.standalone.samplers import DEFAULT
 from tests.standalone.checkpoints import write_small_checkpoint
 
-SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
+SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler=DEFAULT)
 OPENVINO = Choices("CPU", "f32", low_memory="off")
 
 
@@ -47,15 +53,82 @@ def ready(generator: PictureGenerator) -> list[str]:
     return job["result"]["sizes"] if job is not None else []
 
 
-def test_the_first_picture_of_a_process_compiles_nothing(folder: Path) -> None:
+class Prepared(NamedTuple):
+    """A generator after the preparing, the random states before and after it, and which threads have decoded a picture."""
+
+    generator: PictureGenerator
+    random_states: tuple[list[str], list[str]]
+    decoded_by: list[str]
+
+
+@pytest.fixture(scope="module")
+def prepared(folder: Path) -> Prepared:
     generator = started(folder)
+    before, decoded_by = random_states(), count_decoded(generator)
     assert ready(generator) == ["64x64"]
+    return Prepared(generator, (before, random_states()), decoded_by)
+
+
+def random_states() -> list[str]:
+    return [str(torch.get_rng_state().tolist()), str(random.getstate()), str(numpy.random.get_state())]
+
+
+def count_decoded(generator: PictureGenerator) -> list[str]:
+    """A list that grows by a thread's name whenever that asks the VAE for a picture."""
+    threads, decode = [], generator.pipe.vae.decode
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return decode(*args, **kwargs)
+
+    generator.pipe.vae.decode = counted
+    return threads
+
+
+def test_preparing_draws_no_random_number(prepared: Prepared) -> None:
+    before, after = prepared.random_states
+    assert after == before
+
+
+def test_the_first_picture_of_a_process_compiles_nothing_and_fits_no_previews(prepared: Prepared) -> None:
+    generator = prepared.generator
     before = {name: (stats["captures"], stats["compiles"]) for name, stats in generator.status.snapshot()["networks"].items()}
     assert before["unet"] == before["vae_decode"] == before["text_encoder"] == (0, 1)
+    assert prepared.decoded_by == ["openvino-ready"]
     generator.generate(SMALL, OPENVINO)
     after = {name: (stats["captures"], stats["compiles"]) for name, stats in generator.status.snapshot()["networks"].items()}
     assert after == before
+    assert prepared.decoded_by[1:] == [threading.current_thread().name], "the picture itself"
     assert generator.status.snapshot()["job"] is None, "the generation has other news"
+
+
+def test_a_picture_that_is_asked_for_meanwhile_has_its_previews_fitted_once(folder: Path) -> None:
+    generator = started(folder)
+    decoded_by = count_decoded(generator)
+    thread = generator.prepare_likely()
+    generator.generate(SMALL, OPENVINO)
+    assert thread is not None
+    thread.join(60)
+    assert len(decoded_by) == 2, "the fit, and the picture"
+
+
+#: Prepares, and then prints what the first picture imports.
+_NEW_MODULES = """
+import sys
+from pathlib import Path
+from tests.standalone import test_readiness as tests
+generator = tests.started(Path(sys.argv[1]))
+assert tests.ready(generator) == ["64x64"]
+before = set(sys.modules)
+generator.generate(tests.SMALL, tests.OPENVINO)
+print(sorted(set(sys.modules) - before))
+"""
+
+
+def test_after_preparing_the_first_picture_imports_nothing(folder: Path) -> None:
+    command = [sys.executable, "-c", _NEW_MODULES, str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.stdout.splitlines()[-1:] == ["[]"], result.stdout + result.stderr
 
 
 def test_a_start_that_died_meanwhile_prepares_nothing_until_the_user_says_so(folder: Path) -> None:

@@ -16,6 +16,7 @@ if int(gradio.__version__.split(".")[0]) < 5:
 from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
 
+from ov_backend.engine.marker import Marker
 from ov_backend.standalone import events, serve
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.auth import page_token
@@ -37,6 +38,15 @@ def test_a_login_needs_both_parts() -> None:
 def test_an_address_in_use_is_reported_in_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(SettingsError, match="Cannot listen at"):
         serve.serve(serve.Options(port=listening.getsockname()[1]), lambda url: None)
+
+
+def test_a_server_that_is_ended_while_it_prepares_has_not_died_of_it(generator: serve.PictureGenerator) -> None:
+    store = generator.controller.store()
+    marker = Marker(store.folder)
+    marker.set()
+    with TestClient(serve.application(generator)):
+        assert list(store.folder.glob("*.preparing"))
+    assert not list(store.folder.glob("*.preparing"))
 
 
 @pytest.mark.parametrize("host,begin", [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
