@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import openvino as ov
+from openvino import opset13
 
 from ov_backend.errors import DeviceError
 from ov_backend.settings import Settings
@@ -136,6 +137,16 @@ def exports(device: str) -> bool:
 def full_name(device: str) -> str:
     """The vendor's name of a physical device."""
     return str(core().get_property(_existing(device), "FULL_DEVICE_NAME")).strip()
+
+
+def accepts_properties(settings: Settings) -> bool:
+    """Whether the device compiles the smallest of models with the properties of these settings."""
+    x = opset13.parameter([1], "f32")
+    try:
+        core().compile_model(ov.Model([opset13.relu(x)], [x]), settings.device, compile_config(settings))
+    except RuntimeError:
+        return False
+    return True
 
 
 def compile_config(settings: Settings) -> dict[str, Any]:

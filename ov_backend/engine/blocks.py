@@ -29,7 +29,7 @@ from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.step_tape import Recorder, paused
-from ov_backend.errors import CaptureError, OVBackendError
+from ov_backend.errors import CaptureError, DeviceError, OVBackendError
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.patching import unwrap
@@ -262,7 +262,7 @@ class Blockwise(_Retried):
             block.release()
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if self.resources.settings.fallback == "raise":
+        if self.resources.settings.fallback == "raise" or isinstance(error, DeviceError):  # no block would fare better
             return super()._fall_back(error, args, kwargs)
         self.left = str(error)
         self.remember(self.module, error)

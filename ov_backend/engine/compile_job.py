@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ov_backend import compiler
+from ov_backend import compiler, devices
 from ov_backend.cache import blobs, memory
 from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture.trace import Captured
@@ -21,7 +21,7 @@ from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import ConversionError, OVBackendError, last_line
+from ov_backend.errors import ConversionError, DeviceError, OVBackendError, last_line
 from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.weights import Placement
 from ov_backend.runtime.program import CompiledProgram, Program
@@ -210,7 +210,8 @@ class CompileJob:
             with self.resources.compiling(self.request.weights):
                 compiled, size = self.measured(lambda: self._with_all_memory(program), collect=not among_others)
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
-            refused = OVBackendError(f"OpenVINO could not compile it: {last_line(error)}")
+            kind = OVBackendError if devices.accepts_properties(self.request.settings) else DeviceError
+            refused = kind(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)
             raise refused from error
         return self.entry(compiled, output), size

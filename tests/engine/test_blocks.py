@@ -307,3 +307,13 @@ def test_a_call_outside_of_a_network_by_its_blocks_is_pytorchs() -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(2, 2))
     x = torch.ones(1, 2)
     assert torch.equal(call_block(torch.nn.Module.__call__, layer, (x,), {}), layer(x))
+
+
+def test_a_property_that_the_device_refuses_is_not_tried_with_every_block(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(smallest(), strict(config={"NPU_TURBO": True}))
+    x = inputs()
+    for _ in range(2):
+        assert_equal(network(*x), eager(module, *x))
+    (reason,) = network.statistics.fallbacks
+    assert "NPU_TURBO" in reason
+    assert (network.statistics.captures, network.statistics.block_calls) == (1, 0)
