@@ -9,6 +9,7 @@ import functools
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13
 
@@ -141,7 +142,7 @@ def full_name(device: str) -> str:
 
 def accepts_properties(settings: Settings) -> bool:
     """Whether the device compiles the smallest of models with the properties of these settings."""
-    x = opset13.parameter([1], "f32")
+    x = opset13.parameter([1], np.float32)
     try:
         core().compile_model(ov.Model([opset13.relu(x)], [x]), settings.device, compile_config(settings))
     except RuntimeError:
