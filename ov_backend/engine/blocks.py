@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ov_backend.engine import worker
+from ov_backend.engine.block_place import BlockPlace
 from ov_backend.engine.blocks_precision import BlockPrecision, BlocksPrecision
 from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.engine.foreign_code import foreign_forwards
@@ -209,6 +210,11 @@ class Blockwise(_Retried):
         block.group, block.precision.path = self._group, self._inside.get(id(module))
         return None if block.left else block
 
+    def block_at(self, path: str | None, original: Callable[..., Any], module: torch.nn.Module) -> Block | None:
+        """The block that answers a module now, or None where PyTorch does, or where the module has another path."""
+        block = self._network_of(original, module)
+        return block if isinstance(block, Block) and block.precision.path == path else None
+
     def _companion(self, module: torch.nn.Module) -> Callable[..., Any] | None:
         companion = None if self.hooks.companion is None else self.hooks.companion(module)
         # its run of calls does not begin anew in each of ours
@@ -291,7 +297,7 @@ class Block(_Retried):
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics)
         common = whole.resources, whole.name, module, hooks, whole.statistics
         self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
-        self._whole = whole
+        self._whole, self._original = whole, original
         self.starts, self.weights = True, ""
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
@@ -325,8 +331,8 @@ class Block(_Retried):
         return super()._compute(entry, call)
 
     def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        block = weakref.ref(self)
-        recorder.note(partial(_repeat, block), args, kwargs, result, lambda: getattr(block(), "weights", ""))
+        place = BlockPlace(weakref.ref(self._whole), weakref.ref(self.module), self._original, self.precision.path)
+        recorder.note(place.repeat, args, kwargs, result, place.weights)
 
     def _count(self) -> None:
         self.statistics.block_calls += 1
@@ -341,10 +347,3 @@ class Block(_Retried):
         self._whole.remember(self.module, error)
         self.statistics.leave_block(self.name, type(self.module).__name__, self.left)
         return self._fallback(*args, **kwargs)
-
-
-def _repeat(block: weakref.ref[Block], *args: Any, **kwargs: Any) -> Any:
-    found = block()
-    if found is None:
-        raise OVBackendError("a block that was observed is no longer in the network")
-    return found.repeat(*args, **kwargs)

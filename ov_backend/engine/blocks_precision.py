@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from ov_backend.engine import warmup
+from ov_backend.engine.block_place import BlockGone
+from ov_backend.engine.blocks_observed import Observed
 from ov_backend.engine.conditions import has_finite_inputs, is_finite
 from ov_backend.engine.foreign_code import name_of
 from ov_backend.engine.hooks import NetworkHooks
@@ -32,13 +33,13 @@ from ov_backend.errors import Interrupted, last_line
 from ov_backend.guards import content
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import WeightsGuard
-from ov_backend.quantization.calibration import Calibration
+from ov_backend.quantization.calibration import MIN_CALLS
 from ov_backend.quantization.identity import architecture_of, checkpoint_of
 from ov_backend.quantization.recipe import Recipe
 from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
 from ov_backend.tensors import nested_tensors
-from ov_backend.transformations.low_precision import Observe, Quantize, Range
+from ov_backend.transformations.low_precision import Quantize
 
 #: The calls of so many checkpoints and forwards are kept until there are enough for a recipe; tapes are large.
 _MAX_OBSERVED = 2
@@ -48,34 +49,9 @@ _MAX_UNUSED_RUNS = 3
 _SAME = 1e-3
 _UNFOLLOWED = "what is computed between its blocks cannot be computed again, so the error of a step is not known"
 
-_numbers = itertools.count(1)
+log = logging.getLogger(__name__)
 #: The recipe that this thread's blocks are computed with, to see whether it can be used; None computes without int8.
 _trial: ContextVar[tuple[BlocksPrecision, Recipe | None] | None] = ContextVar("blocks_trial", default=None)
-
-
-@dataclass
-class _Observed:
-    """A calibration in progress.
-
-    Attributes:
-        ended: a picture has ended since the last step.
-        unused: number of runs that began since the last step.
-        divided: whether blocks were called in the last step; else the other forward calls the whole network, perhaps.
-    """
-
-    number: int
-    calibration: Calibration[Tape] = field(default_factory=Calibration)
-    ended: bool = False
-    unused: int = 0
-    divided: bool = True
-
-    def form(self, path: str, settings: Settings) -> Form:
-        """The form of a block that is observed; the path is a part of it, because blocks may be equal."""
-
-        def observe(ranges: Mapping[str, Range]) -> None:
-            self.calibration.observe({f"{path}.{name}": given for name, given in ranges.items()})
-
-        return Form(settings, f"observing {self.number} {path}", Observe(observe))
 
 
 class BlocksPrecision:
@@ -95,7 +71,9 @@ class BlocksPrecision:
         self._resources, self._name, self._module, self._statistics = resources, name, module, statistics
         self._hooks = hooks
         #: By architecture and checkpoint, the one used last at the end.
-        self._observed: dict[tuple[str, str], _Observed] = {}
+        self._observed: dict[tuple[str, str], Observed] = {}
+        #: Why a failure of ours keeps the last step from int8, or "".
+        self._failure = ""
         #: Of the step in progress; None where int8 does not apply.
         self._current: tuple[str, str] | None = None
         #: The checkpoint, with the marks of the weights that it was read from.
@@ -132,8 +110,10 @@ class BlocksPrecision:
         Raises:
             Interrupted: see :class:`Resources`.
         """
-        before = self._statistics.block_calls
-        observed = self._begin(called)
+        before, self._failure = self._statistics.block_calls, ""
+        observed = None
+        with self._not_failing():
+            observed = self._begin(called)
         if observed is None or warmup.active():
             result = forward()
         else:
@@ -142,7 +122,18 @@ class BlocksPrecision:
             self._tell()
         return result
 
-    def _begin(self, called: Callable[..., Any]) -> _Observed | None:
+    @contextlib.contextmanager
+    def _not_failing(self) -> Iterator[None]:
+        """In this block, what fails is none of the forward: the step goes on without int8, and the statistics say why."""
+        try:
+            yield
+        except Interrupted:
+            raise
+        except Exception as error:
+            log.debug("int8 of %s by its blocks failed", self._name, exc_info=True)
+            self._current, self._failure = None, f"int8 is not used: {last_line(error)}"
+
+    def _begin(self, called: Callable[..., Any]) -> Observed | None:
         """Look up the recipe, or make it; what observes this step, or None."""
         self._current = None
         if not self._applies(self._resources.settings) or not multiplies_8_bits_exactly():
@@ -153,7 +144,7 @@ class BlocksPrecision:
         observed = self._observation(identity)
         if not warmup.active() and observed.calibration.is_complete(observed.ended):
             self._make_recipe(observed)
-        return observed if self._resources.recipes.get(*identity) is None else None
+        return self._observation(identity) if self._resources.recipes.get(*identity) is None else None
 
     def _applies(self, settings: Settings) -> bool:
         return self._hooks.quantizable and settings.precision == "int8"
@@ -167,14 +158,14 @@ class BlocksPrecision:
         name = f"{kind.__module__}.{kind.__qualname__} {self._hooks.function} by its blocks in {name_of(called)}"
         return architecture_of(name, tensors), self._checkpoint[1]
 
-    def _observation(self, identity: tuple[str, str]) -> _Observed:
-        observed = self._observed.pop(identity, None) or _Observed(next(_numbers))
+    def _observation(self, identity: tuple[str, str]) -> Observed:
+        observed = self._observed.pop(identity, None) or Observed()
         self._observed[identity] = observed
         if len(self._observed) > _MAX_OBSERVED:
             del self._observed[next(iter(self._observed))]
         return observed
 
-    def _observed_step(self, observed: _Observed, forward: Callable[[], Any], blocks: int) -> Any:
+    def _observed_step(self, observed: Observed, forward: Callable[[], Any], blocks: int) -> Any:
         """Run one step whose ranges are observed; ``blocks``: calls of blocks before."""
         observed.ended, observed.unused = False, 0
         calibration, recorder = observed.calibration, None
@@ -184,10 +175,19 @@ class BlocksPrecision:
                 result = forward()
         else:
             result = forward()
-        outputs = list(nested_tensors([result]))
+        with self._not_failing():
+            self._count(observed, recorder, result, blocks)
+        return result
+
+    def _count(self, observed: Observed, recorder: Recorder | None, result: Any, blocks: int) -> None:
+        """Count a step whose ranges were observed."""
+        calibration, outputs = observed.calibration, list(nested_tensors([result]))
         was_divided, observed.divided = observed.divided, self._statistics.block_calls > blocks
         if not (was_divided and observed.divided and outputs and is_finite(outputs)):
-            return result
+            return
+        if recorder is not None and recorder.wrote_weights and observed.wrote < MIN_CALLS:
+            observed.wrote += 1
+            return
         tape = None if recorder is None else recorder.finished(result)
         if recorder is None:
             calibration.skip()
@@ -195,7 +195,6 @@ class BlocksPrecision:
             self._keep(refused(self._candidate(observed), _UNFOLLOWED), lasts=False)
         else:
             calibration.count(lambda: tape)
-        return result
 
     def _is_faithful(self, tape: Tape) -> bool:
         """Whether a step that is computed again has the same result."""
@@ -206,18 +205,22 @@ class BlocksPrecision:
         except Exception:  # of an operator that another extension made, it may be: the step itself has its result
             return False
 
-    def _candidate(self, observed: _Observed) -> Recipe:
+    def _candidate(self, observed: Observed) -> Recipe:
         assert self._current is not None
         calibration = observed.calibration
         return Recipe(type(self._module).__qualname__, self._current[1], max(1, calibration.calls), 0.0, "", calibration.ranges)
 
-    def _make_recipe(self, observed: _Observed) -> None:
+    def _make_recipe(self, observed: Observed) -> None:
         recipe, lasts = self._candidate(observed), True
         try:
             errors = partial(self._errors, recipe, observed.calibration.samples)
             result = tried(self._resources, self._name, recipe, errors)
         except Interrupted:
             raise
+        except BlockGone:  # calibrate anew
+            assert self._current is not None
+            self._observed.pop(self._current, None)
+            return
         except Exception as error:  # for lack of memory, it may be: another process tries again
             result, lasts = refused(recipe, last_line(error)), False
         if result is not None:
@@ -262,7 +265,7 @@ class BlocksPrecision:
         if settings.precision != "int8":
             self._statistics.int8 = {}
         elif self._current is None:
-            tell("off", NO_VNNI)
+            tell("off", self._failure or NO_VNNI)
         elif recipe is None:
             tell("calibrating", CALIBRATES)
         elif recipe.refused:

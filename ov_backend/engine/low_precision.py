@@ -77,7 +77,7 @@ class _Observed:
 
     def form(self, settings: Settings) -> Form:
         """The form of the calls that are observed; these settings are without int8."""
-        observer, name = self.calibration.observe, f"observing {self.number}"
+        observer, name = self.calibration.observer(), f"observing {self.number}"
         if self.borrowed is None:
             return Form(settings, name, Observe(observer))
         int8 = settings.replace(precision="int8")

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -28,7 +29,6 @@ from ov_backend.guards import content
 _LEAVE_TORCH = {getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__array__", "__dlpack__")}
 #: Random operators that read no more of a tensor than its shape.
 _OF_SHAPE = ("rand_like", "randn_like", "randint_like", "normal_", "uniform_")
-
 _recorder: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
@@ -75,7 +75,7 @@ class Tape:
     def replay(self) -> list[torch.Tensor]:
         """Compute the step again: the blocks as they answer now, the operators between them in PyTorch."""
         values = {slot: x if _is_weight(x) else x.clone() for slot, x in self._given.items()}
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # operators were noted with the casts of their time
             for number, step in enumerate(self._steps):
                 args, kwargs = tree_map(lambda x: values[x] if isinstance(x, _Slot) else x, (step.args, step.kwargs))
                 for slot, value in zip(step.results, tree_flatten(step.run(*args, **kwargs))[0]):
@@ -109,11 +109,16 @@ class Recorder(TorchDispatchMode):
         self.tape = Tape()
         #: Why the step cannot be computed again with other values, or "".
         self.lost = ""
+        #: Whether the step is lost because it wrote into a weight, as where a LoRA is applied; the next one may not.
+        self.wrote_weights = False
         self._slots = WeakTensorKeyDictionary()
         #: Slots whose tensors share memory have the same number here.
         self._memory: dict[_Slot, int] = {}
-        #: The memory that holds what was computed from the results of blocks.
+        #: By these numbers; no other memory has the number of one that was freed, as long as it stands here.
+        self._storages: dict[int, StorageWeakRef] = {}
+        #: The memory that holds what was computed from the results of blocks, and that of weights.
         self._derived: set[int] = set()
+        self._of_weights: set[int] = set()
         self._count = 0
         self._leaving = _LeavingTorch(self)
 
@@ -145,26 +150,29 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Compute an operator and note it. Nothing that fails here reaches the forward."""
         kwargs = kwargs or {}
-        read = None if self.lost else self._followed(partial(self._before, func, args, kwargs))
+        before = None if self.lost else self._followed(partial(self._before, func, args, kwargs))
         result = func(*args, **kwargs)
-        if not self.lost:
-            self._followed(partial(self._after, func, read, (args, kwargs), result))
+        if before is not None and not self.lost:
+            self._followed(partial(self._after, func, before, (args, kwargs), result))
         return result
 
-    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """The arguments of an operator as slots; None for random numbers, which are taken as they are."""
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return self._read(args, kwargs)
-        if not func.__name__.startswith(_OF_SHAPE):
-            self.leaves((args, kwargs))
-        return None
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
+        """The arguments of an operator as slots, and the states of its random numbers."""
+        read = self._read(args, kwargs)
+        if any(self._memory[self._slots[tensor]] in self._of_weights for tensor in _written(func, args, kwargs)):
+            self.wrote_weights = True
+            raise ValueError("it writes into a weight, which must not be done again")
+        return read, _random_states(func, kwargs)
 
-    def _after(self, func: Any, read: tuple[Any, Any] | None, given: Any, result: Any) -> None:
-        if read is None:
+    def _after(self, func: Any, before: tuple[Any, list[torch.Tensor]], given: Any, result: Any) -> None:
+        read, states = before
+        if not all(map(torch.equal, states, _random_states(func, given[1]))):  # its numbers are taken as they are
+            if not func.__name__.startswith(_OF_SHAPE):
+                self.leaves(given)
             for tensor in _tensors(result):
                 self._slots.pop(tensor, None)
         elif _tensors(result):
-            self._write(func, read, given, result)
+            self._write(func, read, result)
         else:
             self.leaves(given)  # a number, by which the forward may decide something
 
@@ -195,7 +203,8 @@ class Recorder(TorchDispatchMode):
 
         def write() -> None:
             self._watch(state)
-            self._write(run, self._read(args, dict(kwargs)), (args, dict(kwargs)), result)
+            again = partial(_under_autocast, torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype(), run)
+            self._write(again, self._read(args, dict(kwargs)), result)
             self._derived.update(self._memory[self._slots[tensor]] for tensor in _tensors(result))
 
         if not self.lost:
@@ -213,36 +222,51 @@ class Recorder(TorchDispatchMode):
         return self.tape
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if any(isinstance(x, torch.UntypedStorage) for x in tree_flatten((args, kwargs))[0]):
+            raise ValueError("it is given memory without a tensor")
         return tree_map(lambda x: self._slot_of(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
 
     def _slot_of(self, tensor: torch.Tensor) -> _Slot:
         slot: _Slot | None = self._slots.get(tensor)
-        if slot is None:
-            slot = self._slots[tensor] = self._new()
-            self.tape._given[slot] = tensor if _is_weight(tensor) else tensor.detach().clone()
-            if _is_weight(tensor):
-                self._watch(partial(content.mark, tensor))
+        memory = self._memory_of(tensor)
+        if slot is not None and self._memory[slot] == memory:
+            return slot
+        if slot is not None or memory in self._derived:  # ``.data`` was read or assigned: no operator says so
+            raise ValueError("a tensor's memory was exchanged, or is another one's")
+        slot = self._slots[tensor] = self._new(tensor)
+        self.tape._given[slot] = tensor if _is_weight(tensor) else tensor.detach().clone()
+        if _is_weight(tensor):
+            self._of_weights.add(memory)
+            self._watch(partial(content.mark, tensor))
         return slot
 
-    def _new(self, alias: _Slot | None = None) -> _Slot:
+    def _new(self, tensor: torch.Tensor) -> _Slot:
         self._count += 1
         slot = _Slot(self._count)
-        self._memory[slot] = self._count if alias is None else self._memory[alias]
+        self._memory[slot] = self._memory_of(tensor)
         return slot
+
+    def _memory_of(self, tensor: torch.Tensor) -> int:
+        """Names the memory that a tensor shares with its views."""
+        storage = tensor.untyped_storage()
+        number = int(storage._cdata)
+        if number not in self._storages:
+            self._storages[number] = StorageWeakRef(storage)
+        return number
 
     def _is_derived(self, slot: _Slot | None) -> bool:
         return slot is not None and self._memory[slot] in self._derived
 
-    def _write(self, run: Callable[..., Any], read: tuple[Any, Any], given: Any, result: Any) -> None:
-        inputs = {_memory_of(tensor): slot for slot, tensor in zip(_slots(read), _tensors(given))}
+    def _write(self, run: Callable[..., Any], read: tuple[Any, Any], result: Any) -> None:
+        derives = any(map(self._is_derived, _slots(read)))
         results: list[_Slot | None] = []
         for value in tree_flatten(result)[0]:
-            slot = self._new(inputs.get(_memory_of(value))) if isinstance(value, torch.Tensor) else None
+            slot = self._new(value) if isinstance(value, torch.Tensor) else None
             if slot is not None:
                 self._slots[value] = slot
             results.append(slot)
         self.tape._steps.append(_Step(run, *read, tuple(results)))
-        if any(map(self._is_derived, inputs.values())):
+        if derives:
             self._derived.update(self._memory[slot] for slot in results if slot is not None)
 
 
@@ -278,9 +302,26 @@ def paused() -> Iterator[Recorder | None]:
         _recorder.reset(token)
 
 
-def _memory_of(tensor: torch.Tensor) -> int:
-    """Names the memory that a tensor and its views share, as long as one of them lives."""
-    return int(tensor.untyped_storage()._cdata)
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator writes into."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    values = [kwargs.get(each.name, args[i] if i < len(args) else None) for i, each in enumerate(schema.arguments)]
+    return _tensors([x for x, each in zip(values, schema.arguments) if each.alias_info is not None and each.alias_info.is_write])
+
+
+def _random_states(func: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The states of the generators that an operator may draw from; attention, for example, does so with a dropout only."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return []
+    generator = kwargs.get("generator")
+    return [torch.get_rng_state() if generator is None else generator.get_state()]
+
+
+def _under_autocast(enabled: bool, dtype: torch.dtype, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast("cpu", dtype=dtype, enabled=enabled):
+        return run(*args, **kwargs)
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from ov_backend.transformations.low_precision import Range
+from ov_backend.transformations.low_precision import Observer, Range
 
 #: A recipe needs as many calls as a short generation has; a longer run of calls is enough without its end.
 MIN_CALLS, MAX_CALLS = 8, 64
@@ -42,6 +44,10 @@ class Calibration(Generic[T]):
         with self._lock:
             for name, new in ranges.items():
                 self._ranges[name] = new.joined(self._ranges.get(name, new))
+
+    def observer(self, prefix: str = "") -> Observer:
+        """:meth:`observe` with a prefix to the names. What is compiled with it may live longer, and keeps no samples alive."""
+        return partial(_observe, weakref.ref(self), prefix)
 
     @property
     def wants_sample(self) -> bool:
@@ -78,3 +84,9 @@ class Calibration(Generic[T]):
         with self._lock:
             count = min(SAMPLES, len(self._samples))
             return [self._samples[round(i * (len(self._samples) - 1) / max(1, count - 1))] for i in range(count)]
+
+
+def _observe(calibration: weakref.ref[Calibration[Any]], prefix: str, ranges: Mapping[str, Range]) -> None:
+    found = calibration()
+    if found is not None:
+        found.observe({f"{prefix}{name}": given for name, given in ranges.items()})

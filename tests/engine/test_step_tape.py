@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -162,3 +163,47 @@ def test_a_tape_holds_none_of_what_was_computed_on_the_way() -> None:
     gc.collect()
     assert tape is not None
     assert on_the_way[0]() is None
+
+
+def test_a_step_that_writes_into_a_weight_is_not_followed() -> None:
+    weight, block = torch.nn.Parameter(torch.ones(3)), Block()
+
+    def writing(x: torch.Tensor) -> torch.Tensor:
+        weight.view(-1)[:2].add_(1.0)
+        return block(x, bias=(weight,))["h"] * weight
+
+    recorder = Recorder()
+    with torch.no_grad(), recorder.recording():
+        result = writing(torch.ones(2, 3))
+    assert recorder.wrote_weights
+    assert recorder.finished(result) is None
+    assert weight.tolist() == [2.0, 2.0, 1.0]
+
+
+def test_memory_that_changes_hands_without_an_operator_is_not_followed() -> None:
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        h = block(x, bias=(torch.ones(3),))["h"]
+        return copy.deepcopy(h) + h
+
+    def assigned(x: torch.Tensor) -> torch.Tensor:
+        h, y = block(x, bias=(torch.ones(3),))["h"], x.sin()
+        y.data = h
+        return y + h
+
+    block = Block()
+    for forward in (copied, assigned):
+        assert recorded(forward, torch.ones(2, 3))[0] is None
+
+
+def test_attention_without_dropout_is_computed_again_and_so_is_an_operator_without_autocast() -> None:
+    def attending(x: torch.Tensor) -> torch.Tensor:
+        h = block(x, bias=(torch.ones(8),))["h"]
+        with torch.autocast("cpu", enabled=False):
+            h = h @ torch.full((8, 8), 0.123)
+        return torch.nn.functional.scaled_dot_product_attention(h, h, h)
+
+    block = Block()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        tape, result = recorded(attending, torch.randn(1, 1, 4, 8))
+        assert tape is not None
+        assert torch.equal(tape.replay()[0], result)
