@@ -100,13 +100,12 @@ class Preparer:
     def _add(self, marker: Marker, asked: Asked | None) -> threading.Thread:
         with self._lock:
             self._waiting = [*(each for each in self._waiting if each is None), asked]
-            thread = self._thread
-            if thread is None:
-                thread = self._thread = threading.Thread(target=self._run, args=(marker,), name="openvino-ready", daemon=True)
-                thread.start()
-                return thread
-        self._drop()
-        return thread
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, args=(marker,), name="openvino-ready", daemon=True)
+                self._thread.start()
+            else:
+                self._drop()  # under the lock: what is asked for now has not begun
+            return self._thread
 
     def _run(self, marker: Marker) -> None:
         while True:

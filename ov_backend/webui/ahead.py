@@ -123,18 +123,18 @@ class Readiness:
 
     def size_changed(self, asked: Asked) -> None:
         """The page shows this now: prepare it in place of what has not begun; returns at once."""
-        if enabled():
-            self._add(asked)
-            engine = session.engine
-            if engine is not None and engine.resources.run is None:
-                engine.resources.ahead.cancel()
+        self._add(asked)
 
     def _add(self, asked: Asked | None) -> None:
+        if not enabled():
+            return
         with self._lock:
             self._waiting = [None] if asked is None else [*(each for each in self._waiting if each is None), asked]
-            if enabled() and self._thread is None:
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="openvino-ready", daemon=True)
                 self._thread.start()
+            elif session.engine is not None and session.engine.resources.run is None:
+                session.engine.resources.ahead.cancel()  # under the lock: what is asked for now has not begun
 
     def wait(self) -> None:
         """Wait until nothing is being prepared."""
@@ -150,7 +150,7 @@ class Readiness:
         while True:
             with self._lock:
                 if not self._waiting or not enabled():
-                    self._thread = None
+                    self._thread, self._waiting = None, []
                     return
                 asked = self._waiting.pop(0)
             try:

@@ -190,7 +190,7 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(
     from ov_backend.webui.routes import controller
     from ov_backend.webui.session import session
 
-    picture(host, width=48)
+    picture(host, "a striped cat", width=48)  # the WebUI has not encoded this prompt before
     picture(host)
     assert session.engine is not None
     session.engine.resources.ahead.wait(60)
