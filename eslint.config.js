@@ -9,7 +9,7 @@ const page = Object.fromEntries(
     ]),
 );
 const node = Object.fromEntries(["__dirname", "module", "require", "setImmediate"].map((name) => [name, "readonly"]));
-const own = Object.fromEntries(["OpenVINOPanel", "OpenVINOPoller", "OpenVINOText"].map((name) => [name, "readonly"]));
+const own = Object.fromEntries(["OpenVINOPanel", "OpenVINOPoller", "OpenVINOSizes", "OpenVINOText"].map((name) => [name, "readonly"]));
 
 module.exports = [
     js.configs.recommended,

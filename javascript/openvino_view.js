@@ -95,9 +95,11 @@
         }
     }
 
+    const tabOf = (root) => root.id.replace(/^openvino_|_view$/g, "");
+
     // Propose what the WebUI's own fields ask for, until somebody writes another size or batch size.
     function renderProposal(root) {
-        const tab = root.id.replace(/^openvino_|_view$/g, "");
+        const tab = tabOf(root);
         const field = (name) => document.querySelector(`#${tab}_${name} input[type=number]`)?.value;
         const propose = (name, value) => {
             const input = part(root, name);
@@ -211,7 +213,7 @@
 
     // What a job file has to ask for, as the texts of the page's fields.
     function jobFields(root) {
-        const tab = root.id.replace(/^openvino_|_view$/g, "");
+        const tab = tabOf(root);
         const text = (ids) => {
             const box = ids.map((id) => document.getElementById(id.replace("TAB", tab))).find(Boolean);
             const field = box?.querySelector("input[type=radio]:checked") || box?.querySelector("input[type=number]");
@@ -220,6 +222,16 @@
         const fields = Object.fromEntries(Object.entries(JOB_FIELDS).map(([name, ids]) => [name, text(ids)]));
         const fromPicture = tab === "img2img" || Boolean(document.querySelector("#start img"));
         return { ...fields, precision: choices(root).precision, from_picture: fromPicture };
+    }
+
+    // The size that the visible tab asks for, or null while that is no size.
+    function pageSize() {
+        const box = (each) => document.getElementById(`${tabOf(each)}_width`) || document.getElementById("width");
+        const root = roots().find((each) => box(each) && shown(box(each)));
+        const fields = root && jobFields(root);
+        const [width, height, batch] = fields ? [fields.width, fields.height, fields.batch_size].map(Number) : [];
+        if (![width, height, batch].every((number) => Number.isInteger(number) && number > 0)) return null;
+        return { size: [width, height], batch, from_picture: fields.from_picture };
     }
 
     function saveJob(root) {
@@ -282,7 +294,11 @@
             poller.pollNow();
         });
         document.addEventListener("visibilitychange", () => poller.wake());
-        setInterval(() => poller.wake(), CHECK_MS);
+        const sizes = new OpenVINOSizes({ read: pageSize, send: (size) => post("ready", size) });
+        setInterval(() => {
+            poller.wake();
+            if (!document.hidden) sizes.look();
+        }, CHECK_MS);
         poller.wake();
     }
 

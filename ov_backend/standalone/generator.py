@@ -28,8 +28,9 @@ from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
-from ov_backend.standalone.readiness import STOPPED, likely, prepare_in_background, request_of
+from ov_backend.standalone.readiness import STOPPED, Preparer, likely, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler, with_float_timestep
+from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.compare_int8 import compare_int8
 from ov_backend.ui.comparison import Comparison, Measured
@@ -63,7 +64,8 @@ class PictureGenerator:
         self.pipe, self.model, self.folder = pipe, model, folder
         self.status = Status()
         jobs = self._precompile, self._compare, self.interrupt, self._compare_int8
-        self.controller = Controller(self.status, self._store, *jobs)
+        self._preparer = Preparer(self._prepare_likely, self._drop_prepared)
+        self.controller = Controller(self.status, self._store, *jobs, ready=self._preparer.ask)
         #: The files of the last generation.
         self.recent: tuple[Path, ...] = ()
         #: The parameters of the generation that is running, as they were given, and its newest preview.
@@ -206,14 +208,14 @@ class PictureGenerator:
         Returns:
             the thread, or None where nothing is prepared.
         """
-        return prepare_in_background(self._prepare_likely, self._store(), enabled)
+        return self._preparer.start(self._store(), enabled)
 
-    def _prepare_likely(self, marker: Marker) -> None:
+    def _prepare_likely(self, marker: Marker, asked: Asked | None) -> None:
         modules, store = networks_of(self.pipe), self._store()
-        if store is None or "unet" not in modules or not self._lock.acquire(blocking=False):
+        if store is None or "unet" not in modules or not self._acquire_for(asked):
             return
         try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
-            run = likely(store, kind_of(modules["unet"]))
+            run = likely(store, kind_of(modules["unet"]), asked)
             if run is None:
                 return
             if marker.died():
@@ -223,12 +225,25 @@ class PictureGenerator:
             engine = self._configure(run.choices)
             networks = [self._network(engine, role, module, module.forward) for role, module in modules.items()]
             begun = engine.prepare_ahead(run.calls, networks)
+            if self._preparer.superseded:
+                engine.resources.ahead.cancel()
         finally:
             self._lock.release()
         engine.resources.ahead.wait()
         self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler))
-        if begun and not self.status.busy:
+        if begun and not self._preparer.superseded and self.status.may_show_ready():
             self.status.job = Job("precompile", state="done", result={"sizes": [run.size], "batch": run.batch})
+
+    def _acquire_for(self, asked: Asked | None) -> bool:
+        """Take the lock; a changed size waits for the end of the generation that runs, unless the size changes again."""
+        while not self._lock.acquire(timeout=0.2 if asked is not None else 0):
+            if asked is None or self._preparer.superseded:
+                return False
+        return True
+
+    def _drop_prepared(self) -> None:
+        if self._engine is not None and self._engine.resources.run is None:
+            self._engine.resources.ahead.cancel()
 
     def _do_early(self, *parts: Callable[[], object]) -> None:
         """Do what a first generation would do before its first step; one that is running does it itself.

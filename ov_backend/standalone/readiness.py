@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.history import History, RememberedCall
 from ov_backend.engine.marker import Marker
+from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 
@@ -43,41 +44,79 @@ def request_of(parameters: Parameters, choices: Choices, from_picture: bool) -> 
     return json.dumps(fields, sort_keys=True)
 
 
-def likely(store: GraphStore, model: str) -> Likely | None:
-    """What the last generation with a kind of model was; None if there was none."""
-    runs = History(store).runs(model)
-    if not runs:
+def likely(store: GraphStore, model: str, asked: Asked | None = None) -> Likely | None:
+    """What the last generation with a kind of model was, or the last one like ``asked``; None if there was none."""
+    run = find_run(History(store).runs(model), asked)
+    if run is None:
         return None
-    fields = json.loads(runs[0].request)
-    return Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), runs[0].calls)
+    fields = json.loads(run.request)
+    return Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), run.calls)
 
 
-def prepare_in_background(prepare: Callable[[Marker], None], store: GraphStore | None, enabled: bool) -> threading.Thread | None:
-    """Call ``prepare(marker)`` in a thread of its own; its failures are logged for debugging.
+class Preparer:
+    """One thread that prepares what the last generation has called, and later what the page's size fields show.
 
     Args:
-        prepare: prepares the networks; it is given the mark of this process.
-        store: the graph store, or None.
-        enabled: if not, marks of earlier processes are removed, and nothing is prepared.
-
-    Returns:
-        the thread, or None where nothing is prepared.
+        prepare: prepares, given the mark of this process, and what is asked for or None for the last generation.
+        drop: drops what ``prepare`` has asked for and what has not begun.
     """
-    if store is None or store.problem():
-        return None
-    marker = Marker(store.folder)
-    if not enabled:
-        marker.forget()
-        return None
 
-    def run() -> None:
-        try:
-            prepare(marker)
-        except Exception:  # nobody has asked for it
-            log.debug("Nothing was prepared before a generation", exc_info=True)
-        finally:
-            marker.remove()
+    def __init__(self, prepare: Callable[[Marker, Asked | None], None], drop: Callable[[], None]) -> None:
+        self._prepare, self._drop = prepare, drop
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._marker: Marker | None = None
+        self._waiting: list[Asked | None] = []
 
-    thread = threading.Thread(target=run, name="openvino-ready", daemon=True)
-    thread.start()
-    return thread
+    @property
+    def superseded(self) -> bool:
+        """Whether something newer than what is being prepared is asked for."""
+        return bool(self._waiting)
+
+    def start(self, store: GraphStore | None, enabled: bool) -> threading.Thread | None:
+        """Prepare what the last generation has called; failures are logged for debugging.
+
+        Args:
+            store: the graph store, or None.
+            enabled: if not, marks of earlier processes are removed, and nothing is prepared from now on.
+
+        Returns:
+            the thread, or None where nothing is prepared.
+        """
+        self._marker = None
+        if store is None or store.problem():
+            return None
+        marker = Marker(store.folder)
+        if not enabled:
+            marker.forget()
+            return None
+        self._marker = marker
+        return self._add(marker, None)
+
+    def ask(self, asked: Asked) -> threading.Thread | None:
+        """Prepare this in place of what has not begun; returns at once, with the thread or None as :meth:`start` does."""
+        return self._add(self._marker, asked) if self._marker is not None else None
+
+    def _add(self, marker: Marker, asked: Asked | None) -> threading.Thread:
+        with self._lock:
+            self._waiting = [*(each for each in self._waiting if each is None), asked]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, args=(marker,), name="openvino-ready", daemon=True)
+                self._thread.start()
+            else:
+                self._drop()  # under the lock: what is asked for now has not begun
+            return self._thread
+
+    def _run(self, marker: Marker) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                asked = self._waiting.pop(0)
+            try:
+                self._prepare(marker, asked)
+            except Exception:  # nobody has asked for it
+                log.debug("Nothing was prepared before a generation", exc_info=True)
+            finally:
+                marker.remove()

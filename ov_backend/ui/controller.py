@@ -14,6 +14,7 @@ from typing import Any
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError, short_repr
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
+from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.comparison import WITH_PYTORCH, Comparison, Measured
 from ov_backend.ui.snapshot import INTERRUPTED, Job
@@ -128,6 +129,7 @@ class Controller:
         compare: makes the last picture by PyTorch and by OpenVINO on the loaded model, or times one step of both.
         interrupt: ends the generation that is running.
         compare_int8: makes the last picture in the device's own precision and in int8, or times one step of both.
+        ready: prepares in the background what was made before like this, and returns at once; None where the host cannot.
         pictures: of the last comparison, as PNG, by "pytorch" and "openvino", or by "own" and "int8".
     """
 
@@ -137,6 +139,7 @@ class Controller:
     compare: Compare | None = None
     interrupt: Callable[[], None] | None = None
     compare_int8: Compare | None = None
+    ready: Callable[[Asked], object] | None = None
     pictures: dict[str, bytes] = field(default_factory=dict)
     _jobs: int = 0
     _cancelled: threading.Event = field(default_factory=threading.Event)
@@ -184,6 +187,16 @@ class Controller:
             return {"sizes": [f"{width}x{height}" for width, height in sizes], "batch": batch}
 
         return self._start("precompile", len(sizes), run)
+
+    def size_changed(self, asked: Asked) -> None:
+        """The page shows another size: prepare it in the background if it was made before; a job this is not.
+
+        Raises:
+            Unavailable: the host cannot.
+        """
+        if self.ready is None:
+            raise Unavailable("Nothing can be prepared ahead here: no model is loaded.")
+        self.ready(asked)
 
     def start_compare(self, choices: Choices | None = None, int8: bool = False) -> Job:
         """Compare PyTorch and OpenVINO in the background; with ``int8`` the device's own precision and int8.
@@ -254,6 +267,23 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
     for width, height in checked:
         check_batch(width, height, batch)
     return checked, batch, parse_choices(body)
+
+
+def parse_asked(body: object) -> Asked:
+    """Read ``{"size": [512, 768], "batch": 1, "from_picture": false}`` (width, height); all but the size may be left out.
+
+    Raises:
+        SettingsError: the body is anything else.
+    """
+    if not isinstance(body, dict) or "size" not in body or set(body) - {"size", "batch", "from_picture"}:
+        raise SettingsError('The request is not understood; it must be a JSON object such as {"size": [512, 768], "batch": 1}.')
+    batch, from_picture = body.get("batch", 1), body.get("from_picture", False)
+    if not _is_int(batch):
+        raise SettingsError(f"The batch is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
+    if not isinstance(from_picture, bool):
+        raise SettingsError(f"from_picture is {short_repr(from_picture)}; it must be true or false.")
+    width, height = _parse_size(body["size"])
+    return Asked(width, height, check_batch(width, height, batch), from_picture)
 
 
 def parse_choices(body: object) -> Choices | None:

@@ -20,7 +20,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
-from ov_backend.ui.controller import Controller, Unavailable, parse_choices, parse_precompile
+from ov_backend.ui.controller import Controller, Unavailable, parse_asked, parse_choices, parse_precompile
 from ov_backend.ui.hosts import KnownHosts, MalformedHost, host_name
 from ov_backend.ui.snapshot import VERSION
 
@@ -137,6 +137,10 @@ def add_routes(
         sizes, batch, choices = parse_precompile(await _body(request))
         return _json({"version": VERSION, "job": controller.start_precompile(sizes, batch, choices).as_dict()}, 202)
 
+    async def ready(request: Request) -> Response:
+        controller.size_changed(parse_asked(await _body(request)))
+        return _json({"version": VERSION}, 202)
+
     async def compare(request: Request) -> Response:
         choices = parse_choices(await _body(request))
         return _json({"version": VERSION, "job": controller.start_compare(choices).as_dict()}, 202)
@@ -161,6 +165,7 @@ def add_routes(
         ("GET", "/cache", cache),
         ("DELETE", "/cache", clear),
         ("POST", "/precompile", precompile),
+        ("POST", "/ready", ready),
         ("POST", "/compare", compare),
         ("POST", "/compare-int8", compare_int8),
         *(("GET", f"/compare/{name}", picture) for name in ("pytorch", "openvino", "own", "int8")),

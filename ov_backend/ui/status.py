@@ -145,6 +145,10 @@ class Status:
         """Whether anything is running: a generation, a stage, a job."""
         return bool(self._stages) or self.generating or self._job_is_running()
 
+    def may_show_ready(self) -> bool:
+        """Whether nothing runs, and no comparison is shown that news of a prepared size would hide."""
+        return not self.busy and (self.job is None or self.job.kind == "precompile")
+
     def snapshot(self) -> dict[str, Any]:
         """Everything, as a dict for JSON; its layout has the number ``version``."""
         now = self._clock()

@@ -1,7 +1,8 @@
 """Prepares the networks of a generation before it calls them: those that the last generation of the same kind has called.
 
 When a batch begins, sizes are known and LoRAs are set: the UNet and the VAE are compiled while the prompt is encoded, the
-VAE also while the UNet samples. Once a model is loaded, the networks of the last generation are prepared at once.
+VAE also while the UNet samples. Once a model is loaded, the networks of the last generation are prepared at once; once the page
+shows another size, those of the last generation of that size.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from modules import call_queue, sd_hijack, sd_models, shared
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.history import History, RememberedCall, kind_of
 from ov_backend.engine.marker import Marker
+from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.snapshot import Job
 from ov_backend.webui import compatibility
@@ -108,20 +110,31 @@ def _is_plain(network: HostNetwork) -> bool:
 
 
 class Readiness:
-    """Prepares what the last generation has called, once a model is loaded and the WebUI is idle."""
+    """Prepares what the last generation has called, or the last one of the page's size, once the WebUI is idle."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._again = False
+        self._waiting: list[Asked | None] = []  # None is the last generation
 
     def model_loaded(self) -> None:
         """A model is loaded, or other weights in its place; returns at once."""
+        self._add(None)
+
+    def size_changed(self, asked: Asked) -> None:
+        """The page shows this now: prepare it in place of what has not begun; returns at once."""
+        self._add(asked)
+
+    def _add(self, asked: Asked | None) -> None:
+        if not enabled():
+            return
         with self._lock:
-            self._again = True
-            if enabled() and self._thread is None:
+            self._waiting = [None] if asked is None else [*(each for each in self._waiting if each is None), asked]
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="openvino-ready", daemon=True)
                 self._thread.start()
+            elif session.engine is not None and session.engine.resources.run is None:
+                session.engine.resources.ahead.cancel()  # under the lock: what is asked for now has not begun
 
     def wait(self) -> None:
         """Wait until nothing is being prepared."""
@@ -136,23 +149,23 @@ class Readiness:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not self._again or not enabled():
-                    self._thread = None
+                if not self._waiting or not enabled():
+                    self._thread, self._waiting = None, []
                     return
-                self._again = False
+                asked = self._waiting.pop(0)
             try:
-                self._prepare_when_idle()
+                self._prepare_when_idle(asked)
             except Exception:  # nobody has asked for it
                 log.debug("Nothing was prepared before a generation", exc_info=True)
 
-    def _prepare_when_idle(self) -> None:
+    def _prepare_when_idle(self, asked: Asked | None) -> None:
         if not _acquire_when_idle():
             return
         marker = Marker(CACHE_DIR)
         try:
             try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
                 model = sd_models.model_data.sd_model  # shared.sd_model would load one
-                run = None if session.status.busy else _likely()
+                run = None if session.status.busy else _likely(asked)
                 if run is None:
                     return
                 if marker.died():
@@ -161,11 +174,13 @@ class Readiness:
                 marker.set()
                 session.configure(run.choices.settings(str(CACHE_DIR)))
                 begun = _prepare(run.calls, run.choices)
+                if self._waiting and session.engine is not None:
+                    session.engine.resources.ahead.cancel()
             finally:
                 call_queue.queue_lock.release()
             if begun and session.engine is not None:
                 session.engine.resources.ahead.wait()
-                if not session.status.busy and sd_models.model_data.sd_model is model:
+                if not self._waiting and session.status.may_show_ready() and sd_models.model_data.sd_model is model:
                     result = {"sizes": [run.size], "batch": run.batch}
                     session.status.job = Job("precompile", state="done", result=result)
         finally:
@@ -181,18 +196,18 @@ class _Likely(NamedTuple):
     calls: Sequence[RememberedCall]
 
 
-def _likely() -> _Likely | None:
-    """What the last generation with this kind of model was asked for, and has called; None if there was none."""
+def _likely(asked: Asked | None) -> _Likely | None:
+    """What the last generation with this kind of model, or the last one like ``asked``, has called; None if there was none."""
     networks = networks_of(sd_models.model_data.sd_model)
     unet = next((each.module for each in networks if each.role == "unet"), None)
     store = session.engine.store if session.engine is not None else GraphStore(CACHE_DIR)
     if unet is None or store is None or store.problem():
         return None
-    runs = History(store).runs(kind_of(unet))
-    if not runs:
+    run = find_run(History(store).runs(kind_of(unet)), asked)
+    if run is None:
         return None
-    fields = json.loads(runs[0].request)
-    return _Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), runs[0].calls)
+    fields = json.loads(run.request)
+    return _Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), run.calls)
 
 
 def _acquire_when_idle() -> bool:

@@ -13,6 +13,7 @@ from ov_backend.ui.controller import Controller
 from ov_backend.ui.hosts import KnownHosts, names_in
 from ov_backend.ui.routes import add_routes
 from ov_backend.webui import jobs
+from ov_backend.webui.ahead import readiness
 from ov_backend.webui.session import CACHE_DIR, session
 from ov_backend.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE, defaults
 
@@ -69,5 +70,11 @@ def _store() -> GraphStore | None:
 
 #: Process-wide instance.
 controller = Controller(
-    session.status, _store, jobs.precompile, jobs.compare, lambda: shared.state.interrupt(), jobs.compare_int8
+    session.status,
+    _store,
+    jobs.precompile,
+    jobs.compare,
+    lambda: shared.state.interrupt(),
+    jobs.compare_int8,
+    ready=readiness.size_changed,
 )

@@ -5,7 +5,7 @@ const path = require("node:path");
 const { JSDOM } = require("jsdom");
 
 const ROOT = path.join(__dirname, "..", "..");
-const FILES = ["openvino_text.js", "openvino_poller.js", "openvino_view.js"];
+const FILES = ["openvino_text.js", "openvino_poller.js", "openvino_sizes.js", "openvino_view.js"];
 
 // A page with the extension's scripts, run as a browser runs them.
 function page(body = "", before = () => {}) {

@@ -225,3 +225,34 @@ test("the WebUI's own size is proposed to be prepared until another one is writt
     window.document.querySelector("#txt2img_width input").value = "768";
     assert.deepEqual(proposed(), ["64x64", "2"]);
 });
+
+test("the page's size is sent once its fields have settled, with the token; a size that is opened or unfinished is not", async () => {
+    const { window, requests, settled } = open({ "POST ready": [422, { error: "No." }] });
+    let look;
+    window.setInterval = (call) => { look = call; };
+    let now = 0;
+    Object.defineProperty(window, "performance", { value: { now: () => now } });
+    const field = (name, value) => `<div id="txt2img_${name}"><input type="number" value="${value}"></div>`;
+    window.document.body.insertAdjacentHTML("beforeend", field("width", 512) + field("height", 384) + field("batch_size", 2)); // eslint-disable-line no-restricted-properties
+    await settled(); // the page is ready, and looks from now on
+    const width = window.document.querySelector("#txt2img_width input");
+    const after = async (ms, value) => {
+        width.value = value;
+        look();
+        now += ms;
+        look();
+        await settled();
+        return requests.filter(({ path }) => path.endsWith("/ready"));
+    };
+    assert.deepEqual(await after(2000, "512"), []);
+    assert.deepEqual(await after(900, "640"), []);
+    assert.deepEqual(await after(900, "6400"), []);
+    assert.deepEqual(await after(2000, ""), []);
+    const [sent, ...more] = await after(1000, "640");
+    assert.deepEqual(JSON.parse(sent.body), { size: [640, 384], batch: 2, from_picture: false });
+    assert.equal(sent.headers["X-OpenVINO-Token"], "secret");
+    assert.equal(more.length, 0);
+    assert.equal((await after(5000, "640")).length, 1);
+    assert.equal((await after(1000, "512")).length, 2);
+    assert.equal(window.document.querySelector('[data-openvino="alert"]').textContent, "", "a refusal is nobody's news");
+});

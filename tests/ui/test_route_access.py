@@ -17,7 +17,7 @@ from tests.ui.test_routes import OWN_ADDRESS, Host
 
 ROUTES = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "precompile")]
 ROUTES += [("POST", "compare"), ("POST", "interrupt"), ("GET", "compare/pytorch"), ("GET", "compare/openvino")]
-ROUTES += [("POST", "compare-int8"), ("GET", "compare/own"), ("GET", "compare/int8")]
+ROUTES += [("POST", "ready"), ("POST", "compare-int8"), ("GET", "compare/own"), ("GET", "compare/int8")]
 PASSWORDS = {"anna": "secret", "é": "ü"}
 RIGHT = [basic("anna:secret"), basic("é:ü"), {"x-openvino-token": page_token()}]
 WRONG: list[dict[str, str | bytes]] = [
@@ -40,7 +40,7 @@ WRONG: list[dict[str, str | bytes]] = [
     {"cookie": f"access-token={page_token()}"},
     {"cookie": b"\xff\xfe=\xff;;;="},
 ]
-BODIES: dict[str, Any] = {"precompile": {"sizes": [[64, 64]]}}
+BODIES: dict[str, Any] = {"precompile": {"sizes": [[64, 64]]}, "ready": {"size": [64, 64]}}
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def guarded(tmp_path: Path) -> tuple[TestClient, Host]:
     host, app = Host(tmp_path / "graphs"), FastAPI()
     host.controller.pictures = dict.fromkeys(("pytorch", "openvino", "own", "int8"), b"picture")
     host.controller.compare_int8 = host.compare
+    host.controller.ready = lambda asked: None
     names = KnownHosts(lambda: ["my.example"], "put it into the setting", lambda request: not _logged_in(request))
     routes.add_routes(app, host.controller, _logged_in, names)
     return TestClient(app, base_url=OWN_ADDRESS, raise_server_exceptions=False), host

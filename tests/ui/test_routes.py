@@ -21,7 +21,7 @@ from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.comparison import Comparison, Measured, int8_sides
-from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_precompile
+from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_asked, parse_precompile
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 from tests.ui.test_auth import basic
@@ -205,6 +205,42 @@ def test_a_body_that_makes_no_sense_is_refused_with_one_sentence(client: TestCli
     assert host.requests == []
     with pytest.raises(SettingsError):
         parse_precompile(body)
+
+
+def test_a_changed_size_is_passed_on_and_starts_no_job(client: TestClient, host: Host) -> None:
+    assert client.post("/openvino/ready", json={"size": [64, 128]}).status_code == 409
+    host.controller.ready = host.requests.append
+    answer = client.post("/openvino/ready", json={"size": [64, 128], "batch": 2, "from_picture": True})
+    assert (answer.status_code, set(answer.json())) == (202, {"version"})
+    assert host.requests == [(64, 128, 2, True)]
+    assert not host.controller.status.busy
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        {"size": 64},
+        {"size": [60, 64]},
+        {"size": [64]},
+        {"size": ["64", "64"]},
+        {"size": [64, 64], "batch": 0},
+        {"size": [64, 64], "batch": True},
+        {"size": [64, 64], "batch": None},
+        {"size": [4096, 4096], "batch": 2},
+        {"size": [64, 64], "from_picture": 1},
+        {"size": [64, 64], "path": "/etc/passwd"},
+    ],
+)
+def test_a_changed_size_that_makes_no_sense_is_refused_with_one_sentence(client: TestClient, host: Host, body: Any) -> None:
+    host.controller.ready = host.requests.append
+    answer = client.post("/openvino/ready", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"].endswith((".", "}."))
+    assert host.requests == []
+    with pytest.raises(SettingsError):
+        parse_asked(body)
 
 
 def test_a_body_that_is_not_small_json_is_refused(client: TestClient, host: Host) -> None:

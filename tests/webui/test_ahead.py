@@ -181,3 +181,34 @@ def test_an_interrupted_generation_drops_what_waits(host: SimpleNamespace, ahead
     assert session.engine.resources.ahead.wait(60)
     after = picture(host, width=40)
     assert ran(after) == ran_text(*ALL)
+
+
+def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(
+    host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.ui.asked import Asked
+    from ov_backend.webui.routes import controller
+    from ov_backend.webui.session import session
+
+    picture(host, "a striped cat", width=48)  # the WebUI has not encoded this prompt before
+    picture(host)
+    assert session.engine is not None
+    session.engine.resources.ahead.wait(60)
+    evict()
+    counts, known = begun_ahead(monkeypatch, ahead), Asked(48, 32, 1, False)
+
+    def shown(asked: Asked) -> list[int]:
+        controller.size_changed(asked)
+        ahead.readiness.wait()
+        return counts
+
+    assert shown(known._replace(width=88)) == shown(known._replace(from_picture=True)) == [], "none of these was ever made"
+    host.shared.opts.openvino_prepare_ahead = False
+    assert shown(known) == []
+    host.shared.opts.openvino_prepare_ahead = True
+    assert shown(known) == [3], "the text encoder, the UNet and the VAE's decoder"
+    assert ready_text() == ["48x32"]
+    assert not list(ahead.CACHE_DIR.glob("*.preparing"))
+    prepared = compiles()
+    picture(host, width=48)
+    assert compiles() == prepared
