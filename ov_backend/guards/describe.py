@@ -91,6 +91,11 @@ NO_CODE = frozenset(
     | {"__format__", "__sizeof__", "__getnewargs__", "__del__", "__class_getitem__"}
     | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
 )
+#: Those that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.
+SPECIAL_CODE = frozenset(
+    {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
+    | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__"}
+)
 
 
 def is_called_unnamed(name: str) -> bool:
@@ -193,10 +198,14 @@ def asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
 
 
 def registered_with(cls: abc.ABCMeta) -> list[str]:
-    """The names of the classes that were registered with an abstract class; Python keeps them behind weak references."""
+    """The names of the classes that were registered with an abstract class, without those of packages with one of a package.
+
+    Python keeps them behind weak references.
+    """
     dump = getattr(importlib.import_module("_abc"), "_get_dump", None)
     found = [] if dump is None else [each() for each in dump(cls)[0]]
-    return sorted(f"{each.__module__}.{each.__qualname__}" for each in found if each is not None)
+    own = (each for each in found if each is not None and not (versioned(cls.__module__) and versioned(each.__module__)))
+    return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
 
 
 def slots_of(base: type) -> tuple[str, ...]:
