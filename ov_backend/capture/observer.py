@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import functools
 import gc
+import glob
 import importlib
 import inspect
 import io
@@ -45,18 +46,23 @@ _IMPURE = {
         *((getattr(builtins, name), f"{name}()") for name in ("print", "input", "open", "eval", "exec", "globals")),
         *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns")),
         *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic", "monotonic_ns", "localtime", "gmtime")),
-        *((getattr(os, name), f"os.{name}") for name in ("urandom", "stat", "listdir", "getcwd")),
+        *((getattr(time, name), f"time.{name}") for name in ("strftime", "ctime", "asctime", "mktime")),
+        *((getattr(os, name), f"os.{name}") for name in ("urandom", "stat", "lstat", "listdir", "scandir", "access", "getcwd")),
+        *((getattr(os, name), f"os.{name}") for name in ("open", "read", "times", "getppid")),
         (sys._getframe, "sys._getframe()"),
         (threading.get_ident, "threading.get_ident()"),
     ]
 }
+_OF_PATHS = ("open", "read_text", "read_bytes", "stat", "exists", "is_file", "is_dir", "resolve", "absolute", "cwd", "home")
 #: The same for functions that are written in Python.
 _IMPURE_CODE = {
     function.__code__: name
     for function, name in [
         *((getattr(inspect, name), f"inspect.{name}()") for name in ("currentframe", "stack")),
-        *((getattr(pathlib.Path, name), f"Path.{name}()") for name in ("open", "read_text", "read_bytes", "stat", "exists")),
-        *((getattr(os.path, name), f"os.path.{name}") for name in ("getsize", "getmtime")),
+        *((getattr(pathlib.Path, name), f"Path.{name}()") for name in _OF_PATHS if hasattr(pathlib.Path, name)),
+        *((getattr(os.path, name), f"os.path.{name}") for name in ("getsize", "getmtime", "exists", "isfile", "isdir", "islink")),
+        *((getattr(os.path, name), f"os.path.{name}") for name in ("abspath", "realpath", "expanduser", "expandvars")),
+        *((getattr(glob, name), f"glob.{name}") for name in ("glob", "iglob")),
         *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
         *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "active_count")),
         *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
@@ -65,6 +71,11 @@ _IMPURE_CODE = {
 }
 #: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
 _GENERATORS_OF_NUMPY = frozenset({"default_rng", "RandomState", "SeedSequence"})
+#: What code asks the interpreter for under these names differs from call to call, or in a trace.
+_OF_INTERPRETER = frozenset(
+    {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
+    | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id"}
+)
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")
 #: Python's generator for the whole process.
@@ -193,6 +204,8 @@ class Observer:
         for code in own_code(self.executed):
             if drawn := _GENERATORS_OF_NUMPY.intersection(code.co_names):
                 yield f"draws random numbers ({min(drawn)})"
+            if asked := _OF_INTERPRETER.intersection(code.co_names):
+                yield f"asks the interpreter ({min(asked)})"
             if compares_with_tensor(code):
                 yield "asks whether the class of something is torch.Tensor"
 

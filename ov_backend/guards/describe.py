@@ -70,7 +70,11 @@ UNWATCHED: tuple[type, ...] = (operator.attrgetter, operator.methodcaller, type(
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
 #: Sets of transformers' models that say how weights are loaded; code that names one may go through it all the same.
-OF_LOADING = frozenset({"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"})
+OF_LOADING = frozenset(
+    {"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict", "_skip_keys_device_placement"}
+    | {"_keys_to_ignore_on_save", "_keys_to_ignore_on_load_unexpected", "_keys_to_ignore_on_load_missing"}
+    | {"ignore_keys_at_rope_validation"}
+)
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
@@ -90,6 +94,11 @@ NO_CODE = frozenset(
     | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__", "__subclasshook__", "__hash__"}
     | {"__format__", "__sizeof__", "__getnewargs__", "__del__", "__class_getitem__"}
     | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
+)
+#: Those that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.
+SPECIAL_CODE = frozenset(
+    {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
+    | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__"}
 )
 
 
@@ -119,6 +128,13 @@ def _is_standard(name: str) -> bool:
         return True
     path = pathlib.Path(file)
     return any(map(path.is_relative_to, _STANDARD)) and not {"site-packages", "dist-packages"}.intersection(path.parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_installed(name: str) -> bool:
+    """Whether a module is a part of Python or of an installed package, and no code of the program itself."""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return versioned(name) or not {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -193,10 +209,15 @@ def asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
 
 
 def registered_with(cls: abc.ABCMeta) -> list[str]:
-    """The names of the classes that were registered with an abstract class; Python keeps them behind weak references."""
+    """The names of the classes that were registered with an abstract class; Python keeps them behind weak references.
+
+    Packages that are installed register theirs with Python's own when they are imported, which says nothing of a forward.
+    """
     dump = getattr(importlib.import_module("_abc"), "_get_dump", None)
     found = [] if dump is None else [each() for each in dump(cls)[0]]
-    return sorted(f"{each.__module__}.{each.__qualname__}" for each in found if each is not None)
+    whole = not versioned(cls.__module__)
+    own = (each for each in found if each is not None and (whole or not _is_installed(each.__module__)))
+    return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
 
 
 def slots_of(base: type) -> tuple[str, ...]:

@@ -32,9 +32,12 @@ from ov_backend.guards.describe import (
     orders_of_sets,
     versioned,
 )
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.reads import chains_of, goes_by_hashes, imports_of, names_in
+from ov_backend.guards.traced_code import TracedCode
 from ov_backend.guards.values import ValueWalk
+from ov_backend.patching import unwrap
 
 #: Items of a package's list or dict that are compared; longer ones are registries.
 _SMALL = 64
@@ -60,6 +63,11 @@ def _is_of_library(value: Any) -> bool:
     return versioned(top) and top not in sys.stdlib_module_names and not isinstance(value, (*GENERATORS, *STREAMS))
 
 
+def _is_of_user(value: Any) -> bool:
+    """Whether an object that stands in a package is of a class that no package's version stands for."""
+    return not isinstance(value, (type, *_FUNCTIONS, types.ModuleType)) and not versioned(type(value).__module__)
+
+
 class NameWalk(ValueWalk):
     """Describes what functions read by name.
 
@@ -81,8 +89,29 @@ class NameWalk(ValueWalk):
     def _code(self, function: types.FunctionType, path: str) -> None:
         """A function's code and the order of its sets; that of sets that it makes is known in this process only."""
         self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
+        self._read_of_function(function)
         if goes_by_hashes(function.__code__) and f"{module_of(function)}.{function.__qualname__}" not in MEMBERS_ONLY:
             self._of_this_process(f"{path} makes a set, or reads a hash or an address")
+
+    def _value(self, value: Any, path: str) -> None:
+        """Describe a value; of a function that shows the state of the process, also that state."""
+        if callable(value):
+            if (query := query_of(value)) is not None:
+                self._state(query, path)
+            if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
+                self._of_this_process(f"{path} is {value.__name__}, which goes by hashes or addresses")
+        super()._value(value, path)
+
+    def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
+        """A function that keeps its results: what it would answer from these stands in no code."""
+        function = cache.__wrapped__
+        if isinstance(function, types.FunctionType) and not versioned(module_of(function)) and self._names is not None:
+            misses = cache.cache_info().misses
+            if cache.cache_info().currsize:
+                self.watch.content(lambda: cache.cache_info().misses)
+                self._add(misses, number_of(cache))
+                self._of_this_process(f"{path} keeps results of earlier calls")
+        self._value(function, path)
 
     def _cells(self, function: types.FunctionType, path: str) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -136,6 +165,9 @@ class NameWalk(ValueWalk):
             return
         if value is sys.modules or value is importlib.import_module:
             self._look_up_of_modules(function.__code__, path)
+        if of_package and (value is id or value is hash or isinstance(value, (set, frozenset)) or _is_of_user(value)):
+            self._value(value, f"{path}:{name}")
+            return
         if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS)) and not _is_small(value):
             self._add(root, *attributes)
             return
@@ -202,15 +234,39 @@ class NameWalk(ValueWalk):
                 self._add("import", name)
                 self._entry(table, name, f"{path}'s {name}")
 
+    def _special(self, base: type, name: str, traced: TracedCode) -> None:
+        """A member that is called when an object is printed, hashed or copied; and any that code names."""
+        member = unwrap(vars(base)[name])
+        function = getattr(member, "__func__", member)
+        executed = isinstance(function, types.FunctionType) and code_digest(function.__code__) in traced.digests
+        self._add(base.__qualname__, name)
+        if executed or name in traced.own_names:
+            self._member(base, name)
+        elif isinstance(function, types.FunctionType):
+            self._add(code_digest(function.__code__))
+
+    def _member(self, base: type, name: str) -> None:
+        raise NotImplementedError
+
+    def _read_of_function(self, function: types.FunctionType) -> None:
+        """The attributes that code has put on a function and that are read."""
+        if function.__dict__.keys() - {"__wrapped__"}:
+            self._attributes_of_function(function, [name for name in sorted(vars(function)) if self._is_read(name)])
+
     def _attributes_of_function(self, function: types.FunctionType, names: list[str]) -> None:
         attributes = vars(function)
         self._watch_table(attributes)
-        for name in attributes.keys() & set(names):
+        for name in names:
+            if name not in attributes or name == "__wrapped__":
+                continue
             self._add(name)
             self._entry(attributes, name, f"{function.__qualname__}.{name}")
 
     def _computed(self, module: types.ModuleType, name: str) -> None:
         """An attribute that a Python module computes, such as ``torch.backends.mkldnn.enabled``."""
+        if not versioned(module.__name__):
+            self.watch.key(vars(module), "__getattr__")
+            self._value(vars(module).get("__getattr__"), f"{module.__name__}.__getattr__")
         read = functools.partial(attribute_or_none, module, name)
         if isinstance(read(), SCALARS):
             self._state(read, f"{module.__name__}.{name}")

@@ -144,7 +144,11 @@ def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
 
 #: Functions that make a set, or answer by an object's address or the process's seed of hashes; and the methods that do.
 _BY_HASHES = frozenset({"set", "frozenset", "id", "hash"})
-_METHODS_BY_HASHES = frozenset({"union", "difference", "intersection", "symmetric_difference", "__hash__"})
+_METHODS_BY_HASHES = frozenset(
+    {"union", "difference", "intersection", "symmetric_difference", "__hash__"}
+    | {f"__{reflected}{name}__" for reflected in ("", "r") for name in ("or", "and", "xor", "sub")}
+)
+_OPERATORS_AS_FUNCTIONS = frozenset({"or_", "and_", "xor", "sub", "ior", "iand", "ixor", "isub"})
 _SET_OPERATORS = frozenset({"|", "&", "^", "-", "|=", "&=", "^=", "-="})
 _OLD_SET_OPERATORS = frozenset(f"{kind}_{name}" for kind in ("BINARY", "INPLACE") for name in ("OR", "AND", "XOR", "SUBTRACT"))
 
@@ -156,9 +160,10 @@ def goes_by_hashes(code: types.CodeType) -> bool:
         return True
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
     roots = {each.argval for each in instructions if each.opname in _GLOBAL}
-    if not _BY_HASHES.isdisjoint(roots) or not _METHODS_BY_HASHES.isdisjoint(code.co_names):
+    if not _BY_HASHES.isdisjoint(roots) or not _METHODS_BY_HASHES.isdisjoint(names_in(code)):
         return True
-    if not {"keys", "items"}.isdisjoint(code.co_names) and any(map(_may_join_views, instructions)):
+    joins = any(map(_may_join_views, instructions)) or not _OPERATORS_AS_FUNCTIONS.isdisjoint(code.co_names)
+    if joins and not {"keys", "items"}.isdisjoint(code.co_names):
         return True
     built = (after for each, after in pairwise(instructions) if each.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE"))
     return any(after.opname != "CONTAINS_OP" for after in built)

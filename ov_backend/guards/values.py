@@ -40,7 +40,6 @@ from ov_backend.guards.describe import (
     items_of,
     registered_with,
     slots_of,
-    versioned,
 )
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.process_state import query_of
@@ -97,6 +96,9 @@ class ValueWalk:
         raise NotImplementedError
 
     def _global_class(self, cls: type) -> None:
+        raise NotImplementedError
+
+    def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
         raise NotImplementedError
 
     def _python_module(self, module: types.ModuleType, path: str) -> None:
@@ -193,7 +195,7 @@ class ValueWalk:
             self._value(value.__self__, path)
         elif isinstance(value, type):
             self._global_class(value)
-            if isinstance(value, abc.ABCMeta) and not versioned(value.__module__):
+            if isinstance(value, abc.ABCMeta):
                 self._registered(value)
         elif isinstance(value, torch.nn.Module):
             self._other_module(value, path)
@@ -203,7 +205,7 @@ class ValueWalk:
             self._add(type(value).__name__, value)
         elif isinstance(value, functools._lru_cache_wrapper):
             self.caches.append(value)
-            self._value(value.__wrapped__, path)
+            self._cache(value, path)
         elif is_operator(value) or isinstance(value, TYPE_FORMS):
             self._add(type(value).__name__, value)
         elif isinstance(value, BUILTINS):
@@ -257,6 +259,7 @@ class ValueWalk:
             for name in ("func", "args", "keywords"):
                 self.watch.attribute(value, name)
                 self._value(getattr(value, name), path)
+            self._own_attributes(value, path)
         elif isinstance(value, Mapping):
             self._mapping(value, path)
             self._own_attributes(value, path)
@@ -287,8 +290,8 @@ class ValueWalk:
         self._add(list(map(repr, value)))
         if any(isinstance(item, type) for item in value):
             self._of_this_process(f"{path} is a set of classes, whose order differs between processes")
-        elif any(isinstance(item, (str, bytes)) for item in value):
-            self._add(hash("the seed"))  # what code makes of the set has an order of its own
+        else:  # what code makes of the set, even of an empty one, has an order of its own
+            self._add(hash("the seed"), *map(hash, value))
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         if isinstance(value, dict):

@@ -22,6 +22,7 @@ from ov_backend.guards.describe import (
     NO_CODE,
     NOTED,
     SCALARS,
+    SPECIAL_CODE,
     asks_for_gradients,
     code_digest,
     codes_of,
@@ -250,11 +251,11 @@ class Walk(NameWalk):
                 self._member(base, name)  # code that computes names may read it; what it changes is seen only in here
             elif name not in NO_CODE and self._traced is None:
                 self._waiting.setdefault(name, []).append(base)
+            elif self._traced is not None and (name in SPECIAL_CODE or name in NO_CODE & self._traced.own_names):
+                self._special(base, name, self._traced)
 
     def _is_mentioned(self, name: str) -> bool:
-        if self._traced is None:
-            return name in self._mentioned
-        return name not in NO_CODE and self._is_read(name)
+        return name in self._mentioned if self._traced is None else name not in NO_CODE and self._is_read(name)
 
     def _member(self, base: type, name: str) -> None:
         path = f"{base.__qualname__}.{name}"
@@ -295,6 +296,7 @@ class Walk(NameWalk):
                 self.watch.attribute(function, name)
             if function.__defaults__ and all(isinstance(value, SCALARS) for value in function.__defaults__):
                 self._add(function.__defaults__)  # it may be asked for its signature
+            self._read_of_function(function)
             return
         if not self._first(function):
             return

@@ -1,0 +1,121 @@
+"""What is read by no name of its own: how objects are printed and hashed, what functions carry, what the process answers."""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import functools
+import os
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from tests.helpers.readers import Object, Scaled, assert_eager, assert_followed
+from tests.helpers.small import engine_for
+
+
+class Printed:
+    """A class of its own for each test."""
+
+    def __repr__(self) -> str:
+        return "2.0"
+
+    def __hash__(self) -> int:
+        return 2
+
+    def __copy__(self) -> float:
+        return 2.0
+
+    def __class_getitem__(cls, item: object) -> float:
+        return 2.0
+
+
+def printed() -> Any:
+    own = ("__repr__", "__hash__", "__copy__", "__class_getitem__")
+    return type("Mine", (Printed,), {name: vars(Printed)[name] for name in own})()
+
+
+def carrier() -> Any:
+    def function() -> float:
+        return 1.0
+
+    function.scale = 2.0  # type: ignore[attr-defined]
+    return function
+
+
+def replaced(name: str, by: Any) -> Callable[[Any], None]:
+    return lambda module: setattr(type(module.o), name, by)
+
+
+def found(module: Any) -> float:
+    return 2.0 if module.o in module.table else 3.0
+
+
+def kept_with_its_key() -> dict[str, Any]:
+    key = printed()
+    return {"o": key, "table": {key: 1.0}}
+
+
+def environment(value: str) -> Callable[[Any], None]:
+    return lambda module: os.environ.update(OV_BACKEND_TEST=value)
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], Callable[[], dict[str, Any]], Callable[[Any], Any]]] = {
+    "repr": (lambda m: float(repr(m.o)), lambda: {"o": printed()}, replaced("__repr__", lambda self: "3.0")),
+    "str, which the class had not": (lambda m: float(str(m.o)), lambda: {"o": printed()}, replaced("__str__", lambda s: "3.0")),
+    "format": (lambda m: float(f"{m.o}"), lambda: {"o": printed()}, replaced("__format__", lambda self, text: "3.0")),
+    "hash": (found, kept_with_its_key, replaced("__hash__", lambda self: 99)),
+    "copy": (lambda m: copy.copy(m.o), lambda: {"o": printed()}, replaced("__copy__", lambda self: 3.0)),
+    "the class's items": (lambda m: type(m.o)[1], lambda: {"o": printed()}, replaced("__class_getitem__", lambda item: 3.0)),
+    "the class's text": (lambda m: len(m.o.__doc__ or "ab"), lambda: {"o": printed()}, replaced("__doc__", "abc")),
+    "an attribute of a function": (lambda m: m.o.scale, lambda: {"o": carrier()}, lambda m: setattr(m.o, "scale", 3.0)),
+    "an attribute of a partial": (lambda m: m.o.scale, lambda: {"o": a_partial()}, lambda m: setattr(m.o, "scale", 3.0)),
+    "the environment": (
+        lambda m: float(m.ask("OV_BACKEND_TEST", "2.0")),
+        lambda: {"ask": os.getenv},
+        environment("3.0"),
+    ),
+    "the classes that count as sequences": (
+        lambda m: 2.0 if isinstance(m.o, collections.abc.Sequence) else 3.0,
+        lambda: {"o": type("Mine", (Object,), {})()},
+        lambda m: collections.abc.Sequence.register(type(m.o)),
+    ),
+}
+
+
+def a_partial() -> Any:
+    partial = functools.partial(float)
+    partial.scale = 2.0  # type: ignore[attr-defined]
+    return partial
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_the_answer_follows(strict: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.delenv("OV_BACKEND_TEST", raising=False)
+    read, attributes, change = CASES[what]
+    assert_followed(strict, Scaled(read, **attributes()), change)
+    os.environ.pop("OV_BACKEND_TEST", None)
+
+
+class Parent:
+    pass
+
+
+def test_a_forward_that_asks_for_subclasses_stays_in_pytorch(strict: Callable[..., Settings]) -> None:
+    module = Scaled(lambda m: float(len(Parent.__subclasses__())) + 1).requires_grad_(False)
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    child = types.new_class("Child", (Parent,))
+    assert_eager(network, module)
+    assert child in Parent.__subclasses__()
+
+
+def test_an_object_in_a_package_is_followed(strict: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    option = Object()
+    monkeypatch.setattr(torch, "of_the_program", option, raising=False)
+    read = lambda m: torch.of_the_program.scale  # type: ignore[attr-defined] # noqa: E731
+    assert_followed(strict, Scaled(read), lambda m: setattr(option, "scale", 3.0))
