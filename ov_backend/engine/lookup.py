@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
+from ov_backend.partitioning import int64_range
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME
 
@@ -103,6 +104,7 @@ class Lookup:
             raise OVBackendError("its code or its attributes change at every call")
         resources = self._resources
         host, settings = self._hooks.host_key(), resources.settings
+        self._check_integers(call.tensors)
         statement = (call.signature.tensors, call.signature.statics)
         family = compiler.family_key(type(self._module), statement, settings, host)
         requests, refused = [], ""
@@ -119,6 +121,7 @@ class Lookup:
                 if guard.code.traced is not None:
                     resources.codes.use(family, guard.code.traced)
                 return entry
+            self._check_integers(guard.weights.tensors.values())
             guard.check()  # reading everything once more may have shown a change
             form = self._form(guard)
             requests.append(self._compile_request(call, guard, self._keys(guard, call, form), family, form))
@@ -129,6 +132,12 @@ class Lookup:
         request = next((each for each in requests if self._is_known(each)), requests[0])
         self._unanswered.add(request.code)
         return request
+
+    def _check_integers(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Raise if arithmetic with int64 values as large as these may not be exact."""
+        settings = self._resources.settings
+        if not (settings.wide_integers or settings.truncate_long_and_double or all(map(int64_range.fits, tensors))):
+            raise OVBackendError("an int64 tensor exceeds 2 ** 20; the option wide_integers keeps arithmetic with it in PyTorch")
 
     def find_known(self, signature: Signature) -> CompileRequest | None:
         """What can be compiled ahead for calls of a signature: None if it is compiled, or if its graph is not known.

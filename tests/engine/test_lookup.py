@@ -180,3 +180,15 @@ def test_another_model_at_the_same_address(strict: Strict) -> None:
         del module
         gc.collect()
     assert len(engine.compiled) <= 1
+
+
+def test_a_large_int64_input_stays_in_pytorch(strict: Callable[..., Settings]) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum()
+
+    network = engine_for(strict(fallback="pytorch"), Sum())
+    for numbers in ([1, 2, 3], [2**24, 1, 1], [3, 2, 1]):
+        assert network(torch.tensor(numbers)) == sum(numbers)
+    ((reason, count),) = network.statistics.fallbacks.items()
+    assert ("wide_integers" in reason, count) == (True, 1)
