@@ -70,7 +70,7 @@ def begun_ahead(monkeypatch: pytest.MonkeyPatch, ahead: Any) -> list[int]:
     """How many networks each batch has begun to prepare, from now on."""
     counts: list[int] = []
     prepare = ahead._prepare
-    monkeypatch.setattr(ahead, "_prepare", lambda *args: counts.append(prepare(*args)))
+    monkeypatch.setattr(ahead, "_prepare", lambda *args: counts.append(prepare(*args)) or counts[-1])
     return counts
 
 
