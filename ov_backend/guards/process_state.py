@@ -29,6 +29,7 @@ def _torch_functions() -> list[Any]:
         *("get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision", "get_deterministic_debug_mode"),
         *("are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "get_default_device"),
         *("is_warn_always_enabled", "is_autocast_cache_enabled"),
+        *("is_anomaly_enabled", "is_anomaly_check_nan_enabled"),
     ]
     cuda = ("flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled", "cudnn_sdp_enabled", "is_built")
     found = [getattr(torch, name, None) for name in names] + [getattr(torch.backends.cuda, name, None) for name in cuda]
@@ -42,7 +43,8 @@ def _limits() -> list[Any]:
 
 #: Functions without arguments whose answers are compared, by their identity.
 _QUERIES: dict[int, Callable[[], Any]] = {id(function): function for function in (*_torch_functions(), *_limits())}
-_QUERIES.update({id(getattr(os, name)): _environment for name in ("environ", "getenv")})
+_ENVIRONMENT = ("environ", "getenv", "environb", "getenvb")
+_QUERIES.update({id(getattr(os, name)): _environment for name in _ENVIRONMENT if hasattr(os, name)})
 _QUERIES[id(warnings.filters)] = lambda: list(warnings.filters)
 _QUERIES[id(decimal.getcontext)] = lambda: str(decimal.getcontext())
 
