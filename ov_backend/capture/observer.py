@@ -25,14 +25,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CodeType, FrameType, TracebackType
+from types import CellType, CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 
 from ov_backend.guards.describe import versioned
-from ov_backend.guards.reads import compares_with_tensor, globals_set_by
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
 
 #: Runs where a module is imported for the first time.
@@ -104,6 +104,8 @@ class Observer:
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
         #: Globals that code which ran may set, and what they were.
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
+        #: Variables of functions around those that ran and set them, with what they held before.
+        self._cells: dict[int, tuple[CellType, Any]] = {}
         self._importing = 0
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
@@ -195,12 +197,20 @@ class Observer:
         self.executed[code] = table.get("__name__", "")
         for name in globals_set_by(code):
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
+        if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
+            for cell in _cells_of(code):
+                self._cells.setdefault(id(cell), (cell, _content(cell)))
 
     def _effects_of_code(self) -> Iterator[str]:
         """What the code that ran does and a profiler does not see."""
         for table, name, before in self._globals.values():
             if table.get(name, _ABSENT) is not before:
                 yield f"sets the global {name}"
+        for cell, content in self._cells.values():
+            if _content(cell) is not content:
+                if content is not _ABSENT:
+                    cell.cell_contents = content
+                yield "sets a variable of the function around it"
         for code in own_code(self.executed):
             if drawn := _GENERATORS_OF_NUMPY.intersection(code.co_names):
                 yield f"draws random numbers ({min(drawn)})"
@@ -216,6 +226,20 @@ class Observer:
         imports = frame.f_code.co_name == "<module>"  # a package that is imported on the way may do what it likes
         if not imports and not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:
             self.effects.append(f"calls {name}")
+
+
+def _cells_of(code: CodeType) -> list[CellType]:
+    """The variables of functions around it that the functions of this code set."""
+    names = [code.co_freevars.index(name) for name in outer_set_by(code)]
+    functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
+    return [each.__closure__[i] for each in functions if each.__closure__ for i in names]
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
 
 
 def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> None:

@@ -58,6 +58,14 @@ def globals_set_by(code: types.CodeType) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=16384)
+def outer_set_by(code: types.CodeType) -> frozenset[str]:
+    """The variables of functions around it that a code object sets or deletes (``nonlocal``)."""
+    instructions = dis.get_instructions(code)
+    names = {str(each.argval) for each in instructions if each.opname in ("STORE_DEREF", "DELETE_DEREF")}
+    return frozenset(names.intersection(code.co_freevars))
+
+
+@functools.lru_cache(maxsize=16384)
 def compares_with_tensor(code: types.CodeType) -> bool:
     """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
     instructions = list(dis.get_instructions(code))

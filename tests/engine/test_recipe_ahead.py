@@ -17,7 +17,7 @@ pytestmark = needs_vnni
 
 @pytest.fixture
 def settings(strict: Strict) -> Settings:
-    return strict(precision="int8")
+    return strict(precision="int8", low_memory="off")
 
 
 def engine_of(settings: Settings, module: torch.nn.Module) -> tuple[Engine, Network]:

@@ -96,6 +96,22 @@ def test_a_forward_that_changes_an_order_stays_in_pytorch(strict: Callable[..., 
     torch.testing.assert_close(answers, [again(X) for _ in range(3)])
 
 
+def test_a_forward_that_counts_in_the_function_around_it_stays_in_pytorch(strict: Callable[..., Settings]) -> None:
+    def counter() -> Callable[[Any], float]:
+        count = 0
+
+        def read(module: Any) -> float:
+            nonlocal count
+            count += 1
+            return float(count)
+
+        return read
+
+    network = engine_for(strict(fallback="pytorch"), Scaled(counter()).requires_grad_(False))
+    weights = network.module.linear  # type: ignore[union-attr]
+    torch.testing.assert_close([network(X) for _ in range(3)], [weights(X) * number for number in (1, 2, 3)])  # type: ignore[operator]
+
+
 def test_the_order_of_an_ordered_dict_is_restored() -> None:
     table = collections.OrderedDict(low=2.0, high=3.0)
     state = ContainerState(torch.nn.Linear(1, 1), [table])
