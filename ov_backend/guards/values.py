@@ -121,7 +121,7 @@ class ValueWalk:
         return list(attributes) if self._in_order else sorted(attributes, key=str)
 
     def _is_gone_through(self, path: str) -> bool:
-        """Whether code may go through a set in its order; that of an attribute or global is reached by a name."""
+        """Whether code may go through a set in its order: it reaches an attribute or a global by a name."""
         name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
         if name is None or name[1] in self._sets_in_order:
             return True

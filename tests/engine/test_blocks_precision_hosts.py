@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ov_backend import Settings
-from tests.engine.test_blocks_precision import blockwise, call_parts, calls_patched, graphs, is_near, parts, picture, settings
+from tests.helpers.blocks_in_8_bits import blockwise, call_parts, calls_patched, graphs, is_near, parts, picture, settings
 from tests.helpers.layers_in_8_bits import needs_vnni
 
 __all__ = ["calls_patched", "graphs", "settings"]

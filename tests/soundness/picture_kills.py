@@ -7,7 +7,7 @@ with SIGKILL a random moment after it has begun to give weights back for the fir
 draws both pictures. All use one cache folder. The pictures are compared with those of PyTorch in a process of its own.
 
 With ``--full`` the cache lies on a small disk of its own (less than 1 GiB, for example an image that is mounted), which a file
-fills so that a random part of the weights finds room. Some of the processes then run into the full disk.
+fills so that a random part of the weights fits. Some of the processes then run into the full disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATIENCE_S = 300.0
 LATEST_S = 0.1
 #: How often a process has begun to give weights back when it is killed: three networks, then what has changed.
 LAST_GIVING = 6
-#: Weights that the disk has room for when it is full, at most.
+#: The most bytes of weights that still fit on the full disk.
 MOST_FREE = 40 << 20
 #: What is needed on the disk is never more than is free.
 _NO_LIMIT = -(1 << 40)
@@ -176,7 +176,7 @@ def run(folder: Path, count: int, seed: int, disk: Path | None = None) -> tuple[
     expected = np.load(folder / "expected.npy")
     assert np.abs(expected[0] - expected[1]).max() > 5 * TOLERANCE, "the change of the weights changes nothing"
     cache = disk or folder / "cache"
-    if disk:  # as when another program fills the disk after the room was looked at
+    if disk:  # as when another program fills the disk after its free bytes were counted
         give_back.SPARE_BYTES = _NO_LIMIT
     for number in range(count):
         with _filled(disk, draw):
@@ -201,7 +201,7 @@ def _killed(work: Callable[[int], None], draw: random.Random) -> list[str]:
 
 @contextlib.contextmanager
 def _filled(disk: Path | None, draw: random.Random) -> Iterator[None]:
-    """In this block a small disk has room for a random part of the weights."""
+    """In this block a small disk holds a random part of the weights only."""
     if disk is None:
         yield
         return
