@@ -13,15 +13,17 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import GENERATORS, items_of
+from ov_backend.guards.describe import GENERATORS, items_of, slots_of
 
 #: What holds numbers, not objects.
 _VALUES = (np.ndarray, *GENERATORS)
+_CONTAINERS = (dict, list, set, collections.deque)
 _TABLES = ("_parameters", "_buffers", "_modules")
+_ABSENT = object()
 
 
 class ContainerState:
-    """What every dict, list, deque, set and array in reach of a forward holds now.
+    """What every dict, list, deque, set, array and object with slots in reach of a forward holds now.
 
     Args:
         module: whose tree of modules is in reach.
@@ -62,12 +64,13 @@ class ContainerState:
 
 
 def _content(container: Any) -> Any:
-    """A copy: of a dict its keys and values one after the other."""
+    """A copy: what stands in the slots, and of a dict its keys and values one after the other."""
     if isinstance(container, _VALUES):
         return _state(container)
+    in_slots = [getattr(container, name, _ABSENT) for name in slots_of(type(container))]
     if isinstance(container, dict):
-        return [part for item in items_of(container) for part in item]
-    return list(container)
+        return [*in_slots, *(part for item in items_of(container) for part in item)]
+    return [*in_slots, *(container if isinstance(container, _CONTAINERS) else ())]
 
 
 def _state(value: Any) -> Any:
@@ -101,14 +104,25 @@ def _same(content: Any, before: Any) -> bool:
 def _restore(container: Any, before: Any) -> None:
     if isinstance(container, _VALUES):
         _set_state(container, before)
-    elif isinstance(container, dict):
+        return
+    names = slots_of(type(container))
+    for name, value in zip(names, before):
+        if value is not _ABSENT:
+            object.__setattr__(container, name, value)
+        elif hasattr(container, name):
+            object.__delattr__(container, name)
+    before = before[len(names) :]
+    if isinstance(container, dict):
         kind: Any = collections.OrderedDict if isinstance(container, collections.OrderedDict) else dict
         kind.clear(container)
         for key, value in zip(before[::2], before[1::2]):
             kind.__setitem__(container, key, value)
-    else:
+    elif isinstance(container, set):
         container.clear()
-        container.update(before) if isinstance(container, set) else container.extend(before)
+        container.update(before)
+    elif isinstance(container, (list, collections.deque)):
+        container.clear()
+        container.extend(before)
 
 
 def _holds_fake(value: Any) -> bool:

@@ -17,8 +17,8 @@ import torch
 
 from ov_backend.errors import CaptureError
 from ov_backend.guards.traced_code import TracedCode, own_code
-from ov_backend.guards.values import LooseTensor
 from ov_backend.guards.walk import Walk
+from ov_backend.guards.watch import LooseTensor
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class CodeGuard:
 
     @property
     def containers(self) -> list[Any]:
-        """The dicts, lists, sets and arrays in reach."""
-        return [*self._walk.watch.tables, *self._walk.watch.values]
+        """The dicts, lists, sets, arrays and objects with slots in reach."""
+        return [*self._walk.watch.tables, *self._walk.watch.values, *self._walk.watch.slotted]
 
     @property
     def caches(self) -> list[Any]:

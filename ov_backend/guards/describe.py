@@ -69,12 +69,15 @@ BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrapper
 UNWATCHED: tuple[type, ...] = (operator.attrgetter, operator.methodcaller, type({}.keys()), type({}.values()), type({}.items()))
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
-#: Sets of transformers' models that say how weights are loaded; code that names one may go through it all the same.
+#: Sets that say how weights are loaded, which layers have an adapter, and which keys a type of dicts has; code that names one may
+#: go through it all the same.
 OF_LOADING = frozenset(
     {"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict", "_skip_keys_device_placement"}
     | {"_keys_to_ignore_on_save", "_keys_to_ignore_on_load_unexpected", "_keys_to_ignore_on_load_missing"}
-    | {"ignore_keys_at_rope_validation"}
+    | {"ignore_keys_at_rope_validation", "target_modules", "__optional_keys__", "__required_keys__"}
 )
+#: Sets of packages that their code only asks for members.
+OF_MEMBERS = frozenset({"special_peft_forward_args"})
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
@@ -83,7 +86,14 @@ RESULT_REGISTRIES = frozenset({"_registered_model_output_types"})
 MEMBERS_ONLY = frozenset(
     {"diffusers.models.attention_processor.Attention.forward", "diffusers.models.attention_dispatch.dispatch_attention_fn"}
     | {"diffusers.models.transformers.transformer_flux.FluxAttention.forward"}
+    | {"peft.tuners.lora.model.LoraModel._enable_peft_forward_hooks"}
     | {"peft.tuners.lora.layer.LoraLayer._check_forward_args", "transformers.utils.generic.ModelOutput.__setattr__"}
+)
+#: Functions of packages that make texts of names, classes and the like, and of no object whose text has its address in it.
+TEXTS_OF_NAMES = frozenset(
+    {"diffusers.models.modeling_utils.__getattr__", "transformers.utils.generic.infer_framework_from_repr"}
+    | {"transformers.utils.output_capturing.get", "transformers.utils.output_capturing.wrapper"}
+    | {"transformers.modeling_layers.forward_with_checkpointing", "peft.tuners.lora.layer._check_forward_args"}
 )
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
@@ -100,6 +110,10 @@ SPECIAL_CODE = frozenset(
     {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__"}
 )
+#: Of classes that are no part of the interpreter.
+_HEAP_TYPE = 1 << 9
+#: Functions of ``dataclasses`` that go through the fields of a class.
+OF_FIELDS = frozenset({"fields", "asdict", "astuple", "replace"})
 
 
 def is_called_unnamed(name: str) -> bool:
@@ -118,6 +132,17 @@ def versioned(module: Any) -> bool:
         return False
     top = module.partition(".")[0]
     return top in VERSIONED or (top in sys.stdlib_module_names and _is_standard(module)) or module.startswith(_REPORTING)
+
+
+def is_of_package(cls: type) -> bool:
+    """Whether a class belongs to a package that is known by its version.
+
+    A class that a program makes with ``types.new_class`` or ``dataclasses.make_dataclass`` names Python's own module.
+    """
+    module = cls.__module__
+    if not versioned(module) or module.partition(".")[0] not in sys.stdlib_module_names or not cls.__flags__ & _HEAP_TYPE:
+        return versioned(module)
+    return attribute_or_none(sys.modules.get(module), cls.__name__) is cls or "." in cls.__qualname__
 
 
 @functools.lru_cache(maxsize=1024)
@@ -215,12 +240,18 @@ def registered_with(cls: abc.ABCMeta) -> list[str]:
     """
     dump = getattr(importlib.import_module("_abc"), "_get_dump", None)
     found = [] if dump is None else [each() for each in dump(cls)[0]]
-    whole = not versioned(cls.__module__)
+    whole = not is_of_package(cls)
     own = (each for each in found if each is not None and (whole or not _is_installed(each.__module__)))
     return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
 
 
-def slots_of(base: type) -> tuple[str, ...]:
-    """The names of a class's slots."""
-    slots = vars(base).get("__slots__", ())
-    return tuple(name for name in ((slots,) if isinstance(slots, str) else slots) if name not in ("__dict__", "__weakref__"))
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The names of a class's slots, and of those of the classes that it is made of."""
+    kinds = [(base, vars(base).get("__slots__", ())) for base in cls.__mro__]
+    names = [(base, name) for base, slots in kinds for name in ((slots,) if isinstance(slots, str) else slots)]
+    return tuple(mangled(base, name) for base, name in names if name not in ("__dict__", "__weakref__"))
+
+
+def mangled(cls: type, name: str) -> str:
+    """The name under which a class keeps a private member such as ``__scale``."""
+    return f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name

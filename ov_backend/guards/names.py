@@ -19,12 +19,11 @@ import torch
 
 from ov_backend.guards.describe import (
     CLASS_REGISTRIES,
-    GENERATORS,
     INERT,
     MEMBERS_ONLY,
     RESULT_REGISTRIES,
     SCALARS,
-    STREAMS,
+    TEXTS_OF_NAMES,
     TORCH_VALUES,
     attribute_or_none,
     code_digest,
@@ -33,14 +32,13 @@ from ov_backend.guards.describe import (
     versioned,
 )
 from ov_backend.guards.identity import number_of
+from ov_backend.guards.packages import is_by_value, is_container, is_of_library, is_of_user
 from ov_backend.guards.process_state import query_of
-from ov_backend.guards.reads import chains_of, goes_by_hashes, imports_of, names_in
+from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, goes_by_hashes, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.guards.values import ValueWalk
 from ov_backend.patching import unwrap
 
-#: Items of a package's list or dict that are compared; longer ones are registries.
-_SMALL = 64
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
@@ -49,23 +47,6 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return None
-
-
-def _is_small(value: Any) -> bool:
-    """Whether a package's list or dict is one of a few plain values, such as ``sys.argv``."""
-    items = (*value.keys(), *value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
-    return items is not None and len(items) <= _SMALL and all(isinstance(item, SCALARS) for item in items)
-
-
-def _is_of_library(value: Any) -> bool:
-    """Whether an object is one of a library's, such as an operator, and not one of Python's containers, streams or buffers."""
-    top = type(value).__module__.partition(".")[0]
-    return versioned(top) and top not in sys.stdlib_module_names and not isinstance(value, (*GENERATORS, *STREAMS))
-
-
-def _is_of_user(value: Any) -> bool:
-    """Whether an object that stands in a package is of a class that no package's version stands for."""
-    return not isinstance(value, (type, *_FUNCTIONS, types.ModuleType)) and not versioned(type(value).__module__)
 
 
 class NameWalk(ValueWalk):
@@ -92,6 +73,8 @@ class NameWalk(ValueWalk):
         self._read_of_function(function)
         if goes_by_hashes(function.__code__) and f"{module_of(function)}.{function.__qualname__}" not in MEMBERS_ONLY:
             self._of_this_process(f"{path} makes a set, or reads a hash or an address")
+        if makes_texts(function.__code__) and f"{module_of(function)}.{function.__code__.co_name}" not in TEXTS_OF_NAMES:
+            self._makes_texts = path
 
     def _value(self, value: Any, path: str) -> None:
         """Describe a value; of a function that shows the state of the process, also that state."""
@@ -165,11 +148,9 @@ class NameWalk(ValueWalk):
             return
         if value is sys.modules or value is importlib.import_module:
             self._look_up_of_modules(function.__code__, path)
-        if of_package and (value is id or value is hash or isinstance(value, (set, frozenset)) or _is_of_user(value)):
-            self._value(value, f"{path}:{name}")
-            return
-        if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS)) and not _is_small(value):
+        if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS, torch.Tensor)):
             self._add(root, *attributes)
+            self._of_package(value, rest, f"{path}:{name}")
             return
         if isinstance(value, types.ModuleType):
             self._value(value, name)
@@ -191,6 +172,18 @@ class NameWalk(ValueWalk):
         else:
             self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
 
+    def _of_package(self, value: Any, attributes: list[str], path: str) -> None:
+        """A value that stands in a package: the package's own, or one that a program has put there."""
+        if is_container(value) and not isinstance(value, (set, frozenset)) and not is_by_value(value):
+            if isinstance(value, (dict, list)):
+                self._watch_table(value)
+        elif value is id or value is hash or is_container(value) or isinstance(value, np.ndarray) or is_of_user(value):
+            self._value(value, path)
+        elif attributes:  # an object that shows switches, such as torch.backends.cuda.matmul
+            read = functools.partial(attribute_or_none, value, attributes[0])
+            if isinstance(read(), SCALARS):
+                self._state(read, f"{path}.{attributes[0]}")
+
     def _builtin(self, table: Mapping[str, Any], name: str, path: str) -> None:
         """One of Python's builtins, or a name that is not there yet: later a global may hide it, or it may be replaced."""
         self.watch.key(table, name)
@@ -211,7 +204,10 @@ class NameWalk(ValueWalk):
     def _python_module(self, module: types.ModuleType, path: str) -> None:
         """A Python module that is passed on as a value: code may read of it whatever it names."""
         self._add("module", module.__name__)
-        if not versioned(module.__name__) and module.__name__ not in self._host_modules and self._first(module):
+        if versioned(module.__name__):
+            named = frozenset(vars(module)) if self._names is None and self._own_names else self._own_names
+            self._members_of_import(vars(module), True, named, path)
+        elif module.__name__ not in self._host_modules and self._first(module):
             members = frozenset(vars(module)) if self._names is None else self._names
             self._members_of_import(vars(module), False, members, path)
 
@@ -229,18 +225,21 @@ class NameWalk(ValueWalk):
             query = query_of(table[name])
             if query is not None:
                 self._state(query, name)
-            elif not of_package and not isinstance(table[name], types.ModuleType):
+            elif not isinstance(table[name], types.ModuleType):
                 self.watch.key(table, name)
                 self._add("import", name)
-                self._entry(table, name, f"{path}'s {name}")
+                if of_package and not isinstance(table[name], (types.FunctionType, type, *SCALARS, torch.Tensor)):
+                    self._of_package(table[name], [], f"{path}'s {name}")
+                else:
+                    self._entry(table, name, f"{path}'s {name}")
 
     def _special(self, base: type, name: str, traced: TracedCode) -> None:
-        """A member that is called when an object is printed, hashed or copied; and any that code names."""
+        """A member that is called when an object is printed, hashed or copied."""
         member = unwrap(vars(base)[name])
         function = getattr(member, "__func__", member)
         executed = isinstance(function, types.FunctionType) and code_digest(function.__code__) in traced.digests
         self._add(base.__qualname__, name)
-        if executed or name in traced.own_names:
+        if executed:
             self._member(base, name)
         elif isinstance(function, types.FunctionType):
             self._add(code_digest(function.__code__))
@@ -249,7 +248,11 @@ class NameWalk(ValueWalk):
         raise NotImplementedError
 
     def _read_of_function(self, function: types.FunctionType) -> None:
-        """The attributes that code has put on a function and that are read."""
+        """The attributes that code has put on a function and that are read, and its name and text where code asks for those."""
+        if self._names_of_functions:
+            for name in NAMES_OF_FUNCTIONS:
+                self.watch.attribute(function, name)
+                self._value(getattr(function, name), f"{function.__qualname__}.{name}")
         if function.__dict__.keys() - {"__wrapped__"}:
             self._attributes_of_function(function, [name for name in sorted(vars(function)) if self._is_read(name)])
 
@@ -295,7 +298,7 @@ class NameWalk(ValueWalk):
             self._value(value, path)
             return
         if not attributes:
-            if _is_of_library(value):
+            if is_of_library(value):
                 self._add(type(value).__qualname__)
             elif isinstance(value, torch.nn.Module) or not hasattr(type(value), "__getattr__"):
                 self._value(value, path)

@@ -12,6 +12,7 @@ import locale
 import os
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +48,29 @@ _ENVIRONMENT = ("environ", "getenv", "environb", "getenvb")
 _QUERIES.update({id(getattr(os, name)): _environment for name in _ENVIRONMENT if hasattr(os, name)})
 _QUERIES[id(warnings.filters)] = lambda: list(warnings.filters)
 _QUERIES[id(decimal.getcontext)] = lambda: str(decimal.getcontext())
+_QUERIES[id(torch._tensor_str.PRINT_OPTS)] = lambda: repr(torch._tensor_str.PRINT_OPTS)
+#: What the names of torch's functions in C have in common that show a switch, and the states that each thread has for itself.
+_SWITCH = "_get_"
+_OF_THREAD = ("grad", "inference", "autocast", "tracing", "dispatch", "stack", "current", "thread", "function", "tls", "caught")
 
 
 def query_of(value: object) -> Callable[[], Any] | None:
     """How to ask for the state that a function or object of a package shows, or None for all others."""
+    if isinstance(value, types.BuiltinFunctionType) and value.__name__.startswith(_SWITCH) and id(value) not in _QUERIES:
+        return _switch(value)
     return _QUERIES.get(id(value))
+
+
+def _switch(function: types.BuiltinFunctionType) -> Callable[[], Any] | None:
+    """How to ask for a switch of torch such as ``torch._C._get_mkldnn_enabled``."""
+    name = function.__name__
+    if vars(torch._C).get(name) is not function or any(word in name for word in _OF_THREAD):
+        return None
+
+    def answer() -> Any:
+        try:
+            return repr(function())
+        except Exception:  # it asks for arguments, or for a device that is not there
+            return None
+
+    return answer

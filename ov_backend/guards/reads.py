@@ -124,6 +124,76 @@ def _formats_attributes(code: types.CodeType) -> bool:
     return not texts or any(re.search(r"\{[^{}]*[.\[]", text) for text in texts)
 
 
+#: What a function is called, where it comes from and what is written about it.
+NAMES_OF_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__")
+
+
+@functools.lru_cache(maxsize=16384)
+def names_functions(code: types.CodeType) -> bool:
+    """Whether a code object, or one defined in it, may ask for the name or the text of a function; that of a class is another."""
+    if any(names_functions(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
+        return True
+    if not {"get_type_hints", "signature", "getdoc"}.isdisjoint(code.co_names):
+        return True
+    if any(isinstance(constant, str) and constant in NAMES_OF_FUNCTIONS for constant in code.co_consts):
+        return True
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    named = (i for i, each in enumerate(instructions) if each.opname in _ATTRIBUTE and each.argval in NAMES_OF_FUNCTIONS)
+    return any(not _is_of_class(instructions[:i]) for i in named)
+
+
+def _is_of_class(before: list[dis.Instruction]) -> bool:
+    """Whether what was computed last is the class of something: ``x.__class__`` or ``type(x)``."""
+    if before and before[-1].opname in _ATTRIBUTE:
+        return bool(before[-1].argval == "__class__")
+    called = bool(before) and before[-1].opname in _CALL and before[-1].arg == 1
+    return called and any(each.opname in _GLOBAL and each.argval == "type" for each in before[-6:])
+
+
+#: What makes a text of an object; that of an object without a ``__repr__`` of its own has its address in it.
+_INTO_TEXT = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"})
+_TEXT_FUNCTIONS = frozenset({"repr", "str", "format", "ascii"})
+_TEXT_METHODS = frozenset({"format", "format_map", "vformat", "pformat"})
+
+
+@functools.lru_cache(maxsize=16384)
+def makes_texts(code: types.CodeType) -> bool:
+    """Whether a code object, or one defined in it, may compute with the text of an object.
+
+    A text that only an exception or a call without a result is given, such as a warning, does not count.
+    """
+    if any(makes_texts(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
+        return True
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    return any(_is_text(instructions, i) and not _is_told(instructions[i + 1 :]) for i in range(len(instructions)))
+
+
+def _is_text(instructions: list[dis.Instruction], i: int) -> bool:
+    each = instructions[i]
+    if each.opname in _GLOBAL and each.argval in _TEXT_FUNCTIONS:  # or it is a class that something is compared with
+        return not any(
+            other.opname in _GLOBAL and other.argval in ("isinstance", "issubclass") for other in instructions[max(0, i - 8) : i]
+        )
+    if each.opname in _ATTRIBUTE and each.argval in _TEXT_METHODS:
+        return True
+    formats = each.opname == "BINARY_MODULO" or (each.opname == "BINARY_OP" and each.argrepr in ("%", "%="))
+    return each.opname in _INTO_TEXT or (
+        formats and any(isinstance(other.argval, str) and "%" in other.argval for other in instructions[:i])
+    )
+
+
+def _is_told(following: list[dis.Instruction]) -> bool:
+    """Whether the statement ends in an exception, or drops its result, before anything is kept or decided."""
+    for each in following:
+        if each.opname in ("RAISE_VARARGS", "POP_TOP"):
+            return True
+        if each.opname.startswith(
+            ("STORE_", "RETURN_", "YIELD_", "CONTAINS_", "COMPARE_", "JUMP_", "POP_JUMP_", "LIST_APPEND", "MAP_ADD")
+        ):
+            return False
+    return False
+
+
 #: Functions that go through what they are given.
 _LOOPS = frozenset(
     {"items", "keys", "values", "iter", "list", "tuple", "dict", "enumerate", "zip", "map", "filter", "sum", "min", "max"}
@@ -153,7 +223,7 @@ def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
 #: Functions that make a set, or answer by an object's address or the process's seed of hashes; and the methods that do.
 _BY_HASHES = frozenset({"set", "frozenset", "id", "hash"})
 _METHODS_BY_HASHES = frozenset(
-    {"union", "difference", "intersection", "symmetric_difference", "__hash__"}
+    {"union", "difference", "intersection", "symmetric_difference", "__hash__", "__repr__", "__str__"}
     | {f"__{reflected}{name}__" for reflected in ("", "r") for name in ("or", "and", "xor", "sub")}
 )
 _OPERATORS_AS_FUNCTIONS = frozenset({"or_", "and_", "xor", "sub", "ior", "iand", "ixor", "isub"})

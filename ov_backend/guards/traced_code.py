@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ov_backend.guards.describe import code_digest, versioned
-from ov_backend.guards.reads import lists_attributes, may_read_unnamed, names_in
+from ov_backend.guards.reads import lists_attributes, may_read_unnamed, names_functions, names_in
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
 #: The most code objects, and the longest name, that are taken from a file.
 _MAX_STORED = 4096
 _MAX_NAME = 512
+#: The attributes of :class:`TracedCode` that are true or false.
+_FLAGS = ("computes_names", "lists_attributes", "names_functions")
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class TracedCode:
         roots: functions that ran although no attribute or global name leads to them from the module.
         own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
         lists_attributes: whether it may go through the attributes of an object in their order.
+        names_functions: whether it may ask for the name or the text of a function.
     """
 
     digests: frozenset[str]
@@ -38,6 +41,7 @@ class TracedCode:
     roots: tuple[types.FunctionType, ...] = ()
     own_names: frozenset[str] = frozenset()
     lists_attributes: bool = False
+    names_functions: bool = False
 
     @property
     def read(self) -> frozenset[str] | None:
@@ -50,20 +54,21 @@ class TracedCode:
         if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
             return None
         sets = {"digests": self.digests, "names": self.names, "own_names": self.own_names}
-        flags = {"computes_names": self.computes_names, "lists_attributes": self.lists_attributes}
+        flags = {key: bool(getattr(self, key)) for key in _FLAGS}
         return {**{key: sorted(values) for key, values in sets.items()}, "roots": paths, **flags}
 
     @classmethod
     def from_json(cls, stored: Any) -> TracedCode | None:
         """From a file; None where it describes no code, or code that is not loaded here."""
-        keys = ("digests", "names", "computes_names", "roots", "own_names", "lists_attributes")
-        if not isinstance(stored, dict) or stored.keys() != set(keys):
+        keys = ("digests", "names", "roots", "own_names")
+        if not isinstance(stored, dict) or stored.keys() != {*keys, *_FLAGS}:
             return None
-        digests, names, computes, paths, own, listing = (stored[key] for key in keys)
-        if not (all(map(_is_list, (digests, names, paths, own))) and isinstance(computes, bool) and isinstance(listing, bool)):
+        digests, names, paths, own = (stored[key] for key in keys)
+        flags = {key: stored[key] for key in _FLAGS}
+        if not (all(map(_is_list, (digests, names, paths, own))) and all(isinstance(flag, bool) for flag in flags.values())):
             return None
         roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
-        traced = cls(frozenset(digests), frozenset(names), computes, roots, frozenset(own), listing)
+        traced = cls(frozenset(digests), frozenset(names), roots=roots, own_names=frozenset(own), **flags)
         return traced if len(roots) == len(paths) else None
 
     @classmethod
@@ -76,8 +81,8 @@ class TracedCode:
         own = own_code(executed)
         computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
-        listing = any(map(lists_attributes, own))
-        return cls(frozenset(map(code_digest, own)), names, computes_names, own_names=own_names, lists_attributes=listing)
+        flags = {"lists_attributes": any(map(lists_attributes, own)), "names_functions": any(map(names_functions, own))}
+        return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, **flags)
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

@@ -6,6 +6,7 @@ import abc
 import collections
 import contextlib
 import contextvars
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -16,7 +17,7 @@ import re
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +29,14 @@ from ov_backend.guards.describe import (
     GENERATORS,
     INERT,
     OF_LOADING,
+    OF_MEMBERS,
     SCALARS,
     STREAMS,
     TORCH_VALUES,
     TYPE_FORMS,
     UNWATCHED,
     array_digest,
+    attribute_or_none,
     buffer_digest,
     is_operator,
     item_or_none,
@@ -43,21 +46,7 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.process_state import query_of
-from ov_backend.guards.watch import ShownItems, Watch
-
-
-class LooseTensor(NamedTuple):
-    """A tensor outside parameters and buffers.
-
-    Attributes:
-        path: where it is found, in words; the same in another process.
-        read: what stands there now.
-        tensor: what stood there when it was found.
-    """
-
-    path: str
-    read: Callable[[], Any]
-    tensor: torch.Tensor
+from ov_backend.guards.watch import LooseTensor, ShownItems, Watch
 
 
 class ValueWalk:
@@ -79,8 +68,12 @@ class ValueWalk:
         self.caches: list[Any] = []
         #: Whether code goes through attributes in their order.
         self._in_order = False
-        #: The names of the sets whose order counts, which differs between processes.
-        self._sets_in_order: frozenset[str] = frozenset()
+        #: The names in the code that is walked; none before a trace.
+        self._own_names: frozenset[str] = frozenset()
+        #: A function that makes a text of something, and an object in whose text its address stands.
+        self._makes_texts = self._has_address = ""
+        #: Whether code asks for the names and texts of functions.
+        self._names_of_functions = False
         #: The module or function that is walked.
         self._root: object = None
         self._hash = hashlib.sha256()
@@ -123,9 +116,9 @@ class ValueWalk:
     def _is_gone_through(self, path: str) -> bool:
         """Whether code may go through a set in its order: it reaches an attribute or a global by a name."""
         name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
-        if name is None or name[1] in self._sets_in_order:
+        if name is None or (name[1] in self._own_names and name[1] not in OF_MEMBERS):
             return True
-        return self._names is None and name[1] not in OF_LOADING
+        return self._names is None and name[1] not in OF_LOADING | OF_MEMBERS
 
     def _of_this_process(self, reason: str) -> None:
         """What a trace reads of hashes and addresses holds for this very module in this process."""
@@ -163,6 +156,8 @@ class ValueWalk:
         if isinstance(value, torch.Tensor):
             self._tensor(value, path, functools.partial(table.get, name))
         else:
+            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+                self._has_address = path
             self._value(value, path)
 
     def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
@@ -314,8 +309,7 @@ class ValueWalk:
             self._value(value.default_factory, path)
 
     def _plain_object(self, value: Any, path: str) -> None:
-        slots = [name for base in type(value).__mro__ for name in slots_of(base)]
-        attributes = getattr(value, "__dict__", None)
+        bare = getattr(value, "__dict__", None) is None and not slots_of(type(value))
         if isinstance(value, contextlib._GeneratorContextManager):
             for part in (value.func, value.args, value.kwds):
                 self._value(part, path)
@@ -323,20 +317,35 @@ class ValueWalk:
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
             return
-        if (attributes is None and not slots) or isinstance(value, (*GENERATORS, *STREAMS)):
+        if isinstance(value, dataclasses.Field):  # what makes a default is called when an object is made
+            for name in ("name", "default", "metadata"):
+                self.watch.attribute(value, name)
+                self._value(getattr(value, name), f"{path}.{name}")
+            return
+        if bare or isinstance(value, (*GENERATORS, *STREAMS)):
             self._opaque(value, path)
             return
+        if type(value).__repr__ is object.__repr__:
+            self._has_address = path
         self._class(type(value))
         self.watch.type_of(value)
-        for name in slots:
-            if self._is_read(name) and hasattr(value, name):
-                self._add(name)
-                self._value(getattr(value, name), f"{path}.{name}")
-                self.watch.attribute(value, name)
         self._own_attributes(value, path)
 
     def _own_attributes(self, value: Any, path: str) -> None:
-        """What an object keeps in its ``__dict__``, which a class derived from a container has too."""
+        """What an object keeps in its slots and its ``__dict__``, which a class derived from a container has too."""
+        slots = slots_of(type(value))
+        if slots:
+            self.watch.slotted.append(value)
+        for name in slots:
+            if self._is_read(name):
+                self.watch.attribute(value, name)
+            if self._is_read(name) and hasattr(value, name):
+                self._add(name)
+                content = getattr(value, name)
+                if isinstance(content, torch.Tensor):
+                    self._tensor(content, f"{path}.{name}", functools.partial(attribute_or_none, value, name))
+                else:
+                    self._value(content, f"{path}.{name}")
         attributes = getattr(value, "__dict__", None)
         if attributes is None:
             return

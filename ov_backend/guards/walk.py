@@ -8,7 +8,6 @@ calls opaque: a graph of such a forward is not stored under the fingerprint.
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -21,27 +20,22 @@ from ov_backend.guards.describe import (
     MODULE_TABLES,
     NO_CODE,
     NOTED,
+    OF_FIELDS,
     SCALARS,
     SPECIAL_CODE,
     asks_for_gradients,
     code_digest,
     codes_of,
     is_called_unnamed,
+    is_of_package,
     module_of,
     versioned,
 )
-from ov_backend.guards.names import NameWalk
+from ov_backend.guards.library_walk import LibraryWalk
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import is_patched, unwrap
 
-#: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
-_OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
-    (torch, (*dir(torch._C._VariableFunctions), *torch.functional.__all__)),
-    *((module, tuple(vars(module))) for module in (torch.nn.functional, torch.linalg, torch.special, torch.fft)),
-)
-_EINOPS_MODULES = {"einops.einops", "einops._backends"}
-_EINOPS_NAMES = {"einops", "rearrange", "reduce", "repeat", "einsum"}
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})
 #: A walk that has met this many objects goes no further: before the first trace, and after it.
@@ -49,7 +43,7 @@ _MAX_NODES = 100_000
 _MAX_TRACED_NODES = 400_000
 
 
-class Walk(NameWalk):
+class Walk(LibraryWalk):
     """One walk.
 
     Args:
@@ -82,7 +76,8 @@ class Walk(NameWalk):
         self._traced = traced
         self.watch.ordered = traced is None or traced.lists_attributes
         self._in_order = traced is not None and traced.lists_attributes
-        self._sets_in_order = frozenset() if traced is None else traced.own_names
+        if traced is not None:
+            self._own_names, self._names_of_functions = traced.own_names, traced.names_functions
         self._root = roots[0] if module is None else module
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
@@ -103,58 +98,11 @@ class Walk(NameWalk):
         self._patched_members(torch.Tensor)
         for root in roots:
             self._value(root, getattr(root, "__qualname__", "forward"))
+        if self._makes_texts and self._has_address:
+            self._of_this_process(f"{self._makes_texts} makes a text, perhaps of {self._has_address} with its address")
         self.refused = self.refused or self._volatile()
         self.fingerprint = self._hash.hexdigest()
         self.watch.begin()
-
-    def _torch_functions(self) -> None:
-        """A function of torch that was replaced cannot be traced: torch's own functions find it by name."""
-        for package, names in _OPERATORS:
-            for name in names:
-                value = vars(package).get(name)
-                if callable(value) and not isinstance(value, type):
-                    self.watch.key(vars(package), name)
-                if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
-                    self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
-
-    def _einops(self) -> None:
-        """The functions of einops, which find each other by name; torch's operators are looked at above."""
-        if self._traced is not None and _EINOPS_NAMES.isdisjoint(self._traced.names):
-            return
-        for module_name in sorted(_EINOPS_MODULES & sys.modules.keys()):
-            members = vars(sys.modules[module_name])
-            for name, value in sorted(members.items()):
-                if isinstance(value, types.FunctionType):
-                    self.watch.key(members, name)
-                    self._add_code(value)
-                elif isinstance(value, type) and value.__module__ == module_name:
-                    self.watch.class_members(value)
-                    for member in vars(value).values():
-                        if isinstance(member, types.FunctionType):
-                            self._add_code(member)
-        self._einops_backend()
-
-    def _einops_backend(self) -> None:
-        """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
-        module = sys.modules.get("einops._backends")  # the second name below is that of einops before 0.7
-        backends = getattr(module, "_loaded_backends", None) or getattr(module, "_backends", {})
-        self.watch.key(backends, "torch")
-        attributes = vars(backends["torch"]) if "torch" in backends else {}
-        self.watch.length(attributes)
-        for name, value in sorted(attributes.items()):
-            self.watch.key(attributes, name)
-            if value is not torch:
-                self._add("einops", name)
-                self._value(value, f"einops' {name}")
-
-    def _add_code(self, function: types.FunctionType) -> None:
-        self.watch.attribute(function, "__code__")
-        self._add(code_digest(function.__code__))
-        if not versioned(module_of(function)):
-            self._value(function, function.__qualname__)
-
-    def _is_accounted_for(self, function: types.FunctionType) -> bool:
-        return versioned(module_of(function)) or module_of(function) in self._host_modules
 
     def _volatile(self) -> str:
         """Why a trace would draw what a later call would not; of modules' attributes only those count that are named."""
@@ -220,13 +168,13 @@ class Walk(NameWalk):
     def _class(self, cls: type) -> None:
         if not self._first(cls):
             return
-        if not versioned(type(cls).__module__):
+        if not is_of_package(type(cls)):
             self._class(type(cls))
         self.watch.attribute(cls, "__mro__")
         for base in cls.__mro__[:-1]:
             self._add("class", base.__module__, base.__qualname__, base.__name__)
             self.watch.class_members(base)
-            if versioned(base.__module__):
+            if is_of_package(base):
                 self._patched_members(base)
             elif base.__module__ not in self._host_modules:
                 self._members(base)
@@ -251,8 +199,16 @@ class Walk(NameWalk):
                 self._member(base, name)  # code that computes names may read it; what it changes is seen only in here
             elif name not in NO_CODE and self._traced is None:
                 self._waiting.setdefault(name, []).append(base)
-            elif self._traced is not None and (name in SPECIAL_CODE or name in NO_CODE & self._traced.own_names):
+            elif self._traced is not None and self._is_named(name):
+                self._add(base.__qualname__, name)
+                self._member(base, name)
+            elif self._traced is not None and name in SPECIAL_CODE:
                 self._special(base, name, self._traced)
+
+    def _is_named(self, name: str) -> bool:
+        """Whether code that has a digest names a member that it mostly does not, or reads it by a function of ``dataclasses``."""
+        by_function = name == "__dataclass_fields__" and not OF_FIELDS.isdisjoint(self._own_names)
+        return by_function or name in (NO_CODE | SPECIAL_CODE) & self._own_names
 
     def _is_mentioned(self, name: str) -> bool:
         return name in self._mentioned if self._traced is None else name not in NO_CODE and self._is_read(name)
@@ -325,7 +281,7 @@ class Walk(NameWalk):
         return code_digest(function.__code__) in self._traced.digests
 
     def _global_class(self, cls: type) -> None:
-        if versioned(cls.__module__):
+        if is_of_package(cls):
             self._add("class", cls.__module__, cls.__qualname__)
         else:
             self._class(cls)

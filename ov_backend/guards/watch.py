@@ -11,11 +11,29 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from ov_backend.patching import unwrap
 
 _ABSENT = object()
+
+
+class LooseTensor(NamedTuple):
+    """A tensor outside parameters and buffers.
+
+    Attributes:
+        path: where it is found, in words; the same in another process.
+        read: what stands there now.
+        tensor: what stood there when it was found.
+    """
+
+    path: str
+    read: Callable[[], Any]
+    tensor: torch.Tensor
+
+
 #: Tables of a module that count for gradients, or when its state is saved or loaded, or that change along with others.
 _NOT_WATCHED = frozenset(
     {"_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set"}
@@ -32,6 +50,7 @@ class Watch:
     Attributes:
         tables: dicts, lists and deques.
         values: sets and arrays; their content is watched.
+        slotted: objects with ``__slots__``; what is in the slots is watched.
         ordered: whether the order of modules' attributes counts; only code that lists them can tell.
     """
 
@@ -39,6 +58,7 @@ class Watch:
         self.ordered = True
         self.tables: list[Any] = []
         self.values: list[Any] = []
+        self.slotted: list[Any] = []
         self._of_modules: list[dict[str, Any]] = []
         self._sized: list[Any] = []
         self._ordered: list[Mapping[str, Any]] = []

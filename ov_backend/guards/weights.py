@@ -21,7 +21,7 @@ import torch
 from ov_backend.guards import content
 from ov_backend.guards.checksums import Checksums, Known
 from ov_backend.guards.content import Mark
-from ov_backend.guards.values import LooseTensor
+from ov_backend.guards.watch import LooseTensor
 from ov_backend.offload.regions import Region, regions
 
 #: Networks whose weights take no more than this are compared in full at every check.

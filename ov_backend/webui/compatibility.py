@@ -80,12 +80,9 @@ def _hypernetworks(network: HostNetwork) -> str:
 
 
 def _hypernetwork_key(network: Any) -> str:
-    """A hypernetwork's weights are constants of the trace, so its content is named: file, state of weights, strength."""
-    modules = [module for pair in network.layers.values() for module in pair]
-    versions = [(id(p), p._version) for module in modules for p in module.parameters()]
-    strengths = sorted({getattr(module, "multiplier", 1.0) for module in modules})
-    checkpoint = getattr(network, "sd_checkpoint", None)
-    return f"hypernetwork={network.name}/{checkpoint}/{strengths}/{hash(tuple(versions))}"
+    """The file and the strength; its weights are inputs of the graph like the UNet's own."""
+    strengths = sorted({getattr(module, "multiplier", 1.0) for pair in network.layers.values() for module in pair})
+    return f"hypernetwork={network.name}/{getattr(network, 'sd_checkpoint', None)}/{strengths}"
 
 
 def _clip_skip(network: HostNetwork) -> str:

@@ -35,6 +35,10 @@ def mixed(names: Iterable[str]) -> float:
     return total
 
 
+class Plain:
+    """Has no text of its own: Python writes its address."""
+
+
 def closed() -> Callable[[Any], float]:
     names = set(NAMES)
     return lambda module: mixed(names)
@@ -73,6 +77,8 @@ READS: dict[str, Callable[[Any], float]] = {
     "an address": lambda m: float(id(m) % 9973),
     "another name of set": lambda m: mixed(Alias(m.names)),
     "a function in an attribute": lambda m: float(m.hashed("one") % 97),
+    "the text of an object": lambda m: float(sum(map(ord, repr(m.o)))),
+    "the text of an object in an f-string": lambda m: float(len(f"{m.o}".strip("0123456789abcdef>"))),
     "a builtin of a module": lambda m: float(builtins.id(m) % 9973),
     "the copy of an empty set": filled,
     "operators as functions": lambda m: mixed(operator.sub(FACTORS.keys(), ["one"])),
@@ -91,7 +97,7 @@ def answers(folder: str, scale: float) -> dict[str, tuple[torch.Tensor, torch.Te
     for what, read in READS.items():
         torch.manual_seed(0)
         module = Scaled(read, names=NAMES, first=set(NAMES[:4]), rest=set(NAMES[4:]), name_set=set(NAMES), end="me_set")
-        module.empty, module.hashed = set(), hash
+        module.empty, module.hashed, module.o = set(), hash, Plain()
         module.eval().requires_grad_(False)
         network = engine_for(Settings(precision="f32", cache_dir=folder, fallback="raise"), module)
         found[what] = network(X), module(X)

@@ -112,6 +112,31 @@ def test_a_forward_that_counts_in_the_function_around_it_stays_in_pytorch(strict
     torch.testing.assert_close([network(X) for _ in range(3)], [weights(X) * number for number in (1, 2, 3)])  # type: ignore[operator]
 
 
+class Counted(list[float]):
+    """Counts in a slot, and so does :class:`Counter`, which is no container."""
+
+    __slots__ = ("count",)
+
+
+class Counter:
+    __slots__ = ("count",)
+
+
+@pytest.mark.parametrize("make", [Counter, Counted])
+def test_a_forward_that_counts_in_a_slot_stays_in_pytorch(strict: Callable[..., Settings], make: Callable[[], Any]) -> None:
+    def read(module: Any) -> float:
+        module.o.count += 1
+        return float(module.o.count)
+
+    counter = make()
+    counter.count = 0
+    module = Scaled(read, o=counter).requires_grad_(False)
+    network = engine_for(strict(fallback="pytorch"), module)
+    answers = [network(X) for _ in range(3)]
+    assert counter.count == 3
+    torch.testing.assert_close(answers, [module.linear(X) * number for number in (1, 2, 3)])
+
+
 def test_the_order_of_an_ordered_dict_is_restored() -> None:
     table = collections.OrderedDict(low=2.0, high=3.0)
     state = ContainerState(torch.nn.Linear(1, 1), [table])

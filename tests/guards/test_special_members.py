@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import copy
+import dataclasses
 import functools
 import os
 import types
@@ -47,6 +48,24 @@ def carrier() -> Any:
     return function
 
 
+class SlottedList(list[float]):
+    __slots__ = ("__own", "scale")
+
+    def __init__(self) -> None:
+        super().__init__([1.0])
+        self.scale = self.__own = 2.0
+
+    def read(self) -> float:
+        return self.__own
+
+    def write(self, value: float) -> None:
+        self.__own = value
+
+
+def options() -> Any:
+    return dataclasses.make_dataclass("Mine", [("scale", float, dataclasses.field(default=2.0))])()
+
+
 def replaced(name: str, by: Any) -> Callable[[Any], None]:
     return lambda module: setattr(type(module.o), name, by)
 
@@ -73,6 +92,15 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[], dict[str, Any]], Calla
     "the class's items": (lambda m: type(m.o)[1], lambda: {"o": printed()}, replaced("__class_getitem__", lambda item: 3.0)),
     "the class's text": (lambda m: len(m.o.__doc__ or "ab"), lambda: {"o": printed()}, replaced("__doc__", "abc")),
     "an attribute of a function": (lambda m: m.o.scale, lambda: {"o": carrier()}, lambda m: setattr(m.o, "scale", 3.0)),
+    "a function's name": (lambda m: float(len(m.o.__name__)), lambda: {"o": carrier()}, lambda m: setattr(m.o, "__name__", "f")),
+    "a function's text": (lambda m: len(m.o.__doc__ or "ab"), lambda: {"o": carrier()}, lambda m: setattr(m.o, "__doc__", "abc")),
+    "the default of a dataclass's field": (
+        lambda m: dataclasses.fields(m.o)[0].default,
+        lambda: {"o": options()},
+        lambda m: setattr(dataclasses.fields(m.o)[0], "default", 3.0),
+    ),
+    "a slot of a list": (lambda m: m.o.scale + len(m.o), lambda: {"o": SlottedList()}, lambda m: setattr(m.o, "scale", 3.0)),
+    "a private slot": (lambda m: m.o.read(), lambda: {"o": SlottedList()}, lambda m: m.o.write(3.0)),
     "an attribute of a partial": (lambda m: m.o.scale, lambda: {"o": a_partial()}, lambda m: setattr(m.o, "scale", 3.0)),
     "the environment": (
         lambda m: float(m.ask("OV_BACKEND_TEST", "2.0")),

@@ -1,0 +1,78 @@
+"""The part of a walk that looks at PyTorch's operators and at einops, whose functions find each other by name."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import torch
+
+from ov_backend.guards.describe import code_digest, module_of, versioned
+from ov_backend.guards.names import NameWalk
+from ov_backend.guards.traced_code import TracedCode
+
+#: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
+_OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
+    (torch, (*dir(torch._C._VariableFunctions), *torch.functional.__all__)),
+    *((module, tuple(vars(module))) for module in (torch.nn.functional, torch.linalg, torch.special, torch.fft)),
+)
+_EINOPS_MODULES = {"einops.einops", "einops._backends"}
+_EINOPS_NAMES = {"einops", "rearrange", "reduce", "repeat", "einsum"}
+
+
+class LibraryWalk(NameWalk):
+    """Looks at functions of libraries that may have been replaced."""
+
+    #: The code that a trace has run; None before the first.
+    _traced: TracedCode | None
+    #: Why no trace would be right, or "".
+    refused: str
+
+    def _torch_functions(self) -> None:
+        """A function of torch that was replaced cannot be traced: torch's own functions find it by name."""
+        for package, names in _OPERATORS:
+            for name in names:
+                value = vars(package).get(name)
+                if callable(value) and not isinstance(value, type):
+                    self.watch.key(vars(package), name)
+                if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
+                    self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+
+    def _einops(self) -> None:
+        """The functions of einops, which find each other by name; torch's operators are looked at above."""
+        if self._traced is not None and _EINOPS_NAMES.isdisjoint(self._traced.names):
+            return
+        for module_name in sorted(_EINOPS_MODULES & sys.modules.keys()):
+            members = vars(sys.modules[module_name])
+            for name, value in sorted(members.items()):
+                if isinstance(value, types.FunctionType):
+                    self.watch.key(members, name)
+                    self._add_code(value)
+                elif isinstance(value, type) and value.__module__ == module_name:
+                    self.watch.class_members(value)
+                    for member in vars(value).values():
+                        if isinstance(member, types.FunctionType):
+                            self._add_code(member)
+        self._einops_backend()
+
+    def _einops_backend(self) -> None:
+        """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
+        module = sys.modules.get("einops._backends")  # the second name below is that of einops before 0.7
+        backends = getattr(module, "_loaded_backends", None) or getattr(module, "_backends", {})
+        self.watch.key(backends, "torch")
+        attributes = vars(backends["torch"]) if "torch" in backends else {}
+        self.watch.length(attributes)
+        for name, value in sorted(attributes.items()):
+            self.watch.key(attributes, name)
+            if value is not torch:
+                self._add("einops", name)
+                self._value(value, f"einops' {name}")
+
+    def _add_code(self, function: types.FunctionType) -> None:
+        self.watch.attribute(function, "__code__")
+        self._add(code_digest(function.__code__))
+        if not versioned(module_of(function)):
+            self._value(function, function.__qualname__)
+
+    def _is_accounted_for(self, function: types.FunctionType) -> bool:
+        return versioned(module_of(function)) or module_of(function) in self._host_modules
