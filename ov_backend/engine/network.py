@@ -346,4 +346,4 @@ class Network:
         if warmup.active():
             return entry.program.blank(call.tensors)
         with self.statistics.time("infer"):
-            return entry.program(call.tensors)
+            return self.resources.arenas.run(entry.program, call.tensors, is_block=self.group is not None)

@@ -14,6 +14,7 @@ from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.ahead import AheadWorker
+from ov_backend.engine.arenas import Arenas
 from ov_backend.engine.history import History, Run
 from ov_backend.engine.low_memory import LowMemory
 from ov_backend.engine.request import CompiledEntry, CompiledKey
@@ -58,6 +59,7 @@ class Resources:
         programs: weightless programs; they serve every network of the same code, such as that of another checkpoint.
         worker: runs one compile job at a time.
         networks: the engine's networks by name.
+        arenas: gives back what compiled networks allocate while they compute.
         keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded.
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
@@ -76,6 +78,7 @@ class Resources:
     networks: dict[str, SharingNetwork] = field(default_factory=dict)
     codes: TracedCodes = field(default_factory=TracedCodes)
     low_memory: LowMemory = field(default_factory=LowMemory)
+    arenas: Arenas = field(default_factory=Arenas)
     keeps_unloaded: bool = False
     recipes: Recipes = field(default_factory=Recipes)
     compiles: int = 0

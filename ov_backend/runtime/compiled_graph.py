@@ -99,6 +99,15 @@ class CompiledGraph:
             return self(tensors)  # the shapes are only known afterwards
         return self._returned([result.zero_() for result in self._empty()], tensors)
 
+    def release_memory(self) -> None:
+        """Give back what lies between operators, on the CPU, which keeps it otherwise.
+
+        Raises:
+            RuntimeError: it computes just now.
+        """
+        if self.device == "CPU":
+            self._request.get_compiled_model().release_memory()
+
     def _empty(self) -> list[torch.Tensor]:
         return [torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype]) for spec in self.outputs]
 

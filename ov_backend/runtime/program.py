@@ -81,6 +81,15 @@ class CompiledProgram:
         """Run once; the caller owns the results."""
         return self._run(inputs)
 
+    def release_memory(self) -> None:
+        """Give back what lies between operators; the next call allocates it again.
+
+        Raises:
+            RuntimeError: it computes just now.
+        """
+        for part in self.parts.values():
+            part.release_memory()
+
     def blank(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Zeros of the shapes and dtypes that a call returns; a program with operators in PyTorch is run instead."""
         return self._run.blank(inputs) if isinstance(self._run, CompiledGraph) else self._run(inputs)
