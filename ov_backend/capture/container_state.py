@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
+import os
 import pickle
 import random
 from collections.abc import Iterable, Iterator
@@ -13,17 +15,18 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import GENERATORS, items_of, slots_of
+from ov_backend.guards.describe import BUFFERS, GENERATORS, items_of, slots_of
 
 #: What holds numbers, not objects.
-_VALUES = (np.ndarray, *GENERATORS)
+_VALUES = (np.ndarray, *GENERATORS, *BUFFERS, type(os.environ))
 _CONTAINERS = (dict, list, set, collections.deque)
 _TABLES = ("_parameters", "_buffers", "_modules")
+_OF_CLASSES = frozenset({"__dict__", "__weakref__", "_abc_impl", "__doc__"})
 _ABSENT = object()
 
 
 class ContainerState:
-    """What every dict, list, deque, set, array and object with slots in reach of a forward holds now.
+    """What every dict, list, deque, set, array, buffer, class and object with slots in reach of a forward holds now.
 
     Args:
         module: whose tree of modules is in reach.
@@ -35,6 +38,29 @@ class ContainerState:
         containers.update((id(each), each) for each in others)
         self._before = {key: (container, _content(container)) for key, container in containers.items()}
         self._of_modules = {id(table) for child in module.modules() for table in _tables(child)}
+
+        #: The global names of Python modules, of which others may set some at any time.
+        self._named: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def remember(self, named: Iterable[tuple[dict[str, Any], Iterable[str]]]) -> None:
+        """Remember what stands under some names of Python modules."""
+        for table, names in named:
+            self._named[id(table)] = table, {name: table.get(name, _ABSENT) for name in names}
+
+    def restore_names(self, named: Iterable[tuple[dict[str, Any], Iterable[str]]]) -> bool:
+        """Put back what stood under those of these names that were set; whether there was one."""
+        restored = False
+        for table, names in named:
+            before = self._named.get(id(table), (table, {}))[1]
+            for name in names:
+                now = table.get(name, _ABSENT)
+                if name in before and now is not before[name] and not _is_code(now) and not _is_code(before[name]):
+                    restored = True
+                    if before[name] is _ABSENT:
+                        table.pop(name, None)
+                    else:
+                        table[name] = before[name]
+        return restored
 
     def remove_fakes(self) -> bool:
         """Restore every container that holds a fake tensor now; whether there was one."""
@@ -67,14 +93,29 @@ def _content(container: Any) -> Any:
     """A copy: what stands in the slots, and of a dict its keys and values one after the other."""
     if isinstance(container, _VALUES):
         return _state(container)
+    if isinstance(container, type):
+        return [part for item in _members(container).items() for part in item]
     in_slots = [getattr(container, name, _ABSENT) for name in slots_of(type(container))]
     if isinstance(container, dict):
         return [*in_slots, *(part for item in items_of(container) for part in item)]
     return [*in_slots, *(container if isinstance(container, _CONTAINERS) else ())]
 
 
+def _members(cls: type) -> dict[str, Any]:
+    """What a class holds apart from code, which a host may exchange for the time of a trace."""
+    return {name: value for name, value in vars(cls).items() if name not in _OF_CLASSES and not _is_code(value)}
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or hasattr(type(value), "__get__")
+
+
 def _state(value: Any) -> Any:
-    """The state of an array or a generator of random numbers."""
+    """The state of an array, a buffer, the environment or a generator of random numbers."""
+    if value is os.environ:
+        return dict(os.environ)
+    if isinstance(value, BUFFERS):
+        return bytes(memoryview(value))
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, random.Random):
@@ -85,6 +126,21 @@ def _state(value: Any) -> Any:
 
 
 def _set_state(value: Any, state: Any) -> None:
+    if value is os.environ:
+        for name in os.environ.keys() - state.keys():
+            del os.environ[name]
+        os.environ.update({name: text for name, text in state.items() if os.environ.get(name) != text})
+        return
+    if isinstance(value, bytearray):
+        value[:] = state
+        return
+    if isinstance(value, array.array):
+        del value[:]
+        value.frombytes(state)
+        return
+    if isinstance(value, BUFFERS):
+        memoryview(value).cast("B")[:] = state
+        return
     if isinstance(value, np.ndarray):
         np.copyto(value, state)
     elif isinstance(value, random.Random):
@@ -104,6 +160,15 @@ def _same(content: Any, before: Any) -> bool:
 def _restore(container: Any, before: Any) -> None:
     if isinstance(container, _VALUES):
         _set_state(container, before)
+        return
+    if isinstance(container, type):
+        members = dict(zip(before[::2], before[1::2]))
+        for name in _members(container):
+            if name not in members:
+                delattr(container, name)
+        for name, value in members.items():
+            if vars(container).get(name, _ABSENT) is not value:
+                setattr(container, name, value)
         return
     names = slots_of(type(container))
     for name, value in zip(names, before):

@@ -48,7 +48,11 @@ _IMPURE = {
         *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic", "monotonic_ns", "localtime", "gmtime")),
         *((getattr(time, name), f"time.{name}") for name in ("strftime", "ctime", "asctime", "mktime")),
         *((getattr(os, name), f"os.{name}") for name in ("urandom", "stat", "lstat", "listdir", "scandir", "access", "getcwd")),
-        *((getattr(os, name), f"os.{name}") for name in ("open", "read", "times", "getppid")),
+        *((getattr(os, name), f"os.{name}") for name in ("open", "read", "times", "getppid", "mkdir", "rename", "remove")),
+        *((getattr(os, name), f"os.{name}") for name in ("getlogin", "get_terminal_size", "utime") if hasattr(os, name)),
+        *((getattr(time, name), f"time.{name}") for name in ("thread_time", "thread_time_ns") if hasattr(time, name)),
+        *((getattr(np, name), f"numpy.{name}()") for name in ("fromfile", "loadtxt", "genfromtxt", "memmap")),
+        (io.open_code, "io.open_code()"),
         (sys._getframe, "sys._getframe()"),
         (threading.get_ident, "threading.get_ident()"),
     ]
@@ -69,12 +73,15 @@ _IMPURE_CODE = {
     ]
     if hasattr(function, "__code__")  # in another version of Python it may be written in C
 }
+#: Between the forward's own code and what it calls in the end, these do it for themselves: to write a log, to import, to trace.
+_FOR_THEMSELVES = ("logging", "warnings", "traceback", "importlib", "inspect", "torch", "functools", "threading", "gc")
 #: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
 _GENERATORS_OF_NUMPY = frozenset({"default_rng", "RandomState", "SeedSequence"})
 #: What code asks the interpreter for under these names differs from call to call, or in a trace.
 _OF_INTERPRETER = frozenset(
     {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
-    | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id"}
+    | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id", "locked", "__globals__", "f_back"}
+    | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate"}
 )
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")
@@ -220,12 +227,27 @@ class Observer:
                 yield "asks whether the class of something is torch.Tensor"
 
     def _note(self, frame: FrameType, name: str) -> None:
-        """Take note that the code of a frame calls a function whose answer differs from call to call."""
-        module = frame.f_globals.get("__name__", "")
-        # the garbage collector, too, runs code in the middle of a forward: that of packages, not the forward's own
-        imports = frame.f_code.co_name == "<module>"  # a package that is imported on the way may do what it likes
-        if not imports and not versioned(module) and module.partition(".")[0] != __package__.partition(".")[0]:
-            self.effects.append(f"calls {name}")
+        """Take note that the forward's code calls, itself or by a package, a function whose answer differs from call to call."""
+        for module in map(_module_of, _outwards(frame)):
+            if module.startswith(_FOR_THEMSELVES) and not module.startswith("torch.serialization"):
+                return
+            if module.partition(".")[0] == __package__.partition(".")[0]:
+                return
+            if not versioned(module):
+                # a package that is imported on the way may do what it likes, and so may the garbage collector's callbacks
+                self.effects.append(f"calls {name}")
+                return
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that called it; nothing where a module is being imported."""
+    while frame is not None and frame.f_code.co_name != "<module>":
+        yield frame
+        frame = frame.f_back
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _cells_of(code: CodeType) -> list[CellType]:

@@ -20,11 +20,10 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from ov_backend.capture.container_state import ContainerState
 from ov_backend.capture.observer import Observer
+from ov_backend.capture.slots import Slots
 from ov_backend.errors import CaptureError, first_line
 from ov_backend.fx_utils import lazy_code
 from ov_backend.guards.describe import NOTED
@@ -73,42 +72,13 @@ _OF_ONE_DTYPE = frozenset(
 _NORMS = frozenset({torch.ops.aten.native_group_norm.default, torch.ops.aten.native_layer_norm.default})
 
 
-class _Slots(TorchFunctionMode):
-    """While active, in this thread alone, every operation on a weight sees the slot instead.
-
-    Args:
-        slots: pairs of a live weight and the tensor that stands for it.
-        observer: paused while torch's own code runs.
-    """
-
-    def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]], observer: Observer) -> None:
-        super().__init__()
-        self._observer = observer
-        #: Real tensors that are no weights: nobody could look at them before a later call.
-        self.strays: list[torch.Tensor] = []
-        self._slots = {id(weight): slot for weight, slot in slots}
-        self._weights = [weight for weight, _ in slots]  # an id is only good as long as its object lives
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with self._observer.paused():
-            args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs or {}))
-            if func is torch.nn.functional.pad:
-                return _pad(*args, **kwargs)
-            return func(*args, **kwargs)
-
-    def _slot(self, tensor: torch.Tensor) -> torch.Tensor:
-        slot = self._slots.get(id(tensor))
-        if slot is None and type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            self.strays.append(tensor)
-        return tensor if slot is None else slot
-
-
 @dataclass(frozen=True)
 class Reach:
     """What a forward can read and change beside its arguments, and what a trace has done there.
 
     Attributes:
         tables: dicts, lists, sets and arrays, see :meth:`ov_backend.guards.code.CodeGuard.containers`.
+        names: names of Python modules, each list with its table, see :meth:`ov_backend.guards.code.CodeGuard.names`.
         harmless: names of attributes that a forward may set without anybody reading them.
         executed: code objects of the Python functions that ran, each with its Python module.
         before: the state of the containers before the trace, once it has begun.
@@ -117,6 +87,7 @@ class Reach:
     """
 
     tables: Sequence[Any] = ()
+    names: Sequence[tuple[dict[str, Any], list[str]]] = ()
     harmless: frozenset[str] = frozenset()
     executed: dict[CodeType, str] = field(default_factory=dict)
     before: list[ContainerState] = field(default_factory=list)
@@ -148,7 +119,8 @@ def in_place_of(
     """
     tables, caches = (reach.tables, reach.caches) if reach is not None else ((), ())
     observer, state = Observer(caches), ContainerState(module, tables)
-    mode = _Slots(list(zip(weights, slots)), observer)
+    state.remember(reach.names if reach is not None else ())
+    mode = Slots(list(zip(weights, slots)), observer)
     try:
         with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
             yield
@@ -184,16 +156,6 @@ def _check_side_effects(
         raise CaptureError(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
 
 
-def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
-    """``torch.nn.functional.pad``; a circular one by joining pieces, where torch would write them into empty memory."""
-    if mode != "circular" or min(pad) < 0:
-        return torch.nn.functional.pad(x, list(pad), mode, value)
-    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2])):
-        size, dim = x.shape[-1 - i], x.dim() - 1 - i
-        x = torch.cat([x.narrow(dim, size - before, before), x, x.narrow(dim, 0, after)], dim) if before or after else x
-    return x
-
-
 def capture(
     module: torch.nn.Module,
     forward: Callable[..., Any],
@@ -224,6 +186,7 @@ def capture(
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
         before, described = flatten((args, kwargs))
+        kinds = list(map(_kind, inputs))
         with in_place_of(module, live, slots, reach):
             result = forward(*args, **kwargs)
         after, described_after = flatten((args, kwargs))
@@ -231,6 +194,8 @@ def capture(
             others = {id(tensor) for name, tensor in zip(names, inputs) if name.partition(".")[0] not in emptied}
             if len(others) == len(inputs) or {id(tensor) for _, tensor in after} != others:
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
+        if kinds != list(map(_kind, inputs)):
+            raise CaptureError("its forward gives an input another shape, another attribute or a request for gradients")
         leaves, spec = flatten(result)
         specs.append(spec)
         _refuse_attributes([tensor for _, tensor in leaves], [*slots, *inputs])
@@ -241,6 +206,11 @@ def capture(
     captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
     _check_operators(gm)
     return replace(captured, unlifted=unlifted_constants(gm))
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a forward could change of an input's stand-in beside its values."""
+    return tuple(tensor.shape), tensor.stride(), tensor.requires_grad, [name for name in vars(tensor) if not name.startswith("_")]
 
 
 def _refuse_attributes(results: Iterable[torch.Tensor], others: Sequence[torch.Tensor]) -> None:

@@ -27,7 +27,9 @@ def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) 
     if reach.before and reach.before[0].changed(guard.containers):
         if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
             raise Superseded
-        raise CaptureError("its forward changes a list, dict, array or generator, which a compiled graph would not do")
+        raise CaptureError("its forward changes a list, dict, array, class or generator, which a compiled graph would not do")
+    if reach.before and reach.before[0].restore_names(guard.names):
+        raise CaptureError("its forward sets a name in a Python module, which a compiled graph would not do")
     if guard.refused:
         raise CaptureError(guard.refused)
 

@@ -237,7 +237,7 @@ class Lookup:
         if not self._hooks.keyed_by_code or code.opaque or code.traced is None or code.traced.as_json() is None:
             return None
         slots = [(name, content.layout(tensor)) for name, tensor in guard.weights.tensors.items()]
-        described = inputs.described(call, code.traced, guard.weights.tensors.values())
+        described = inputs.described(call, code.traced, guard.weights.tensors.values()) + guard.weights.ties
         statement = (call.signature.tensors, call.signature.statics + described)
         return compiler.graph_key(code.fingerprint, statement, slots, settings, self._hooks.host_key(), family)
 
@@ -253,7 +253,8 @@ class Lookup:
 
     def reach(self, code: CodeGuard | FixedCode, call: Call) -> Reach:
         """What a trace of a call under a guard can read and change."""
-        return Reach(self._guards.containers(code), self._hooks.ignore, gradients=call.gradients, caches=code.caches)
+        containers, names = self._guards.containers(code), self._guards.names(code)
+        return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=code.caches)
 
     def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.

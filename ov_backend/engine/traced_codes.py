@@ -94,6 +94,12 @@ class Guards:
             return list(code.containers)
         return [*code.containers, *self._code_guard(None).containers]
 
+    def names(self, code: CodeGuard | FixedCode) -> list[Any]:
+        """The names of Python modules that a trace may set, as for :meth:`containers`."""
+        if isinstance(code, FixedCode) or code.traced is None or code.traced in self._confirmed:
+            return list(code.names)
+        return [*code.names, *self._code_guard(None).names]
+
     def read_again(self) -> None:
         """Read all weights in full."""
         self._checksums.read_again(always=True)

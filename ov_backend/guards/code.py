@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from ov_backend.errors import CaptureError
+from ov_backend.guards.describe import is_of_package
 from ov_backend.guards.traced_code import TracedCode, own_code
 from ov_backend.guards.walk import Walk
 from ov_backend.guards.watch import LooseTensor
@@ -58,8 +60,16 @@ class CodeGuard:
 
     @property
     def containers(self) -> list[Any]:
-        """The dicts, lists, sets, arrays and objects with slots in reach."""
-        return [*self._walk.watch.tables, *self._walk.watch.values, *self._walk.watch.slotted]
+        """The dicts, lists, sets, arrays, buffers, objects with slots and classes in reach, and the environment."""
+        watch = self._walk.watch
+        classes = [cls for cls in watch.classes if not is_of_package(cls)]
+        buffers = [os.environ] if self._walk.reads_environment else []
+        return [*watch.tables, *watch.values, *watch.slotted, *classes, *buffers]
+
+    @property
+    def names(self) -> list[tuple[dict[str, Any], list[str]]]:
+        """The names of Python modules that code reads, each with the table in which they stand."""
+        return [(table, names) for table, names in self._walk.watch.names if isinstance(table, dict)]
 
     @property
     def caches(self) -> list[Any]:
@@ -136,6 +146,7 @@ class FixedCode:
     traced = TracedCode(frozenset())
     tensors: tuple[LooseTensor, ...] = ()
     containers: tuple[Any, ...] = ()
+    names: tuple[Any, ...] = ()
     caches: tuple[Any, ...] = ()
     opaque: tuple[str, ...] = ()
 

@@ -15,6 +15,7 @@ import logging
 import mmap
 import operator
 import pathlib
+import pickle
 import queue
 import random
 import sys
@@ -66,7 +67,19 @@ TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.A
 #: Functions written in C: their names say what they are.
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
 #: What reads or shows something that is not watched: functions that keep the names of attributes, views on dicts.
-UNWATCHED: tuple[type, ...] = (operator.attrgetter, operator.methodcaller, type({}.keys()), type({}.values()), type({}.items()))
+UNWATCHED: tuple[type, ...] = (
+    *(operator.attrgetter, operator.methodcaller, type({}.keys()), type({}.values()), type({}.items())),
+    types.MethodWrapperType,
+)
+#: Builtins and functions that read any attribute; where code calls them by another name, nothing tells what it reads.
+ANY_ATTRIBUTE: dict[int, str] = {
+    id(function): name
+    for name, function in {
+        "getattr": getattr, "hasattr": hasattr, "vars": vars, "dir": dir, "attrgetter": operator.attrgetter,
+        "methodcaller": operator.methodcaller, "__getattribute__": object.__getattribute__, "dumps": pickle.dumps,
+        "dump": pickle.dump, "Pickler": pickle.Pickler, "setattr": setattr, "delattr": delattr,
+    }.items()
+}
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
 #: Sets that say how weights are loaded, which layers have an adapter, and which keys a type of dicts has; code that names one may
@@ -112,6 +125,8 @@ SPECIAL_CODE = frozenset(
 )
 #: Of classes that are no part of the interpreter.
 _HEAP_TYPE = 1 << 9
+#: Names by which code reads or sets the environment.
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "putenv", "setdefault", "load_dotenv"})
 #: Functions of ``dataclasses`` that go through the fields of a class.
 OF_FIELDS = frozenset({"fields", "asdict", "astuple", "replace"})
 
@@ -194,6 +209,12 @@ def codes_of(code: types.CodeType) -> frozenset[types.CodeType]:
 def is_operator(value: Any) -> bool:
     """Whether a value is one of torch's operators."""
     return isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def own_member(cls: type) -> str:
+    """A member by which a class of tensors that is no part of PyTorch may compute otherwise than a tensor, or ""."""
+    members = (name for base in cls.__mro__ if not is_of_package(base) for name in vars(base))
+    return next((name for name in members if name not in NO_CODE | MAKING | SPECIAL_CODE), "")
 
 
 def array_digest(value: np.ndarray) -> str:

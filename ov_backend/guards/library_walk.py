@@ -10,6 +10,7 @@ import torch
 from ov_backend.guards.describe import code_digest, module_of, versioned
 from ov_backend.guards.names import NameWalk
 from ov_backend.guards.traced_code import TracedCode
+from ov_backend.patching import unwrap
 
 #: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
 _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
@@ -18,6 +19,13 @@ _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
 )
 _EINOPS_MODULES = {"einops.einops", "einops._backends"}
 _EINOPS_NAMES = {"einops", "rearrange", "reduce", "repeat", "einsum"}
+
+
+def _replaced_call() -> str:
+    """The Python module of what stands for ``torch.nn.Module.__call__``; "" for PyTorch's own and for a patch of ours."""
+    function = unwrap(vars(torch.nn.Module)["__call__"])
+    module = module_of(function) if isinstance(function, types.FunctionType) else ""
+    return "" if versioned(module) else module
 
 
 class LibraryWalk(NameWalk):
@@ -37,6 +45,13 @@ class LibraryWalk(NameWalk):
                     self.watch.key(vars(package), name)
                 if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
                     self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+
+    def _call_of_modules(self) -> None:
+        """``torch.nn.Module.__call__`` is PyTorch's own during a trace, whatever a program has put there."""
+        replaced = _replaced_call()
+        self.watch.content(_replaced_call)
+        if replaced and replaced.partition(".")[0] not in {name.partition(".")[0] for name in self._host_modules}:
+            self.refused = f"torch.nn.Module.__call__ was replaced by a function of {replaced}"
 
     def _einops(self) -> None:
         """The functions of einops, which find each other by name; torch's operators are looked at above."""

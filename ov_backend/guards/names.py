@@ -7,19 +7,18 @@ import contextvars
 import enum
 import functools
 import importlib
-import logging
+import re
 import sys
-import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from ov_backend.guards.describe import (
+    ANY_ATTRIBUTE,
     CLASS_REGISTRIES,
-    INERT,
     MEMBERS_ONLY,
     RESULT_REGISTRIES,
     SCALARS,
@@ -32,13 +31,15 @@ from ov_backend.guards.describe import (
     versioned,
 )
 from ov_backend.guards.identity import number_of
-from ov_backend.guards.packages import is_by_value, is_container, is_of_library, is_of_user
+from ov_backend.guards.options import OptionWalk
+from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, goes_by_hashes, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.guards.values import ValueWalk
 from ov_backend.patching import unwrap
 
+#: How deep values may lie in each other before the interpreter's stack is too small.
+_MAX_DEPTH = 50
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
@@ -49,7 +50,7 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-class NameWalk(ValueWalk):
+class NameWalk(OptionWalk):
     """Describes what functions read by name.
 
     Args:
@@ -62,8 +63,7 @@ class NameWalk(ValueWalk):
     def __init__(
         self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None, host_modules: frozenset[str]
     ) -> None:
-        super().__init__(ignore, max_nodes, names)
-        self._host_modules = host_modules
+        super().__init__(ignore, max_nodes, names, host_modules)
         #: The texts of the classes in the tree of modules.
         self._tree_classes: set[str] = set()
 
@@ -77,10 +77,25 @@ class NameWalk(ValueWalk):
             self._makes_texts = path
 
     def _value(self, value: Any, path: str) -> None:
+        """Describe a value; one that lies too deep in others comes later."""
+        if self._depth >= _MAX_DEPTH:
+            self._add("later")
+            self._later.append((value, path))
+            return
+        self._depth += 1
+        try:
+            self._value_now(value, path)
+        finally:
+            self._depth -= 1
+
+    def _value_now(self, value: Any, path: str) -> None:
         """Describe a value; of a function that shows the state of the process, also that state."""
         if callable(value):
             if (query := query_of(value)) is not None:
                 self._state(query, path)
+            name = ANY_ATTRIBUTE.get(id(value))
+            if name is not None and not re.search(rf"\b{name}$", path):
+                self.volatile[path] = f"it calls {name} by another name, so nothing tells what it reads"
             if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
                 self._of_this_process(f"{path} is {value.__name__}, which goes by hashes or addresses")
         super()._value(value, path)
@@ -170,7 +185,7 @@ class NameWalk(ValueWalk):
             self._add("global", root, *attributes)
             self._value(value, f"{function.__module__}:{name}")
         else:
-            self._option(value, rest, chains_of(function.__code__), f"{function.__module__}:{name}")
+            self._option(value, rest, f"{function.__module__}:{name}")
 
     def _of_package(self, value: Any, attributes: list[str], path: str) -> None:
         """A value that stands in a package: the package's own, or one that a program has put there."""
@@ -216,11 +231,17 @@ class NameWalk(ValueWalk):
         package = str(function.__globals__.get("__package__") or "")
         parents = ["", *(f"{package.rsplit('.', level)[0]}." for level in range(package.count(".") + 1) if package)]
         for imported in sorted(imports_of(function.__code__)):
+            if imported and not versioned(imported):
+                self.watch.key(sys.modules, imported)
+                self._add(imported in sys.modules)
             for module in (sys.modules.get(f"{parent}{imported}".strip(".")) for parent in parents):
                 if module is not None:
                     self._members_of_import(vars(module), versioned(module.__name__), names_in(function.__code__), path)
 
     def _members_of_import(self, table: dict[str, Any], of_package: bool, names: frozenset[str], path: str) -> None:
+        if not of_package:
+            for name in names - table.keys():
+                self.watch.key(table, name)
         for name in sorted(names & table.keys()):
             query = query_of(table[name])
             if query is not None:
@@ -274,55 +295,9 @@ class NameWalk(ValueWalk):
         if isinstance(read(), SCALARS):
             self._state(read, f"{module.__name__}.{name}")
 
-    def _state(self, read: Callable[[], Any], path: str) -> None:
-        """What the process answers now."""
-        self.watch.content(read)
-        self._add(path, repr(read()))
-
     def _class_registry(self, registry: dict[Any, Any], path: str) -> None:
         for key in sorted(self._tree_classes & registry.keys()):
             self._add(key)
             read = functools.partial(dict.get, registry, key)  # the table's own takes a model
             self.watch.content(read)
             self._value(read(), path)
-
-    def _option(self, value: Any, attributes: list[str], chains: Any, path: str) -> None:
-        """A global object: only the attributes that are read of it count, for others may change at any time."""
-        if isinstance(value, logging.Logger) and attributes and isinstance(attribute_or_none(value, attributes[0]), SCALARS):
-            self._state(functools.partial(attribute_or_none, value, attributes[0]), f"{path}.{attributes[0]}")
-            return
-        if isinstance(value, INERT) or type(value).__module__ in self._host_modules:
-            self._add(type(value).__qualname__)
-            return
-        if isinstance(value, threading.local):
-            self._value(value, path)
-            return
-        if not attributes:
-            if is_of_library(value):
-                self._add(type(value).__qualname__)
-            elif isinstance(value, torch.nn.Module) or not hasattr(type(value), "__getattr__"):
-                self._value(value, path)
-            else:
-                self._add("object", type(value).__qualname__)
-            return
-        name = attributes[0]
-        finder = getattr(type(value), "__getattr__", None)
-        if isinstance(finder, types.FunctionType):
-            self._function(finder, path)
-        try:
-            member = getattr(value, name)
-        except Exception:  # the attribute's own code fails; the forward would fail as well
-            self._add("no", name)
-            return
-        self._add("option", name)
-        own = getattr(value, "__dict__", None)
-        if isinstance(own, dict) and name in own:
-            self.watch.key(own, name)
-        if isinstance(member, types.MethodType):
-            self._value(member.__func__, path)
-            if not hasattr(type(value), "__getattr__"):
-                self._value(value, path)
-            return
-        if isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
-            self.watch.content(functools.partial(attribute_or_none, value, name))
-        self._value(member, f"{path}.{name}")

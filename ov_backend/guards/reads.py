@@ -99,7 +99,10 @@ def imports_of(code: types.CodeType) -> frozenset[str]:
 #: Builtins that read an attribute by a name, and all other ways to read what no name in the code stands for.
 _BY_NAME = frozenset({"getattr", "hasattr"})
 _FORMATTERS = frozenset({"format", "format_map", "vformat"})
-_UNNAMED = frozenset({"vars", "dir", "__dict__", "attrgetter", "methodcaller", "__getattribute__", "__getstate__", "__slots__"})
+_UNNAMED = frozenset(
+    {"vars", "dir", "__dict__", "attrgetter", "methodcaller", "__getattribute__", "__getstate__", "__slots__"}
+    | {"pickle", "dumps", "dump", "Pickler", "marshal", "copyreg"}
+)
 #: Modules of the standard library whose functions read any attribute of what they are given.
 _READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
 

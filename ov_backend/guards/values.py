@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import abc
+import argparse
 import collections
 import contextlib
 import contextvars
 import dataclasses
+import datetime
+import decimal
 import enum
 import functools
-import hashlib
 import inspect
 import logging
 import pathlib
 import re
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,11 +27,8 @@ import torch
 from ov_backend.guards.describe import (
     BUFFERS,
     BUILTINS,
-    DOCUMENTATION,
     GENERATORS,
     INERT,
-    OF_LOADING,
-    OF_MEMBERS,
     SCALARS,
     STREAMS,
     TORCH_VALUES,
@@ -44,126 +43,19 @@ from ov_backend.guards.describe import (
     registered_with,
     slots_of,
 )
-from ov_backend.guards.identity import number_of
+from ov_backend.guards.notes import Notes
 from ov_backend.guards.process_state import query_of
-from ov_backend.guards.watch import LooseTensor, ShownItems, Watch
+from ov_backend.guards.watch import ShownItems
+
+_PLAIN = frozenset({*SCALARS, range, slice})
+_CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collections.defaultdict, collections.Counter})
+_IMMUTABLE = frozenset({datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal})
+#: Objects that are compared and printed with all their attributes.
+_SHOWN = (types.SimpleNamespace, argparse.Namespace)
 
 
-class ValueWalk:
-    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`.
-
-    Args:
-        ignore: names of attributes that are left out.
-        max_nodes: a walk that meets more objects than this calls the rest opaque.
-        names: those of the attributes that are read; None stands for all.
-    """
-
-    def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
-        self.watch = Watch()
-        self.tensors: list[LooseTensor] = []
-        self.opaque: list[str] = []
-        #: Why something that answers otherwise at each call must not be used, by its path.
-        self.volatile: dict[str, str] = {}
-        #: Functions with a ``functools.lru_cache``; a trace leaves stand-ins there.
-        self.caches: list[Any] = []
-        #: Whether code goes through attributes in their order.
-        self._in_order = False
-        #: The names in the code that is walked; none before a trace.
-        self._own_names: frozenset[str] = frozenset()
-        #: A function that makes a text of something, and an object in whose text its address stands.
-        self._makes_texts = self._has_address = ""
-        #: Whether code asks for the names and texts of functions.
-        self._names_of_functions = False
-        #: The module or function that is walked.
-        self._root: object = None
-        self._hash = hashlib.sha256()
-        self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
-        self._places: dict[int, int] = {}
-        self._alive: list[Any] = []  # an id is only good as long as its object lives
-        self._watched: set[int] = set()
-
-    def _function(self, function: types.FunctionType, path: str) -> None:
-        raise NotImplementedError
-
-    def _class(self, cls: type) -> None:
-        raise NotImplementedError
-
-    def _global_class(self, cls: type) -> None:
-        raise NotImplementedError
-
-    def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
-        raise NotImplementedError
-
-    def _python_module(self, module: types.ModuleType, path: str) -> None:
-        raise NotImplementedError
-
-    def _other_module(self, module: torch.nn.Module, path: str) -> None:
-        raise NotImplementedError
-
-    def _add(self, *parts: object) -> None:
-        for part in parts:
-            self._hash.update(str(part).encode("utf-8", "surrogatepass"))
-            self._hash.update(b"\0")
-
-    def _is_read(self, name: str) -> bool:
-        """Whether the attributes of this name count."""
-        return name not in self._ignore and (self._names is None or name in self._names)
-
-    def _listed(self, attributes: Mapping[str, Any]) -> list[str]:
-        """The names of attributes, in their own order where that counts."""
-        return list(attributes) if self._in_order else sorted(attributes, key=str)
-
-    def _is_gone_through(self, path: str) -> bool:
-        """Whether code may go through a set in its order: it reaches an attribute or a global by a name."""
-        name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
-        if name is None or (name[1] in self._own_names and name[1] not in OF_MEMBERS):
-            return True
-        return self._names is None and name[1] not in OF_LOADING | OF_MEMBERS
-
-    def _of_this_process(self, reason: str) -> None:
-        """What a trace reads of hashes and addresses holds for this very module in this process."""
-        self._add("process", number_of(self._root))
-        if len(self.opaque) < 8:
-            self.opaque.append(reason)
-
-    def _first(self, item: object) -> bool:
-        """Whether an object is met for the first time; later its place stands for it."""
-        place = self._places.get(id(item))
-        if place is not None:
-            self._add("place", place)
-            return False
-        self._places[id(item)] = len(self._places)
-        self._alive.append(item)
-        return True
-
-    def _watch_table(self, table: Any) -> None:
-        if id(table) not in self._watched:
-            self._watched.add(id(table))
-            self._alive.append(table)
-            self.watch.table(table)
-
-    def _opaque(self, value: object, path: str) -> None:
-        if isinstance(value, GENERATORS):
-            self.watch.values.append(value)
-        if isinstance(value, (*GENERATORS, *STREAMS)):
-            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
-        self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))
-        if len(self.opaque) < 8:
-            self.opaque.append(f"{path} is a {type(value).__qualname__}")
-
-    def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
-        value = table[name]
-        if isinstance(value, torch.Tensor):
-            self._tensor(value, path, functools.partial(table.get, name))
-        else:
-            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-                self._has_address = path
-            self._value(value, path)
-
-    def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
-        self._add("tensor", tuple(value.shape), value.dtype)
-        if self._first(value):
-            self.tensors.append(LooseTensor(path, read, value))
+class ValueWalk(Notes):
+    """Describes values and watches what they are made of; functions, classes and modules are described by :class:`Walk`."""
 
     def _value(self, value: Any, path: str) -> None:
         if isinstance(value, enum.Enum):
@@ -172,17 +64,20 @@ class ValueWalk:
             self._global_class(type(value))
             if self._first(value):
                 self._own_attributes(value, path)
-        elif isinstance(value, (*SCALARS, *TORCH_VALUES, range, slice)):
+        elif type(value) in _PLAIN or isinstance(value, TORCH_VALUES):
             self._add(type(value).__name__, repr(value))
-        elif isinstance(value, torch.Tensor):
-            self._tensor(value, path, lambda: value)
         elif isinstance(value, np.generic):
             self._add("scalar", value.dtype, repr(value.item()))
+        elif isinstance(value, SCALARS):
+            self._derived_scalar(value, path)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, path, lambda: value)
         elif isinstance(value, np.ndarray):
             self._array(value, path)
         elif isinstance(value, BUFFERS):
             self._add(type(value).__name__, buffer_digest(value))
             self.watch.content(functools.partial(buffer_digest, value))
+            self.watch.values.append(value)
         elif isinstance(value, types.FunctionType):
             self._function(value, path)
         elif isinstance(value, types.MethodType):
@@ -227,6 +122,15 @@ class ValueWalk:
         elif self._first(value):
             self._object(value, path)
 
+    def _derived_scalar(self, value: Any, path: str) -> None:
+        """A number or text of a class of its own, which may have attributes and methods beside its value."""
+        kind: Any = next(kind for kind in SCALARS if isinstance(value, kind))
+        self._add(kind.__name__, kind.__repr__(value))
+        if self._first(value):
+            self._global_class(type(value))
+            self.watch.type_of(value)
+            self._own_attributes(value, path)
+
     def _registered(self, cls: abc.ABCMeta) -> None:
         """The classes that an abstract class was told to count among its own, for ``isinstance``."""
         read = functools.partial(registered_with, cls)
@@ -234,13 +138,20 @@ class ValueWalk:
         self._add(read())
 
     def _level(self, logger: logging.Logger) -> None:
-        if self._is_read("level"):
-            self.watch.content(lambda: logger.level)
-            self._add(logger.level)
+        for name in ("level", "disabled", "propagate"):
+            if self._is_read(name):
+                self.watch.attribute(logger, name)
+                self._add(name, getattr(logger, name))
 
     def _array(self, value: np.ndarray, path: str) -> None:
+        if type(value) is not np.ndarray and self._first(value):
+            self._own_attributes(value, path)
         if value.dtype.hasobject:
-            self._opaque(value, path)
+            if self._first(value):
+                self._alive += list(value.flat)
+                self.watch.content(lambda: list(map(id, value.flat)))
+                for item in value.flat:
+                    self._value(item, f"{path}[...]")
             return
         self._add("array", value.dtype, value.shape, array_digest(value))
         self.watch.values.append(value)
@@ -250,6 +161,8 @@ class ValueWalk:
         self._add(type(value).__module__, type(value).__qualname__)
         if isinstance(value, (Mapping, list, tuple, set)):
             self._global_class(type(value))
+            if type(value) not in _CONTAINERS:
+                self.watch.type_of(value)
         if isinstance(value, functools.partial):
             for name in ("func", "args", "keywords"):
                 self.watch.attribute(value, name)
@@ -261,6 +174,7 @@ class ValueWalk:
         elif isinstance(value, (list, tuple, collections.deque)):
             if not isinstance(value, tuple):
                 self._watch_table(value)
+            self._add(len(value))
             for i, item in enumerate(value):
                 if isinstance(item, torch.Tensor):
                     self._tensor(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
@@ -274,7 +188,10 @@ class ValueWalk:
             if all(isinstance(item, (*SCALARS, type)) for item in value):
                 self._set(value, path)
             else:
-                self._opaque(value, path)
+                self._of_this_process(f"{path} is a set of objects, whose order is that of their hashes")
+            for item in value:
+                if type(item) not in _PLAIN and not isinstance(item, type):
+                    self._value(item, f"{path}'s item")
         else:
             self._plain_object(value, path)
 
@@ -295,10 +212,10 @@ class ValueWalk:
             self.watch.content(query)
         else:
             self.watch.content(functools.partial(ShownItems, value))
-        items = items_of(value) if isinstance(value, dict) else value.items()
-        for key, item in list(items):
-            if isinstance(key, str) and key in DOCUMENTATION:
-                continue
+        pairs = items_of(value) if isinstance(value, dict) else iter(value.items())
+        items = [(key, item) for key, item in pairs if not self._is_documentation(key)]
+        self._add(len(items))
+        for key, item in items:
             self._value(key, f"{path}'s key")
             if isinstance(item, torch.Tensor):
                 read = functools.partial(dict.get, value, key) if isinstance(value, dict) else functools.partial(value.get, key)
@@ -306,6 +223,7 @@ class ValueWalk:
             else:
                 self._value(item, f"{path}[{key!r}]")
         if isinstance(value, collections.defaultdict):
+            self.watch.attribute(value, "default_factory")
             self._value(value.default_factory, path)
 
     def _plain_object(self, value: Any, path: str) -> None:
@@ -313,6 +231,15 @@ class ValueWalk:
         if isinstance(value, contextlib._GeneratorContextManager):
             for part in (value.func, value.args, value.kwds):
                 self._value(part, path)
+            return
+        if isinstance(value, types.CellType):
+            self._cell(value, path)
+            return
+        if isinstance(value, BaseException):
+            self.watch.attribute(value, "args")
+            self._value(value.args, f"{path}.args")
+        if type(value) in _IMMUTABLE:
+            self._add(repr(value))
             return
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
@@ -351,6 +278,6 @@ class ValueWalk:
             return
         self._watch_table(attributes)
         for name in self._listed(attributes):
-            if name not in DOCUMENTATION and self._is_read(name):
+            if not self._is_documentation(name) and (self._is_read(name) or isinstance(value, _SHOWN)):
                 self._add(name)
                 self._entry(attributes, name, f"{path}.{name}")

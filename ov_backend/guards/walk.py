@@ -16,6 +16,7 @@ import torch
 
 from ov_backend.guards.describe import (
     DOCUMENTATION,
+    ENVIRONMENT,
     MAKING,
     MODULE_TABLES,
     NO_CODE,
@@ -29,6 +30,7 @@ from ov_backend.guards.describe import (
     is_called_unnamed,
     is_of_package,
     module_of,
+    own_member,
     versioned,
 )
 from ov_backend.guards.library_walk import LibraryWalk
@@ -81,6 +83,8 @@ class Walk(LibraryWalk):
         self._root = roots[0] if module is None else module
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
+        #: Whether the code that ran names the environment.
+        self.reads_environment = traced is None or not ENVIRONMENT.isdisjoint(traced.own_names)
         self.refused = ""
         self._tree: dict[int, str] = {}
         self._mentioned: set[str] = set()
@@ -93,11 +97,14 @@ class Walk(LibraryWalk):
             if hooks:
                 self.refused = "a hook for all modules of the process is registered"
         self._torch_functions()
+        self._call_of_modules()
         self._einops()
         self.watch.class_members(torch.Tensor)
         self._patched_members(torch.Tensor)
         for root in roots:
             self._value(root, getattr(root, "__qualname__", "forward"))
+        while self._later:
+            self._value(*self._later.popleft())
         if self._makes_texts and self._has_address:
             self._of_this_process(f"{self._makes_texts} makes a text, perhaps of {self._has_address} with its address")
         self.refused = self.refused or self._volatile()
@@ -161,6 +168,8 @@ class Walk(LibraryWalk):
         """What Python code keeps on a tensor is not there on the stand-in that a trace sees."""
         attributes = {} if tensor is None else vars(tensor)
         self.watch.length(attributes)
+        if tensor is not None and (member := own_member(type(tensor))):
+            self.refused = f"{path} is of a class of its own, {type(tensor).__name__} with {member}, which a trace does not see"
         read = [name for name in attributes if name not in DOCUMENTATION and self._names is not None and self._is_read(name)]
         if read:
             self.refused = f"{path} has an attribute {read[0]!r} of its own, which a trace does not see"

@@ -97,6 +97,16 @@ class Watch:
         self._named.append(cls)
         self._classes.append(vars(cls))
 
+    @property
+    def classes(self) -> list[type]:
+        """The classes whose members are watched."""
+        return self._named
+
+    @property
+    def names(self) -> list[tuple[Mapping[str, Any], list[str]]]:
+        """Tables of which single names are watched, with these names."""
+        return list(self._names_by_table.values())
+
     def cell(self, cell: types.CellType) -> None:
         """Watch what a function's closure holds."""
         self._cells.append(cell)

@@ -12,7 +12,7 @@ import hashlib
 import operator
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,14 @@ def weights_of(module: torch.nn.Module, loose: Sequence[LooseTensor] = ()) -> di
             listed.add(id(tensor))
             weights[path] = tensor
     return weights
+
+
+def ties_of(module: torch.nn.Module, loose: Sequence[LooseTensor], weights: Mapping[str, torch.Tensor]) -> str:
+    """Which further names stand for the same tensors as those that are listed; "" without such names."""
+    listed = {id(tensor): name for name, tensor in weights.items()}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    named += [(path, tensor) for path, read, _ in loose if isinstance(tensor := read(), torch.Tensor)]
+    return " ".join(f"{name}={known}" for name, tensor in named if (known := listed.get(id(tensor), name)) != name)
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,8 @@ class WeightsGuard:
 
     ``check()`` is cheap and says whether anything changed; ``digest`` names the content, so that a return to an earlier
     state (a LoRA taken out again) is recognised although every version counter has moved on. ``layout`` names the
-    weights' names, shapes and dtypes: a graph fits only weights of its own layout. ``address`` names where they lie, and
-    ``generation`` grows whenever anything was found changed.
+    weights' names, shapes and dtypes, and ``ties`` names that stand for one tensor: a graph fits only weights of its own layout.
+    ``address`` names where they lie, and ``generation`` grows whenever anything was found changed.
 
     Args:
         module: the module.
@@ -120,7 +128,7 @@ class WeightsGuard:
         self._small = True
         self._changes = 0
         self.digest = ""
-        self.layout = ""
+        self.layout = self.ties = ""
         self.address = 0
         self.generation = 0
         self.refresh()
@@ -194,7 +202,8 @@ class WeightsGuard:
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather(known)
         self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
-        self.layout = _digest(f"{name}={content.layout(tensor)}" for name, tensor in tensors.items())
+        self.ties = ties_of(self._module, loose, tensors)
+        self.layout = _digest((*(f"{name}={content.layout(tensor)}" for name, tensor in tensors.items()), self.ties))
         self.address = hash(tuple(content.address(tensor) for tensor in tensors.values()))
         self.generation += (self.digest, self.layout, self.address) != before
 
@@ -260,5 +269,5 @@ def _mark_or_none(value: Any) -> Mark:
     return content.mark(value) if isinstance(value, torch.Tensor) else ()
 
 
-def _digest(parts: Iterator[str]) -> str:
+def _digest(parts: Iterable[str]) -> str:
     return hashlib.sha256(";".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]

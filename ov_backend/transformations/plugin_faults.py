@@ -1,8 +1,9 @@
 """Rewrites around faults of the CPU device, where another form of the same computation is right.
 
-Both were seen with OpenVINO 2026.4. Of one-dimensional values, an absolute value after a concatenation is moved in front of it,
+All were seen with OpenVINO 2026.4. Of one-dimensional values, an absolute value after a concatenation is moved in front of it,
 also for those who read the concatenation itself. A reduction of integers, which the device computes together with the arithmetic
-after it, writes a part of its result only at some shapes.
+after it, writes a part of its result only at some shapes. Of a weight that is multiplied both as it is and transposed, or that
+two kinds of operators read, one packed form is kept for both.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
+#: Operators whose weights the device packs, and what is folded into a weight before.
+_PACKING = frozenset(
+    {"MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"}
+)
+_FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceMean"})
 
 
@@ -22,6 +28,46 @@ def avoid_faults(model: ov.Model) -> None:
             _behind_a_reshape(node)
         elif kind in _REDUCTIONS and node.get_output_element_type(0).is_integral():
             _in_floats(node)
+        elif kind == "Constant" and len(node.get_output_shape(0)) > 1 and len(node.output(0).get_target_inputs()) > 1:
+            _for_each_way(node)
+
+
+def _for_each_way(weight: ov.Node) -> None:
+    """Give a weight that is read in several ways memory of its own for each, by whose address the device knows what it packed."""
+    ways: dict[tuple[str, ...], ov.Node] = {}
+    for target in sorted(weight.output(0).get_target_inputs(), key=lambda each: each.get_node().get_friendly_name()):
+        way = _way(target)
+        if not ways or not way:
+            ways.setdefault(way, weight)
+        elif way not in ways:
+            copy = ov.op.Constant(weight.get_tensor_view(), shared_memory=False)
+            copy.set_friendly_name(f"{weight.get_friendly_name()}, copy {len(ways)}")
+            ways[way] = copy
+        if ways[way] is not weight:
+            target.replace_source_output(ways[way].output(0))
+
+
+def _way(target: ov.Input) -> tuple[str, ...]:
+    """How an operator reads a weight: what is on the way to it, its kind and what it transposes; () where nothing is packed."""
+    reader, way = target.get_node(), list[str]()
+    while reader.get_type_name() in _FOLDED and target.get_index() == 0:
+        way.append(f"{reader.get_type_name()} {_fixed(reader)}")
+        readers = list(reader.output(0).get_target_inputs())
+        if len(readers) != 1:
+            return (*way, *sorted(f"{each.get_node().get_type_name()} {each.get_index()}" for each in readers))
+        (target,) = readers
+        reader = target.get_node()
+    if reader.get_type_name() not in _PACKING:
+        return ()
+    attributes = reader.get_attributes()
+    flags = [f"{name}={attributes[name]}" for name in ("transpose_a", "transpose_b") if name in attributes]
+    return (*way, reader.get_type_name(), str(target.get_index()), *flags)
+
+
+def _fixed(node: ov.Node) -> str:
+    """The order of a transpose, the shape of a reshape."""
+    others = [node.input_value(i).get_node() for i in range(1, node.get_input_size())]
+    return " ".join(str(other.data.tolist()) for other in others if other.get_type_name() == "Constant")
 
 
 def _behind_a_reshape(node: ov.Node) -> None:

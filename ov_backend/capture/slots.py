@@ -1,0 +1,64 @@
+"""Slots in the place of weights, where operators use them; the module itself is not touched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from ov_backend.capture.observer import Observer
+from ov_backend.guards.describe import SCALARS, TORCH_VALUES
+
+#: What PyTorch's functions take and do not call; other arguments may have code of their own.
+_KNOWN = (*SCALARS, *TORCH_VALUES, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, slice, np.ndarray)
+
+
+def _is_known(value: Any) -> bool:
+    return type(value) in SCALARS or isinstance(value, _KNOWN)
+
+
+class Slots(TorchFunctionMode):
+    """While active, in this thread alone, every operation on a weight sees the slot instead.
+
+    Args:
+        slots: pairs of a live weight and the tensor that stands for it.
+        observer: paused while torch's own code runs.
+    """
+
+    def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]], observer: Observer) -> None:
+        super().__init__()
+        self._observer = observer
+        #: Real tensors that are no weights: nobody could look at them before a later call.
+        self.strays: list[torch.Tensor] = []
+        self._slots = {id(weight): slot for weight, slot in slots}
+        self._weights = [weight for weight, _ in slots]  # an id is only good as long as its object lives
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = args, kwargs or {}
+        watched = all(map(_is_known, tree_flatten((args, kwargs))[0]))
+        with self._observer.paused() if watched else contextlib.nullcontext():
+            args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs))
+            if func is torch.nn.functional.pad:
+                return _pad(*args, **kwargs)
+            return func(*args, **kwargs)
+
+    def _slot(self, tensor: torch.Tensor) -> torch.Tensor:
+        slot = self._slots.get(id(tensor))
+        if slot is None and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            self.strays.append(tensor)
+        return tensor if slot is None else slot
+
+
+def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:
+    """``torch.nn.functional.pad``; a circular one by joining pieces, where torch would write them into empty memory."""
+    if mode != "circular" or min(pad) < 0:
+        return torch.nn.functional.pad(x, list(pad), mode, value)
+    for i, (before, after) in enumerate(zip(pad[::2], pad[1::2])):
+        size, dim = x.shape[-1 - i], x.dim() - 1 - i
+        x = torch.cat([x.narrow(dim, size - before, before), x, x.narrow(dim, 0, after)], dim) if before or after else x
+    return x

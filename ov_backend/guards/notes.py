@@ -1,0 +1,157 @@
+"""The part of a walk that keeps its notes: the fingerprint, what is watched, tensors, and what could not be described."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, OF_LOADING, OF_MEMBERS, STREAMS
+from ov_backend.guards.identity import number_of
+from ov_backend.guards.watch import LooseTensor, Watch
+
+#: Packages whose objects in C, such as scripted functions, are what they were made as.
+_STATELESS = ("torch", "openvino", "numpy")
+
+
+class Notes:
+    """The notes of one walk; how each kind of value is described is said by the classes derived from this one.
+
+    Args:
+        ignore: names of attributes that are left out.
+        max_nodes: a walk that meets more objects than this calls the rest opaque.
+        names: those of the attributes that are read; None stands for all.
+    """
+
+    def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
+        self.watch = Watch()
+        self.tensors: list[LooseTensor] = []
+        self.opaque: list[str] = []
+        #: Why something that answers otherwise at each call must not be used, by its path.
+        self.volatile: dict[str, str] = {}
+        #: Functions with a ``functools.lru_cache``; a trace leaves stand-ins there.
+        self.caches: list[Any] = []
+        #: Whether code goes through attributes in their order.
+        self._in_order = False
+        #: The names in the code that is walked; none before a trace.
+        self._own_names: frozenset[str] = frozenset()
+        #: A function that makes a text of something, and an object in whose text its address stands.
+        self._makes_texts = self._has_address = ""
+        #: Whether code asks for the names and texts of functions.
+        self._names_of_functions = False
+        #: The module or function that is walked.
+        self._root: object = None
+        self._hash = hashlib.sha256()
+        self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
+        self._places: dict[int, int] = {}
+        self._alive: list[Any] = []  # an id is only good as long as its object lives
+        self._watched: set[int] = set()
+        #: How deep values lie in each other, and those that are described later, for they lie too deep.
+        self._depth = 0
+        self._later: collections.deque[tuple[Any, str]] = collections.deque()
+
+    def _value(self, value: Any, path: str) -> None:
+        raise NotImplementedError
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        raise NotImplementedError
+
+    def _class(self, cls: type) -> None:
+        raise NotImplementedError
+
+    def _global_class(self, cls: type) -> None:
+        raise NotImplementedError
+
+    def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
+        raise NotImplementedError
+
+    def _cell(self, cell: types.CellType, path: str) -> None:
+        raise NotImplementedError
+
+    def _python_module(self, module: types.ModuleType, path: str) -> None:
+        raise NotImplementedError
+
+    def _other_module(self, module: torch.nn.Module, path: str) -> None:
+        raise NotImplementedError
+
+    def _add(self, *parts: object) -> None:
+        for part in parts:
+            self._hash.update(str(part).encode("utf-8", "surrogatepass"))
+            self._hash.update(b"\0")
+
+    def _is_read(self, name: str) -> bool:
+        """Whether the attributes of this name count."""
+        return name not in self._ignore and (self._names is None or name in self._names or name.isdigit())
+
+    def _is_documentation(self, name: object) -> bool:
+        """Whether an entry says where a model came from; code that names it may compute with it all the same."""
+        return isinstance(name, str) and name in DOCUMENTATION and name not in self._own_names
+
+    def _listed(self, attributes: Mapping[str, Any]) -> list[str]:
+        """The names of attributes, in their own order where that counts."""
+        return list(attributes) if self._in_order else sorted(attributes, key=str)
+
+    def _is_gone_through(self, path: str) -> bool:
+        """Whether code may go through a set in its order: it reaches an attribute or a global by a name."""
+        name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
+        if name is None or (name[1] in self._own_names and name[1] not in OF_MEMBERS):
+            return True
+        return self._names is None and name[1] not in OF_LOADING | OF_MEMBERS
+
+    def _of_this_process(self, reason: str) -> None:
+        """What a trace reads of hashes and addresses holds for this very module in this process."""
+        self._add("process", number_of(self._root))
+        if len(self.opaque) < 8:
+            self.opaque.append(reason)
+
+    def _first(self, item: object) -> bool:
+        """Whether an object is met for the first time; later its place stands for it."""
+        place = self._places.get(id(item))
+        if place is not None:
+            self._add("place", place)
+            return False
+        self._places[id(item)] = len(self._places)
+        self._alive.append(item)
+        return True
+
+    def _watch_table(self, table: Any) -> None:
+        if id(table) not in self._watched:
+            self._watched.add(id(table))
+            self._alive.append(table)
+            self.watch.table(table)
+
+    def _opaque(self, value: object, path: str) -> None:
+        if isinstance(value, GENERATORS):
+            self.watch.values.append(value)
+        if isinstance(value, (*GENERATORS, *STREAMS)):
+            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
+        elif self._own_names and not type(value).__module__.startswith(_STATELESS):
+            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, whose state cannot be seen"
+        self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))
+        if len(self.opaque) < 8:
+            self.opaque.append(f"{path} is a {type(value).__qualname__}")
+
+    def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
+        value = table[name]
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path, functools.partial(table.get, name))
+        else:
+            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+                self._has_address = path
+            self._value(value, path)
+
+    def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
+        self._add("tensor", tuple(value.shape), value.dtype, value.requires_grad)
+        if self._first(value):
+            if self._is_read("requires_grad"):
+                self.watch.attribute(value, "requires_grad")
+            read_of_it = [name for name in vars(value) if self._own_names and name in self._own_names]
+            if read_of_it:
+                self.volatile[path] = f"{path} has an attribute {read_of_it[0]!r} of its own, which a trace does not see"
+            self.tensors.append(LooseTensor(path, read, value))
