@@ -1,18 +1,23 @@
 """Resident memory of a whole pipeline: PyTorch, ours, and ours with low memory; loaded, at the peak, and afterwards.
 
-    python -m benchmarks.bench_memory [--size 512] [--steps 2] [--more] [--mapped] [--weights FOLDER] [--json] [--tiny]
+    python -m benchmarks.bench_memory [--sdxl] [--limit-gb N] [--more] [--mapped] [--weights FOLDER] [--json] [--tiny]
 
-Stable Diffusion 1.5 with random weights in float32 as diffusers' classes: text encoder, UNet, VAE. Each way to run it has a
-process of its own, with an empty folder for the graphs. Figures are VmRSS and VmHWM of the kernel, so file pages count. Weights
-lie in their own memory, as in the WebUI; with ``--mapped`` in the checkpoint's file, as diffusers loads them. ``--more`` draws
-two more pictures: with a LoRA in the weights, and of another size. Each is compared with PyTorch's before anything is printed.
+Stable Diffusion 1.5, or with ``--sdxl`` SDXL, with random weights in float32 as diffusers' classes: text encoders, UNet, VAE.
+Each way to run it has a process of its own, with an empty folder for the graphs. Figures are VmRSS and VmHWM of the kernel, so
+file pages count. Weights lie in their own memory, as in the WebUI; with ``--mapped`` in the checkpoint's file, as diffusers loads
+them. ``--more`` draws two more pictures: with a LoRA in the weights, and of another size. Each is compared with PyTorch's before
+anything is printed. With ``--limit-gb`` no process may take more memory; the table says which did not fit. When it is stopped
+(SIGTERM), it compares and prints what it has.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,9 +26,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory_limit import KINDS, DidNotFit, Limit
+
 WAYS = ("pytorch", "default", "low memory")
 #: Largest relative error of a picture: bf16 in a network of random weights.
 TOLERANCE = 0.2
+#: Bytes of weights that low memory gives back at least: most of SD1.5's 3.9 GiB, and of SDXL's 12.9.
+GIVEN_BACK = {"SD1.5": 3 << 30, "SDXL": 11 << 30}
+DID_NOT_FIT = "did not fit"
 
 
 def main() -> None:
@@ -32,34 +42,69 @@ def main() -> None:
     if options.child:
         sys.stdout.write(json.dumps(child(options)) + "\n")
         return
-    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=options.work) as folder, contextlib.ExitStack() as stack:
         work = Path(folder)
         if options.weights is None:
             options.weights = work / "weights"
             write_weights(options)
-        results = {way: in_process(way, options, work) for way in options.ways}
+        limit = stack.enter_context(Limit(options.limit_gb, options.limit_by)) if options.limit_gb else None
+        try:
+            run_all(results, limit, options, work)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"Stopped; {', '.join(results) or 'nothing'} had been measured.\n")
         errors = compare(work, results)
     check(results, errors, options)
-    conditions = {"size": options.size, "steps": options.steps, "tiny": options.tiny, "cores": os.cpu_count()}
-    report = {"conditions": {**conditions, "load": round(os.getloadavg()[0], 1)}, "ways": results, "errors": errors}
+    conditions = {"network": options.network, "size": options.size, "steps": options.steps, "tiny": options.tiny}
+    conditions |= {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 1)}
+    conditions |= {"limit": limit.name} if limit is not None else {}
+    report = {"conditions": conditions, "ways": results, "errors": errors}
     sys.stdout.write(json.dumps(report, indent=1) + "\n" if options.json else table(report))
 
 
 def write_weights(options: argparse.Namespace) -> None:
     """Write the pipeline and a LoRA into ``options.weights``, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.peers.weights", str(options.weights)]
+    kind = ["benchmarks.peers.weights_xl"] if options.sdxl else ["benchmarks.peers.weights", "--one"]
+    command = [sys.executable, "-m", *kind, str(options.weights)]
     subprocess.run([*command, *(["--tiny"] if options.tiny else [])], check=True, stdout=subprocess.DEVNULL)
 
 
-def in_process(way: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """The figures of one way."""
+def run_all(results: dict[str, Any], limit: Limit | None, options: argparse.Namespace, work: Path) -> None:
+    """Add the figures of every way to ``results``."""
+    for way in options.ways:
+        try:
+            results[way] = in_process(way, limit, options, work)
+        except DidNotFit as error:
+            results[way] = {DID_NOT_FIT: str(error)}
+    if DID_NOT_FIT in results.get("pytorch", {}) and len(results) > 1:
+        in_process("pytorch", None, options, work)  # its pictures are needed to compare the others
+
+
+def in_process(way: str, limit: Limit | None, options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """The figures of one way.
+
+    Raises:
+        DidNotFit: it died of the limit.
+    """
     command = [sys.executable, "-m", "benchmarks.bench_memory", "--child", way, "--work", str(work)]
     command += ["--weights", str(options.weights), "--size", str(options.size), "--steps", str(options.steps)]
-    command += ["--precision", options.precision, *(["--more"] if options.more else [])]
-    command += ["--mapped"] if options.mapped else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    command += ["--precision", options.precision]
+    command += [f"--{name}" for name in ("more", "mapped", "sdxl") if getattr(options, name)]
+    try:
+        if limit is None:
+            output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+        else:
+            output = limit.run(command)
+    finally:
+        shutil.rmtree(work / folder_of(way), ignore_errors=True)  # SDXL's graphs take gigabytes of the disk
+    figures: dict[str, Any] = json.loads(output.splitlines()[-1])
     return figures
+
+
+def folder_of(way: str) -> str:
+    """The name of a way's folder for graphs."""
+    return way.replace(" ", "-")
 
 
 def child(options: argparse.Namespace) -> dict[str, Any]:
@@ -68,9 +113,11 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
     from benchmarks.peers.torch_peers import Eager
 
-    folder = options.work / options.child.replace(" ", "-")
+    folder = options.work / folder_of(options.child)
     peer = Eager(folder, lambda key, **figures: None)
     peer.load(options.weights / "first")
+    if options.sdxl:
+        call_text_encoders(peer.networks)
     if not options.mapped:
         own_memory(peer.networks.values())
     accelerated = None
@@ -100,6 +147,16 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         resources = accelerated.engine.resources
         figures["low_memory"] = resources.low_memory.as_dict(resources.settings)
     return figures
+
+
+def call_text_encoders(networks: dict[str, Any]) -> None:
+    """Have transformers put its hooks for hidden states into the text encoders; the first call does that, and sets attributes."""
+    import torch
+
+    with torch.no_grad():
+        for name, network in networks.items():
+            if name.startswith("text_encoder"):
+                network(torch.zeros(1, 77, dtype=torch.long), output_hidden_states=True)
 
 
 def own_memory(networks: Iterable[Any]) -> None:
@@ -137,7 +194,7 @@ def compare(work: Path, results: dict[str, Any]) -> dict[str, float]:
     import numpy as np
 
     errors = {}
-    for way in results:
+    for way in fitted(results):
         for path in sorted(work.glob(f"{way}-*.npy")):
             reference = work / path.name.replace(way, "pytorch", 1)
             if way != "pytorch" and reference.is_file():
@@ -146,14 +203,19 @@ def compare(work: Path, results: dict[str, Any]) -> dict[str, float]:
     return errors
 
 
+def fitted(results: dict[str, Any]) -> dict[str, Any]:
+    """The results without those that did not fit under the limit."""
+    return {way: figures for way, figures in results.items() if DID_NOT_FIT not in figures}
+
+
 def check(results: dict[str, Any], errors: dict[str, float], options: argparse.Namespace) -> None:
     """Assert that the pictures are right, that OpenVINO made them, and that low memory gave weights back."""
     assert all(error < TOLERANCE for error in errors.values()), errors
-    for way, figures in results.items():
+    for way, figures in fitted(results).items():
         if way != "pytorch":
             assert figures["fallbacks"] == 0, figures
-    if "low memory" in results and not options.tiny:
-        assert results["low memory"]["low_memory"]["given_back_bytes"] > 3 << 30, results["low memory"]
+        if way == "low memory" and not options.tiny:
+            assert figures["low_memory"]["given_back_bytes"] > GIVEN_BACK[options.network], figures
 
 
 def table(report: dict[str, Any]) -> str:
@@ -166,8 +228,9 @@ def table(report: dict[str, Any]) -> str:
             if not isinstance(values, dict) or "peak" not in values:
                 lines.append(f"  {name:16}{values}")
                 continue
-            shares = [values[key] / reference[name][key] if name in reference else 0.0 for key in ("peak", "after")]
-            text = f"peak {values['peak']:6} MiB ({shares[0]:.2f}), after {values['after']:6} MiB ({shares[1]:.2f})"
+            keys = ("peak", "after")
+            shares = [f" ({values[key] / reference[name][key]:.2f})" if name in reference else "" for key in keys]
+            text = ", ".join(f"{key} {values[key]:6} MiB{share}" for key, share in zip(keys, shares))
             seconds = f", {values['seconds']:.1f} s" if "seconds" in values else ""
             lines.append(f"  {name:16}{text}{seconds}")
     lines += ["", *(f"{name:30}relative error {error:.4f}" for name, error in report["errors"].items())]
@@ -177,18 +240,24 @@ def table(report: dict[str, Any]) -> str:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=512, help="pixels of the square picture")
+    parser.add_argument("--sdxl", action="store_true", help="SDXL, which takes four times the memory")
+    parser.add_argument("--size", type=int, help="pixels of the square picture: 512, or 1024 with --sdxl")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--more", action="store_true", help="draw with a LoRA, and another size, too")
     parser.add_argument("--mapped", action="store_true", help="leave the weights in the checkpoint's file")
     parser.add_argument("--weights", type=Path, help="a folder that benchmarks.peers.weights has written")
+    parser.add_argument("--limit-gb", type=float, help="memory that each process may take, in gigabytes of 2^30 bytes")
+    parser.add_argument("--limit-by", choices=KINDS, default=KINDS[0], help="kind of limit; see benchmarks/memory_limit.py")
     parser.add_argument("--work", type=Path, default=Path.cwd(), help="folder for temporary files; it must lie on a disk")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--tiny", action="store_true", help="small networks, to test the benchmark")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.network = "SDXL" if options.sdxl else "SD1.5"
+    options.size = options.size or (1024 if options.sdxl else 512)
+    return options
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ import torch
 from benchmarks.peers.picture import Picture, Report, draw
 from benchmarks.peers.weights import lora_changes
 
+#: The networks of a pipeline; the last one is SDXL's only.
+NETWORKS = ("unet", "vae", "text_encoder", "text_encoder_2")
+
 
 class Eager:
     """PyTorch, float32. Weights are changed in place, as the WebUI does."""
@@ -22,12 +25,13 @@ class Eager:
         self.keep, self.report = keep, report
 
     def load(self, checkpoint: Path) -> None:
-        """Load the pipeline from files."""
-        from diffusers import StableDiffusionPipeline
+        """Load the pipeline from files; they say which class it has."""
+        from diffusers import DiffusionPipeline
 
-        self.pipe = StableDiffusionPipeline.from_pretrained(str(checkpoint), torch_dtype=self.dtype, local_files_only=True)
+        self.pipe = DiffusionPipeline.from_pretrained(str(checkpoint), torch_dtype=self.dtype, local_files_only=True)
         self.pipe.set_progress_bar_config(disable=True)
-        self.networks = {"unet": self.pipe.unet, "vae": self.pipe.vae, "text_encoder": self.pipe.text_encoder}
+        components = self.pipe.components
+        self.networks = {name: components[name] for name in NETWORKS if name in components}
         self.prepare()
 
     def prepare(self) -> None:

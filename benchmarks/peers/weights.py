@@ -15,7 +15,7 @@ import torch
 
 TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "tokenizer"
 RANK = 4
-_TEXT = {
+TEXT = {
     "vocab_size": 49408,
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -29,7 +29,7 @@ _TEXT = {
     "pad_token_id": 49407,
 }
 _UNET = {"sample_size": 64, "cross_attention_dim": 768, "attention_head_dim": 8}
-_VAE = {
+VAE = {
     "block_out_channels": (128, 256, 512, 512),
     "down_block_types": ("DownEncoderBlock2D",) * 4,
     "up_block_types": ("UpDecoderBlock2D",) * 4,
@@ -38,9 +38,9 @@ _VAE = {
     "sample_size": 512,
 }
 #: Changes for networks of a hundredth of the size.
-_TINY_TEXT = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2, "projection_dim": 64}
+TINY_TEXT = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2, "projection_dim": 64}
 _TINY_UNET = {"block_out_channels": (32, 64, 64, 64), "cross_attention_dim": 64}
-_TINY_VAE = {"block_out_channels": (32, 32, 32, 32), "layers_per_block": 1}
+TINY_VAE = {"block_out_channels": (32, 32, 32, 32), "layers_per_block": 1}
 
 
 @torch.no_grad()
@@ -51,8 +51,8 @@ def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
 
     generator = torch.Generator().manual_seed(seed)
     unet = UNet2DConditionModel(**{**_UNET, **(_TINY_UNET if tiny else {})})
-    vae = AutoencoderKL(**{**_VAE, **(_TINY_VAE if tiny else {})})
-    text = CLIPTextModel(CLIPTextConfig(**{**_TEXT, **(_TINY_TEXT if tiny else {})}))
+    vae = AutoencoderKL(**{**VAE, **(TINY_VAE if tiny else {})})
+    text = CLIPTextModel(CLIPTextConfig(**{**TEXT, **(TINY_TEXT if tiny else {})}))
     scheduler = DDIMScheduler(
         beta_start=0.00085,
         beta_end=0.012,
@@ -74,8 +74,8 @@ def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
     # The output of random weights has an arbitrary scale; it is set to noise of deviation 1 and pictures that are rarely clipped.
     latents = torch.randn(1, 4, 16, 16, generator=generator)
     context = torch.randn(1, 77, unet.config.cross_attention_dim, generator=generator)
-    _scale(unet.conv_out, 1.0 / float(unet(latents, 500, encoder_hidden_states=context).sample.std()))
-    _scale(vae.decoder.conv_out, 0.4 / float(vae.decode(latents / vae.config.scaling_factor).sample.std()))
+    scale(unet.conv_out, 1.0 / float(unet(latents, 500, encoder_hidden_states=context).sample.std()))
+    scale(vae.decoder.conv_out, 0.4 / float(vae.decode(latents / vae.config.scaling_factor).sample.std()))
     pipe.save_pretrained(str(folder))
     _add_prefix(folder / "text_encoder" / "model.safetensors")
     for name in ("vocab.json", "merges.txt"):  # newer transformers write another file, which older versions do not read
@@ -94,15 +94,21 @@ def _add_prefix(path: Path) -> None:
 def _randomise(network: Any, generator: torch.Generator) -> Any:
     """Set weights that depend on seed and shapes only, and not on a library's initialisation."""
     for name, parameter in network.named_parameters():
-        if parameter.dim() == 1:
-            parameter.normal_(float(name.endswith("weight")), 0.05, generator=generator)
-        else:
-            deviation = 0.5 if "token_embedding" in name or "position_embedding" in name else parameter[0].numel() ** -0.5
-            parameter.normal_(0.0, deviation, generator=generator)
+        fill(name, parameter, generator)
     return network.eval()
 
 
-def _scale(layer: Any, factor: float) -> None:
+def fill(name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
+    """Set one weight, so that the values in a network stay as large as they are."""
+    if parameter.dim() == 1:
+        parameter.normal_(float(name.endswith("weight")), 0.05, generator=generator)
+    else:
+        deviation = 0.5 if "token_embedding" in name or "position_embedding" in name else parameter[0].numel() ** -0.5
+        parameter.normal_(0.0, deviation, generator=generator)
+
+
+def scale(layer: Any, factor: float) -> None:
+    """Multiply a layer's output."""
     layer.weight.mul_(factor)
     layer.bias.mul_(factor)
 
@@ -158,8 +164,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--one", action="store_true", help="without the second checkpoint")
     options = parser.parse_args()
-    for seed, name in enumerate(("first", "second")):
+    for seed, name in enumerate(("first",) if options.one else ("first", "second")):
         write_pipeline(options.folder / name, seed, options.tiny)
     write_lora(options.folder / "lora.safetensors", options.folder / "first" / "unet")
 
