@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import functools
 import gc
+import getpass
 import glob
 import importlib
 import inspect
@@ -20,7 +21,9 @@ import logging
 import os
 import pathlib
 import random
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -68,7 +71,10 @@ _IMPURE_CODE = {
         *((getattr(os.path, name), f"os.path.{name}") for name in ("abspath", "realpath", "expanduser", "expandvars")),
         *((getattr(glob, name), f"glob.{name}") for name in ("glob", "iglob")),
         *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
-        *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "active_count")),
+        *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "main_thread", "enumerate")),
+        *((getattr(tempfile, name), f"tempfile.{name}()") for name in ("gettempdir", "mkdtemp", "mkstemp")),
+        (getpass.getuser, "getpass.getuser()"),
+        (shutil.which, "shutil.which()"),
         *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
     ]
     if hasattr(function, "__code__")  # in another version of Python it may be written in C
@@ -81,7 +87,7 @@ _GENERATORS_OF_NUMPY = frozenset({"default_rng", "RandomState", "SeedSequence"})
 _OF_INTERPRETER = frozenset(
     {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
     | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id", "locked", "__globals__", "f_back"}
-    | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate"}
+    | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate", "__import__"}
 )
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")

@@ -186,7 +186,7 @@ def capture(
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
         before, described = flatten((args, kwargs))
-        kinds = list(map(_kind, inputs))
+        kinds = list(map(_kind, [*inputs, *slots]))
         with in_place_of(module, live, slots, reach):
             result = forward(*args, **kwargs)
         after, described_after = flatten((args, kwargs))
@@ -194,8 +194,8 @@ def capture(
             others = {id(tensor) for name, tensor in zip(names, inputs) if name.partition(".")[0] not in emptied}
             if len(others) == len(inputs) or {id(tensor) for _, tensor in after} != others:
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
-        if kinds != list(map(_kind, inputs)):
-            raise CaptureError("its forward gives an input another shape, another attribute or a request for gradients")
+        if kinds != list(map(_kind, [*inputs, *slots])):
+            raise CaptureError("its forward gives an input or a weight another shape, another attribute or asks for gradients")
         leaves, spec = flatten(result)
         specs.append(spec)
         _refuse_attributes([tensor for _, tensor in leaves], [*slots, *inputs])

@@ -49,7 +49,7 @@ from ov_backend.guards.watch import ShownItems
 
 _PLAIN = frozenset({*SCALARS, range, slice})
 _CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collections.defaultdict, collections.Counter})
-_IMMUTABLE = frozenset({datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal})
+_IMMUTABLE = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal)
 #: Objects that are compared and printed with all their attributes.
 _SHOWN = (types.SimpleNamespace, argparse.Namespace)
 
@@ -238,9 +238,10 @@ class ValueWalk(Notes):
         if isinstance(value, BaseException):
             self.watch.attribute(value, "args")
             self._value(value.args, f"{path}.args")
-        if type(value) in _IMMUTABLE:
-            self._add(repr(value))
-            return
+        if isinstance(value, _IMMUTABLE):
+            self._add(str(value))
+            if type(value) in _IMMUTABLE:
+                return
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._add(value)
             return

@@ -115,8 +115,9 @@ class Walk(LibraryWalk):
         """Why a trace would draw what a later call would not; of modules' attributes only those count that are named."""
         named = self._mentioned if self._traced is None else self._traced.names
         for path, reason in self.volatile.items():
-            _, attribute, name = path.rpartition("!")
-            if name.partition("[")[0].partition(".")[0] in named if attribute else self._traced is not None:
+            _, attribute, rest = path.rpartition("!")
+            name = rest.partition("[")[0].partition(".")[0]
+            if name in named if attribute and name.isidentifier() else self._traced is not None:
                 return reason
         return ""
 
@@ -277,6 +278,7 @@ class Walk(LibraryWalk):
             self._host_functions(function, path)
         inner = getattr(function, "__wrapped__", None)
         if inner is not None:
+            self.watch.key(vars(function), "__wrapped__")
             self._value(inner, path)
         self._mention(function.__code__)
         if not host:

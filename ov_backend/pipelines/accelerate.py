@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -48,6 +49,17 @@ def is_quantizable(name: str) -> bool:
     return not name.startswith(_NOT_QUANTIZABLE)
 
 
+def _install_recorders(module: torch.nn.Module) -> None:
+    """Let a model of transformers install its recorders of hidden states now.
+
+    It does so itself when hidden states are asked for first, in the middle of its forward: that call could not be traced.
+    """
+    library = sys.modules.get("transformers.utils.output_capturing")
+    install = getattr(library, "maybe_install_capturing_hooks", None)
+    if install is not None and getattr(module, "_can_record_outputs", None):
+        install(module)
+
+
 class Accelerated:
     """Networks that run in OpenVINO until :meth:`restore`; also a context manager that restores on exit."""
 
@@ -80,6 +92,7 @@ class Accelerated:
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            _install_recorders(module)
             emptied = _EMPTIED & inspect.signature(original).parameters.keys()
             hooks = NetworkHooks(capture=partial(capture, emptied=emptied), quantizable=is_quantizable(name))
             network: Callable[..., Any] = self.engine.network(name, module, original, hooks)
