@@ -129,7 +129,7 @@ def _set_state(value: Any, state: Any) -> None:
     if value is os.environ:
         for name in os.environ.keys() - state.keys():
             del os.environ[name]
-        os.environ.update({name: text for name, text in state.items() if os.environ.get(name) != text})
+        os.environ.update({name: text for name, text in state.items() if (name, text) not in os.environ.items()})
         return
     if isinstance(value, bytearray):
         value[:] = state

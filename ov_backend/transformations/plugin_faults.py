@@ -8,6 +8,8 @@ two kinds of operators read, one packed form is kept for both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import openvino as ov
 from openvino import opset13
@@ -28,40 +30,54 @@ def avoid_faults(model: ov.Model) -> None:
             _behind_a_reshape(node)
         elif kind in _REDUCTIONS and node.get_output_element_type(0).is_integral():
             _in_floats(node)
-        elif kind == "Constant" and len(node.get_output_shape(0)) > 1 and len(node.output(0).get_target_inputs()) > 1:
+        elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
 
 def _for_each_way(weight: ov.Node) -> None:
     """Give a weight that is read in several ways memory of its own for each, by whose address the device knows what it packed."""
-    ways: dict[tuple[str, ...], ov.Node] = {}
-    for target in sorted(weight.output(0).get_target_inputs(), key=lambda each: each.get_node().get_friendly_name()):
-        way = _way(target)
-        if not ways or not way:
-            ways.setdefault(way, weight)
-        elif way not in ways:
-            copy = ov.op.Constant(weight.get_tensor_view(), shared_memory=False)
-            copy.set_friendly_name(f"{weight.get_friendly_name()}, copy {len(ways)}")
-            ways[way] = copy
-        if ways[way] is not weight:
-            target.replace_source_output(ways[way].output(0))
-
-
-def _way(target: ov.Input) -> tuple[str, ...]:
-    """How an operator reads a weight: what is on the way to it, its kind and what it transposes; () where nothing is packed."""
-    reader, way = target.get_node(), list[str]()
-    while reader.get_type_name() in _FOLDED and target.get_index() == 0:
-        way.append(f"{reader.get_type_name()} {_fixed(reader)}")
-        readers = list(reader.output(0).get_target_inputs())
-        if len(readers) != 1:
-            return (*way, *sorted(f"{each.get_node().get_type_name()} {each.get_index()}" for each in readers))
-        (target,) = readers
+    first, ways = weight.output(0), dict[str, ov.Output]()
+    readers = sorted(_readers(weight.output(0), ()), key=lambda each: each[1].get_node().get_friendly_name())
+    for path, target in readers:
         reader = target.get_node()
-    if reader.get_type_name() not in _PACKING:
-        return ()
-    attributes = reader.get_attributes()
-    flags = [f"{name}={attributes[name]}" for name in ("transpose_a", "transpose_b") if name in attributes]
-    return (*way, reader.get_type_name(), str(target.get_index()), *flags)
+        if reader.get_type_name() not in _PACKING:
+            continue
+        attributes = reader.get_attributes()
+        flags = [f"{name}={attributes[name]}" for name in ("transpose_a", "transpose_b") if name in attributes]
+        steps = [f"{node.get_type_name()} {_fixed(node)}" for node in path]
+        way = " ".join([*steps, reader.get_type_name(), str(target.get_index()), *flags])
+        if not ways:
+            ways[way] = first
+        elif way not in ways:
+            ways[way] = _copied(weight, path, len(ways))
+        if ways[way] is not first:
+            target.replace_source_output(ways[way])
+
+
+def _readers(output: ov.Output, path: tuple[ov.Node, ...]) -> Iterator[tuple[tuple[ov.Node, ...], ov.Input]]:
+    """What reads a weight in the end, each with the operators on the way that are folded into it."""
+    for target in output.get_target_inputs():
+        reader = target.get_node()
+        if reader.get_type_name() in _FOLDED and target.get_index() == 0:
+            yield from _readers(reader.output(0), (*path, reader))
+        else:
+            yield path, target
+
+
+def _copied(weight: ov.Node, path: Iterable[ov.Node], number: int) -> ov.Output:
+    """A copy of a weight in memory of its own, behind copies of the operators on the way."""
+    node = ov.op.Constant(weight.get_tensor_view(), shared_memory=False)
+    node.set_friendly_name(f"{weight.get_friendly_name()}, copy {number}")
+    for step in path:
+        kind = step.get_type_name().lower()
+        others = [step.input_value(i) for i in range(1, step.get_input_size())]
+        if kind == "convert":
+            node = opset13.convert(node, step.get_output_element_type(0))
+        elif kind == "reshape":
+            node = opset13.reshape(node, *others, step.get_attributes()["special_zero"])
+        else:
+            node = getattr(opset13, kind)(node, *others)
+    return node.output(0)
 
 
 def _fixed(node: ov.Node) -> str:
