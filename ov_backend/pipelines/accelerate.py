@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,15 +50,32 @@ def is_quantizable(name: str) -> bool:
     return not name.startswith(_NOT_QUANTIZABLE)
 
 
-def _install_recorders(module: torch.nn.Module) -> None:
-    """Let a model of transformers install its recorders of hidden states now.
+def _with_recorders(network: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+    """Let a model of transformers install its recorders of hidden states before it is called for these the first time.
 
-    It does so itself when hidden states are asked for first, in the middle of its forward: that call could not be traced.
+    It would do so in the middle of its forward, which could not be traced then.
     """
-    library = sys.modules.get("transformers.utils.output_capturing")
-    install = getattr(library, "maybe_install_capturing_hooks", None)
-    if install is not None and getattr(module, "_can_record_outputs", None):
-        install(module)
+    recording = next((child for child in module.modules() if _records(type(child).forward)), None)
+    if recording is None:
+        return network
+    install = sys.modules["transformers.utils.output_capturing"].maybe_install_capturing_hooks
+
+    @functools.wraps(network)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("output_hidden_states"):
+            install(recording)
+        return network(*args, **kwargs)
+
+    return call
+
+
+def _records(forward: Any) -> bool:
+    """Whether a forward is wrapped by the function of transformers that records hidden states."""
+    while forward is not None:
+        if getattr(forward, "__globals__", {}).get("__name__") == "transformers.utils.output_capturing":
+            return True
+        forward = getattr(forward, "__wrapped__", None)
+    return False
 
 
 class Accelerated:
@@ -92,12 +110,12 @@ class Accelerated:
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            _install_recorders(module)
             emptied = _EMPTIED & inspect.signature(original).parameters.keys()
             hooks = NetworkHooks(capture=partial(capture, emptied=emptied), quantizable=is_quantizable(name))
             network: Callable[..., Any] = self.engine.network(name, module, original, hooks)
             numbers = _numbers_of(module, original)
             network = _with_tensors(network, original, numbers) if numbers else network
+            network = _with_recorders(network, module)
             return _emptying(network, original, emptied) if emptied else network
 
         return make

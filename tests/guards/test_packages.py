@@ -60,9 +60,9 @@ SWITCHES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[
         lambda m: setattr(torch.backends.cuda.matmul, "allow_tf32", False),
     ),
     "a function in C": (
-        lambda m: 2.0 if torch._C._get_cudnn_benchmark() else 3.0,
-        lambda m: setattr(torch.backends.cudnn, "benchmark", True),
-        lambda m: setattr(torch.backends.cudnn, "benchmark", False),
+        lambda m: 2.0 if torch._C._get_warnAlways() else 3.0,
+        lambda m: torch.set_warn_always(True),
+        lambda m: torch.set_warn_always(False),
     ),
     "how numbers are printed": (
         lambda m: float(torch._tensor_str.PRINT_OPTS.precision),
