@@ -91,6 +91,22 @@ def test_operators_that_are_wrong_with_any_arguments(function: Callable[[torch.T
     assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, x)))
 
 
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (lambda x: x == x.half(), True),
+        (lambda x: x < x.half().float(), True),
+        (lambda x: x.bfloat16() >= x, True),
+        (lambda x: x.half() > x.half() * 2, False),
+        (lambda x: x > 0.5, False),
+        (lambda x: x > x * 2, False),
+        (lambda x: x.half() > 0, False),
+    ],
+)
+def test_numbers_of_two_precisions_are_compared_in_pytorch(function: Callable[[torch.Tensor], torch.Tensor], wrong: bool) -> None:
+    assert any("two precisions" in known_wrong.reason(node) for node in fx_utils.operators(traced(function, x))) == wrong
+
+
 def test_the_reason_reaches_the_partitioner() -> None:
     gm = traced(lambda x: x.amax(-1) + 1, x)
     ((node, why),) = unsupported(gm, SETTINGS).items()
