@@ -38,7 +38,7 @@ def test_a_user_chooses_a_device_and_gets_a_picture(at: Callable[..., Page], ser
                 ages.append(stage["seconds"])
 
     page.page.on("response", note)
-    page.set(prompt="a cat, and <b>a dog</b>", steps=6, width=64, height=64, seed=5).generate()
+    page.set(prompt="a cat, and <b>a dog</b>", steps=24, width=64, height=64, seed=5).generate()
     assert page.finish().startswith("Done in")
     headlines = " | ".join(headlines_seen())
     assert "UNet 64x64" in headlines
@@ -50,7 +50,7 @@ def test_a_user_chooses_a_device_and_gets_a_picture(at: Callable[..., Page], ser
     with Image.open(pictures(server)[-1]) as picture:
         assert picture.size == (64, 64)
         parameters, choices = Parameters.from_text(picture.info["parameters"])
-    assert (parameters.prompt, parameters.seed, parameters.steps) == ("a cat, and <b>a dog</b>", 5, 6)
+    assert (parameters.prompt, parameters.seed, parameters.steps) == ("a cat, and <b>a dog</b>", 5, 24)
     assert choices == Choices(device="AUTO", precision="f32")
     assert "per step on average" in page.text("timing")
     assert "UNet" in page.text("shares")
