@@ -128,7 +128,7 @@ def _formats_attributes(code: types.CodeType) -> bool:
 
 
 #: What a function is called, where it comes from and what is written about it.
-NAMES_OF_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__")
+NAMES_OF_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
 
 
 @functools.lru_cache(maxsize=16384)

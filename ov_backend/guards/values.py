@@ -37,6 +37,7 @@ from ov_backend.guards.describe import (
     array_digest,
     attribute_or_none,
     buffer_digest,
+    code_digest,
     is_operator,
     item_or_none,
     items_of,
@@ -78,6 +79,8 @@ class ValueWalk(Notes):
             self._add(type(value).__name__, buffer_digest(value))
             self.watch.content(functools.partial(buffer_digest, value))
             self.watch.values.append(value)
+        elif isinstance(value, types.CodeType):
+            self._add("code", code_digest(value))
         elif isinstance(value, types.FunctionType):
             self._function(value, path)
         elif isinstance(value, types.MethodType):
