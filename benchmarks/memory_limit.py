@@ -103,23 +103,18 @@ class Limit:
             raise subprocess.CalledProcessError(process.returncode, list(command))
         return str(output)
 
-    def _join(self) -> Callable[[], None]:
+    def _join(self) -> Callable[[], object]:
         """What the child does before it becomes the command."""
         if self._group is None:
             return lambda: resource.setrlimit(resource.RLIMIT_DATA, (self.size, self.size))
-        members = str(self._group / "cgroup.procs")
-
-        def join() -> None:
-            with open(members, "w") as file:  # noqa: PTH123  (between fork and exec little should run)
-                file.write("0")
-
-        return join
+        members = self._group / "cgroup.procs"
+        return lambda: members.write_text("0")
 
     def _kills(self) -> int:
         """How often the kernel has killed a process of the group."""
-        for name in ("memory.events", "memory.oom_control"):
-            with contextlib.suppress(OSError, TypeError):
-                found = re.search(r"^oom_kill (\d+)", (self._group / name).read_text(), re.MULTILINE)  # type: ignore[operator]
+        for name in ("memory.events", "memory.oom_control") if self._group is not None else ():
+            with contextlib.suppress(OSError):
+                found = re.search(r"^oom_kill (\d+)", (self._group / name).read_text(), re.MULTILINE)
                 return int(found[1]) if found else 0
         return 0
 

@@ -38,8 +38,7 @@ class ContainerState:
         containers.update((id(each), each) for each in others)
         self._before = {key: (container, _content(container)) for key, container in containers.items()}
         self._of_modules = {id(table) for child in module.modules() for table in _tables(child)}
-
-        #: The global names of Python modules, of which others may set some at any time.
+        #: The global names that a forward may set, by the table of their Python module; other threads may set the rest.
         self._named: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def remember(self, named: Iterable[tuple[dict[str, Any], Iterable[str]]]) -> None:

@@ -39,7 +39,7 @@ class Slots(TorchFunctionMode):
         self._weights = [weight for weight, _ in slots]  # an id is only good as long as its object lives
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = args, kwargs or {}
+        kwargs = kwargs or {}
         watched = all(map(_is_known, tree_flatten((args, kwargs))[0]))
         with self._observer.paused() if watched else contextlib.nullcontext():
             args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 
@@ -72,9 +73,9 @@ class LibraryWalk(NameWalk):
 
     def _einops_backend(self) -> None:
         """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
-        module = sys.modules.get("einops._backends")  # the second name below is that of einops before 0.7
-        backends = getattr(module, "_loaded_backends", None) or getattr(module, "_backends", {})
-        self.watch.key(backends, "torch")
+        members = vars(sys.modules["einops._backends"]) if "einops._backends" in sys.modules else {}
+        backends = members.get("_loaded_backends", members.get("_backends", {}))  # the second name is that before 0.7
+        self.watch.content(functools.partial(backends.get, "torch"))  # not by its key: a trace may be the first use
         attributes = vars(backends["torch"]) if "torch" in backends else {}
         self.watch.length(attributes)
         for name, value in sorted(attributes.items()):

@@ -51,21 +51,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 class NameWalk(OptionWalk):
-    """Describes what functions read by name.
-
-    Args:
-        ignore: names of attributes that are left out.
-        max_nodes: a walk that meets more objects than this calls the rest opaque.
-        names: those of the attributes that are read; None stands for all.
-        host_modules: names of Python modules of a host whose state the host accounts for itself.
-    """
-
-    def __init__(
-        self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None, host_modules: frozenset[str]
-    ) -> None:
-        super().__init__(ignore, max_nodes, names, host_modules)
-        #: The texts of the classes in the tree of modules.
-        self._tree_classes: set[str] = set()
+    """Describes what functions read by name."""
 
     def _code(self, function: types.FunctionType, path: str) -> None:
         """A function's code and the order of its sets; that of sets that it makes is known in this process only."""

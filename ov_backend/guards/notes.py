@@ -45,6 +45,8 @@ class Notes:
         self._makes_texts = self._has_address = ""
         #: Whether code asks for the names and texts of functions.
         self._names_of_functions = False
+        #: The texts of the classes in the tree of modules.
+        self._tree_classes: set[str] = set()
         #: The module or function that is walked.
         self._root: object = None
         self._hash = hashlib.sha256()
@@ -98,7 +100,11 @@ class Notes:
         return list(attributes) if self._in_order else sorted(attributes, key=str)
 
     def _is_gone_through(self, path: str) -> bool:
-        """Whether code may go through a set in its order: it reaches an attribute or a global by a name."""
+        """Whether code may go through the set at this path in its order.
+
+        A set that is no attribute and no global counts, and one whose name stands in the code. Before a trace, when no names
+        are known, all sets count apart from those that PyTorch and libraries use only to test for members.
+        """
         name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
         if name is None or (name[1] in self._own_names and name[1] not in OF_MEMBERS):
             return True

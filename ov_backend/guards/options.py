@@ -1,4 +1,4 @@
-"""The part of a walk that describes global objects: of these only what is read counts, for others may change at any time."""
+"""The part of a walk that describes global objects, such as a program's options: only the attributes that code reads count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABSENT = object()
 
 
 class OptionWalk(ValueWalk):
-    """Describes global objects.
+    """Describes global objects by the attributes that code reads of them.
 
     Args:
         ignore: names of attributes that are left out.

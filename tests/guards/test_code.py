@@ -338,3 +338,17 @@ def test_a_name_counts_although_its_value_stays(strict: Strict, name: str) -> No
     assert_eager(network, module)
     RENAMED[name](module)
     assert_eager(network, module)
+
+
+def test_the_first_use_of_einops_may_be_a_trace(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    einops = pytest.importorskip("einops")
+    backends = pytest.importorskip("einops._backends")
+    for name in ("_loaded_backends", "_type2backend", "_backends"):
+        if hasattr(backends, name):
+            monkeypatch.setattr(backends, name, {})
+    x = torch.arange(12.0).reshape(4, 3)
+    module = Scaled(lambda m: einops.rearrange(m.t, "a b -> b a"), t=x)
+    network = engine_for(strict(), module)
+    for _ in range(2):
+        torch.testing.assert_close(network(X), module(X))
+    assert network.statistics.calls == 2

@@ -103,7 +103,7 @@ READERS: dict[str, Callable[[pathlib.Path], float]] = {
     "a walk": lambda path: float(sum(len(files) for _, _, files in os.walk(path))),
     "random numbers of one's own": lambda path: random.Random().choice([1.0, 2.0, 3.0]),
     "secrets": lambda path: float(secrets.randbelow(1000)),
-    "a printed text": lambda path: float(pprint.pprint(1) is None),  # noqa: T203
+    "a printed text": lambda path: float(pprint.PrettyPrinter().pprint(1) is None),
     "a written file": lambda path: float(np.save(path / "other.npy", np.ones(1)) is None),
 }
 
@@ -119,11 +119,11 @@ def test_what_comes_from_outside_stays_in_pytorch(strict: Callable[..., Settings
 
 def test_an_input_that_is_changed_stays_in_pytorch(strict: Callable[..., Settings]) -> None:
     class Marking(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x.stamp = 1  # type: ignore[attr-defined]
+        def forward(self, x: Any) -> Any:
+            x.stamp = 1
             return x * 2
 
-    x = torch.ones(2)
+    x: Any = torch.ones(2)
     network = engine_for(strict(fallback="pytorch"), Marking())
     network(x)
-    assert x.stamp == 1  # type: ignore[attr-defined]
+    assert x.stamp == 1

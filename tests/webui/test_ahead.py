@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.webui.conftest import ALL, TITLE, arguments, engine_stats, largest_difference, ran, ran_text
 
@@ -75,7 +74,6 @@ def begun_ahead(monkeypatch: pytest.MonkeyPatch, ahead: Any) -> list[int]:
     return counts
 
 
-@pytest.mark.xfail(torch.__version__.startswith("2.1."), reason="one of the two is left to its call with torch 2.1", strict=False)
 def test_a_generation_like_an_earlier_one_is_prepared_at_its_beginning(
     host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
