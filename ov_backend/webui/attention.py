@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from modules import sd_hijack_optimizations as optimizations
 from modules.hypernetworks import hypernetwork
 
@@ -43,16 +44,41 @@ def traced_functions() -> tuple[Callable[..., Any], ...]:
     return tuple(getattr(optimizations, name) for name in names if hasattr(optimizations, name))
 
 
+def other_scales(network: torch.nn.Module) -> str:
+    """The scales of attention that differ from the usual one of their width, with their places; "" where there is none.
+
+    Attention in one piece always takes the usual one, which is the inverse root of a head's channels.
+    """
+    classes = tuple(owner for owner in map(_owner, _CLASSES) if owner is not None)
+    layers = ((name, layer) for name, layer in network.named_modules() if isinstance(layer, classes) and hasattr(layer, "scale"))
+    return " ".join(f"{name}.scale={layer.scale!r}" for name, layer in layers if not _has_usual_scale(layer))
+
+
+def _has_usual_scale(layer: Any) -> bool:
+    channels = getattr(layer.to_q, "out_features", None)
+    return channels is not None and bool(layer.scale == (channels // layer.heads) ** -0.5)
+
+
 @contextlib.contextmanager
-def attention_in_one_piece() -> Iterator[None]:
-    """In this block, one attention in one piece replaces the WebUI's variants; another extension's attention stays."""
+def attention_in_one_piece(network: torch.nn.Module) -> Iterator[None]:
+    """In this block, one attention in one piece replaces the WebUI's variants; another extension's attention stays.
+
+    Args:
+        network: that is traced; where it has :func:`other_scales`, nothing is replaced.
+    """
     with contextlib.ExitStack() as undo:
-        for module, class_name, function in _CLASSES:
-            owner = getattr(sys.modules.get(module), class_name, None)
-            whole = getattr(optimizations, function, None)
+        for place in _CLASSES if not other_scales(network) else ():
+            owner = _owner(place)
+            whole = getattr(optimizations, place[2], None)
             if owner is not None and getattr(whole, "__code__", None) in _CODES and _is_webui_variant(owner.forward):
                 undo.callback(Patch(owner, "forward", partial(_replace, whole)).undo)
         yield
+
+
+def _owner(place: tuple[str, str, str]) -> type | None:
+    """The class of a row of :data:`_CLASSES`, if its module is loaded."""
+    owner: type | None = getattr(sys.modules.get(place[0]), place[1], None)
+    return owner
 
 
 def _replace(whole: Any, _original: Any) -> Any:

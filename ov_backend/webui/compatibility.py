@@ -32,7 +32,7 @@ def hooks(network: HostNetwork) -> NetworkHooks:
     """The engine's hooks for a network of the WebUI."""
     return NetworkHooks(
         host_key=lambda: key(network),
-        tracing=_tracing,
+        tracing=lambda: _tracing(network.module),
         ignore=lora.ATTRIBUTES,
         host_modules=lora.MODULES,
         traced_code=(*attention.traced_functions(), *lora.traced_functions()),
@@ -42,8 +42,8 @@ def hooks(network: HostNetwork) -> NetworkHooks:
 
 
 @contextlib.contextmanager
-def _tracing() -> Iterator[None]:
-    with attention.attention_in_one_piece(), lora.layers_without_extensions():
+def _tracing(module: torch.nn.Module) -> Iterator[None]:
+    with attention.attention_in_one_piece(module), lora.layers_without_extensions():
         yield
 
 
@@ -92,7 +92,9 @@ def _clip_skip(network: HostNetwork) -> str:
 
 
 def _attention(network: HostNetwork) -> str:
-    return f"attention={getattr(sd_hijack.model_hijack, 'optimization_method', '')}"
+    """Its variant, and what of it attention in one piece leaves out."""
+    variant = f"attention={getattr(sd_hijack.model_hijack, 'optimization_method', '')}"
+    return f"{variant} {attention.other_scales(network.module)}".strip()
 
 
 def _layers(network: HostNetwork) -> str:

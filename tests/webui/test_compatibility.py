@@ -64,6 +64,19 @@ def test_attention_whose_code_was_exchanged_is_followed(compare: Any, monkeypatc
     assert largest_difference(before, compare(prompt="a cat")[1]) > 2
 
 
+def test_a_scale_of_attention_that_was_changed_is_followed(
+    compare: Any, host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention in one piece takes the usual scale, so this one is traced as the WebUI computes it."""
+    before = compare(prompt="a cat")[1]
+    unet = host.shared.sd_model.model.diffusion_model
+    layer = next(each for each in unet.modules() if hasattr(each, "scale") and hasattr(each, "to_q"))
+    monkeypatch.setattr(layer, "scale", layer.scale * 30)
+    assert largest_difference(before, compare(prompt="a cat")[1]) > 2
+    monkeypatch.undo()
+    assert largest_difference(before, compare(prompt="a cat")[1]) == 0
+
+
 def test_a_function_that_the_lora_extension_calls_and_that_was_exchanged_is_followed(
     compare: Any, host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
