@@ -75,10 +75,9 @@ def attention_in_one_piece(network: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def _owner(place: tuple[str, str, str]) -> type | None:
-    """The class of a row of :data:`_CLASSES`, if its module is loaded."""
-    owner: type | None = getattr(sys.modules.get(place[0]), place[1], None)
-    return owner
+def _owner(place: tuple[str, str, str]) -> Any:
+    """The class of a row of :data:`_CLASSES`, or None if its module is not loaded."""
+    return getattr(sys.modules.get(place[0]), place[1], None)
 
 
 def _replace(whole: Any, _original: Any) -> Any:
