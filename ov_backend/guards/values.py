@@ -232,8 +232,11 @@ class ValueWalk(Notes):
     def _plain_object(self, value: Any, path: str) -> None:
         bare = getattr(value, "__dict__", None) is None and not slots_of(type(value))
         if isinstance(value, contextlib._GeneratorContextManager):
-            for part in (value.func, value.args, value.kwds):
-                self._value(part, path)
+            for name in ("func", "args", "kwds"):  # they are gone once it was entered
+                self.watch.attribute(value, name)
+                self._value(getattr(value, name, None), path)
+            generator: Any = value.gen
+            self._add(code_digest(generator.gi_code))
             return
         if isinstance(value, types.CellType):
             self._cell(value, path)

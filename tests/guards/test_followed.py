@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import decimal
 import pickle
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -235,3 +236,17 @@ def test_a_replaced_call_of_modules_stays_in_pytorch(strict: Callable[..., Setti
 
     monkeypatch.setattr(torch.nn.Module, "__call__", call)
     torch.testing.assert_close(network(X), module.forward(X))
+
+
+@contextlib.contextmanager
+def entered() -> Iterator[float]:
+    yield 2.0
+
+
+def test_a_context_manager_that_was_entered_is_no_hindrance(strict: Callable[..., Settings]) -> None:
+    """An entered one has lost its function and arguments."""
+    manager = entered()
+    with manager as number:
+        network = engine_for(strict(), Scaled(lambda m: m.o[1], o=[manager, number]).requires_grad_(False))
+        torch.testing.assert_close(network(X), network.module(X))
+    assert network.statistics.calls == 1
