@@ -45,6 +45,15 @@ def test_the_default_precision_is_what_the_device_prefers(cpu: str, monkeypatch:
         devices.check(Settings(precision=each))
 
 
+def test_a_cpu_whose_instructions_are_limited_computes_in_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO names what the processor has, and would find no code for bf16."""
+    monkeypatch.setattr(devices, "core", lambda: Runtime(*CPUS["x86-64 with AMX"]))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2_VNNI")
+    (device,) = devices.list_devices()
+    assert (device.precisions, device.default_precision) == (("f32",), "f32")
+    assert devices.compile_config(Settings())["INFERENCE_PRECISION_HINT"] == "f32"
+
+
 def test_the_number_of_threads_is_left_to_the_device() -> None:
     assert devices.compile_config(Settings()) == {"PERFORMANCE_HINT": "LATENCY"}
     assert devices.compile_config(Settings(config={"INFERENCE_NUM_THREADS": 3}))["INFERENCE_NUM_THREADS"] == 3

@@ -17,6 +17,7 @@ from ov_backend import devices, transformations
 from ov_backend.conversion.model import WeightlessModel
 from ov_backend.errors import InputMismatch, last_line
 from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
+from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, share
 from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
@@ -201,7 +202,8 @@ def bind_and_compile(
         start = time.perf_counter()
         model, buffer, observed = _bound(graph, live, settings, rewrite)
         bound = time.perf_counter()
-        compiled = devices.core().compile_model(model, settings.device, devices.compile_config(settings))
+        config = {**devices.compile_config(settings), **_without_overflow(model, settings.device)}
+        compiled = devices.core().compile_model(model, settings.device, config)
         del model  # the compiled model holds all that the device needs of the constants
         timings = Timings(bind=bound - start, compile=time.perf_counter() - bound)
         if blob_entry is not None:
@@ -227,6 +229,15 @@ def bind_and_compile(
         _buffer=buffer,
         _observed=observed,
     )
+
+
+def _without_overflow(model: ov.Model, device: str) -> dict[str, str]:
+    """The property that keeps what a graph quantizes in floating point, on a CPU whose products of 8-bit integers overflow."""
+    quantizes = any(node.get_type_name() == "FakeQuantize" for node in model.get_ops())
+    if not quantizes or "CPU" not in devices.members(device) or multiplies_8_bits_exactly():
+        return {}
+    log.warning("Quantized layers compute in floating point: products of 8-bit integers overflow on a CPU without VNNI.")
+    return {"LP_TRANSFORMS_MODE": "NO"}
 
 
 def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings) -> bool:

@@ -10,9 +10,10 @@ import ov_backend.telemetry  # noqa: F401  # before OpenVINO
 # isort: split
 import openvino as ov
 
+from ov_backend.devices import instructions_are_limited
 from ov_backend.transformations.group_norm import decompose_group_norms
 from ov_backend.transformations.multiply_by_one import remove_multiplications_by_one
-from ov_backend.transformations.odd_normalizations import decompose_odd_normalizations, instructions_are_limited
+from ov_backend.transformations.odd_normalizations import decompose_odd_normalizations
 from ov_backend.transformations.plugin_faults import avoid_faults
 from ov_backend.transformations.shared_transposes import copy_shared_inputs
 from ov_backend.transformations.timestep_angles import keep_angles_exact

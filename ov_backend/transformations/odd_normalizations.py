@@ -8,16 +8,8 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
-from ov_backend.settings import environment
-
 #: What is reduced must be a multiple of this.
 _MULTIPLE = 16
-
-
-def instructions_are_limited() -> bool:
-    """Whether ``ONEDNN_MAX_CPU_ISA`` asks for less than AVX-512, which OpenVINO 2026.4 heeds in one place and not in another."""
-    limit = (environment("ONEDNN_MAX_CPU_ISA") or "").upper()
-    return limit not in ("", "ALL", "DEFAULT") and not limit.startswith(("AVX512", "AVX10"))
 
 
 def decompose_odd_normalizations(model: ov.Model) -> None:
