@@ -6,17 +6,22 @@ import argparse
 import contextlib
 import json
 import math
+import re
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.errors import OVBackendError, SettingsError, first_line
+from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
 from ov_backend.pipelines.sizes import MAX_GUIDANCE, parse_size
-from ov_backend.settings import LOW_MEMORY, PRECISIONS, Settings
+from ov_backend.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
 
 #: Help of an argument that names a checkpoint.
 CHECKPOINT_HELP = "a Stable Diffusion 1, 2 or XL .safetensors file"
+#: The precisions that the first picture is computed in, too; int8 is learnt from it.
+FROM_THE_FIRST = tuple(each for each in PRECISIONS if each != "int8")
+_DEFAULT_FOLDER = f"that of the environment variable {ENV_CACHE_DIR}, else the user's cache folder"
 
 
 def add_command(
@@ -30,18 +35,60 @@ def add_command(
     return parser
 
 
-def add_device_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--device``, ``--precision`` and ``--low-memory``."""
+def add_device_options(parser: argparse.ArgumentParser, precisions: Sequence[str] = PRECISIONS) -> None:
+    """Add ``--device``, ``--precision`` and ``--low-memory``; the command works with these ``precisions``."""
     parser.add_argument("--device", help="an OpenVINO device, default CPU; see the command devices")
-    precisions = ", ".join(PRECISIONS)
-    parser.add_argument("--precision", default="auto", help=f"one of {precisions}; auto (default) is the device's own choice")
+    text = f"one of {', '.join(precisions)}; auto (default) is the device's own choice"
+    parser.add_argument("--precision", type=_precision(precisions), default="auto", help=text)
     text = "whether the weights' memory is given back once they are compiled; auto (default): where memory is short"
     parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     """Add ``--cache-dir``."""
-    parser.add_argument("--cache-dir", metavar="FOLDER", help="folder of the captured graphs, default: the user's cache folder")
+    what = f"folder of the captured graphs, default: {_DEFAULT_FOLDER}"
+    parser.add_argument("--cache-dir", metavar="FOLDER", help=what)
+
+
+def cache_dir(options: argparse.Namespace) -> str | None:
+    """The folder of the graphs: that of ``--cache-dir``, else that of the environment, else None for the user's cache folder.
+
+    Raises:
+        SettingsError: it is no folder, and cannot become one.
+    """
+    given = options.cache_dir if options.cache_dir is not None else environment(ENV_CACHE_DIR) or None
+    if given is not None:
+        _check_can_be_folder(given, cache_dir_name(options))
+    return given
+
+
+def cache_dir_name(options: argparse.Namespace) -> str:
+    """What the folder of the graphs is given by, for messages: the option, or the variable of the environment."""
+    return ENV_CACHE_DIR if options.cache_dir is None and environment(ENV_CACHE_DIR) else "--cache-dir"
+
+
+def _check_can_be_folder(text: str, name: str) -> None:
+    """Check that a path is a folder, or that nothing is in the way of making one.
+
+    Raises:
+        SettingsError: a file is in the way, or the path cannot be that of a folder.
+    """
+    advice = "give the path of a folder"
+    if not text.strip():
+        raise SettingsError(f"{name} is {text!r}, which is no folder; {advice}.")
+    path = Path(text)
+    for each in (path, *path.absolute().parents):
+        try:
+            if stat.S_ISDIR(each.stat().st_mode):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            if not each.is_symlink():  # a link to nothing is no folder, and none can be made in its place
+                continue
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise SettingsError(f"{name} is {short_repr(text)}, which cannot be used ({reason}); {advice}.") from error
+        what = "which is no folder" if each == path else f"and {short_repr(str(each))} is no folder"
+        raise SettingsError(f"{name} is {short_repr(text)}, {what}; {advice}.")
 
 
 def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
@@ -51,8 +98,32 @@ def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
         SettingsError: a value cannot be used.
     """
     device = {"device": options.device} if options.device is not None else {}
-    common = {"precision": options.precision, "low_memory": options.low_memory, "cache_dir": options.cache_dir}
+    common = {"precision": options.precision, "low_memory": options.low_memory, "cache_dir": cache_dir(options)}
     return Settings(**common, **device, **more)
+
+
+def whole_number(least: int, most: int, example: int) -> Callable[[str], int]:
+    """What reads a whole number within bounds; its message says them, with an example."""
+
+    def read(text: str) -> int:
+        is_number = re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()) is not None
+        if not is_number or not least <= int(text) <= most:
+            expected = f"a whole number from {least} to {most}, such as {example}"
+            raise argparse.ArgumentTypeError(f"it takes {expected}, not {short_repr(text)}")
+        return int(text)
+
+    return read
+
+
+def _precision(offered: Sequence[str]) -> Callable[[str], str]:
+    """What reads a precision; its message says which are offered. One that is not is up to the command."""
+
+    def read(text: str) -> str:
+        if text not in PRECISIONS:
+            raise argparse.ArgumentTypeError(f"{short_repr(text)} is no precision; give one of {', '.join(offered)}")
+        return text
+
+    return read
 
 
 def guidance(text: str) -> float:
@@ -110,13 +181,6 @@ def demo_packages(subject: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise OVBackendError(f"{subject} needs more packages ({error}): pip install 'ov-backend[demo]'") from error
-
-
-def size_text(size: int) -> str:
-    """A number of bytes in MiB or GiB, as in the settings: "0.26 MiB", "1.9 GiB"."""
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.1f} GiB"
-    return f"{size / (1 << 20):.{2 if size < 10 << 20 else 0}f} MiB"
 
 
 def print_json(value: Any) -> None:

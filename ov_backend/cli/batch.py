@@ -11,6 +11,7 @@ from ov_backend import interrupts
 from ov_backend.cli import arguments
 from ov_backend.cli.batch_progress import BatchProgress, duration
 from ov_backend.errors import JobError, OVBackendError, SettingsError
+from ov_backend.report.amounts import counted
 from ov_backend.settings import without_ray_messages
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=what)
     what = "folder of LoRAs, default: the job file's folder, and the folder lora beside a checkpoint"
     parser.add_argument("--lora-dir", type=arguments.folder, metavar="FOLDER", help=what)
-    arguments.add_device_options(parser)
+    arguments.add_device_options(parser, arguments.FROM_THE_FIRST)
     arguments.add_cache_dir(parser)
     what = "make the pictures in processes on Ray: the address of a cluster as HOST:PORT, auto for one that runs here, or local"
     parser.add_argument("--ray", metavar="ADDRESS", help=what)
@@ -45,7 +46,10 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the pictures; the exit code is 0, or 1 where rows failed, or 2 where rows are bad."""
-    arguments.settings_of(options)  # refuses what makes no sense before packages are imported
+    settings = arguments.settings_of(options)  # refuses what makes no sense before packages are imported
+    if settings.precision == "int8":
+        offered = ", ".join(arguments.FROM_THE_FIRST)
+        raise SettingsError(f"--precision int8 would compute the first picture in another precision; give one of {offered}.")
     if options.measure and not options.dry_run:
         raise SettingsError("--measure goes with --dry-run; give both or neither.")
     if options.out.exists() and not options.out.is_dir():
@@ -54,8 +58,9 @@ def run(options: argparse.Namespace) -> int:
     with arguments.demo_packages("A batch"):
         from ov_backend.batch.api import Batch, Options
     without_ray_messages()
-    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "cache_dir", "ray", "workers")
-    chosen = Options(**{name: getattr(options, name) for name in names}, contact_sheet=not options.no_contact_sheet)
+    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "ray", "workers")
+    given = {name: getattr(options, name) for name in names}
+    chosen = Options(**given, cache_dir=settings.cache_dir, contact_sheet=not options.no_contact_sheet)
     with interrupts.work():
         try:
             batch = Batch(options.jobs, options.out, chosen)
@@ -101,13 +106,14 @@ def text_of(plan: Plan) -> str:
     """What would run, in which order."""
     job = plan.job
     grids = f", {job.grids} of them grids," if job.grids else ""
-    lines = [f"{_count(job.sources, 'row')}{grids} {'make' if job.sources > 1 else 'makes'} {_count(job.pictures, 'picture')}."]
-    lines += [f"There already: {_count(plan.skipped, 'picture')}."] if plan.skipped else []
+    lines = [f"{counted(job.sources, 'row')}{grids} {'make' if job.sources > 1 else 'makes'} {counted(job.pictures, 'picture')}."]
+    lines += [f"There already: {counted(plan.skipped, 'picture')}."] if plan.skipped else []
     if plan.groups:
         lines.append("In this order:")
-        lines += [f"  {_count(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]
+        lines += [f"  {counted(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]
         rest = plan.groups[_GROUPS_SHOWN:]
-        lines += [f"  {_count(sum(g.pictures for g in rest), 'picture'):>16}  in {len(rest)} more groups"] if rest else []
+        more = counted(sum(group.pictures for group in rest), "picture")
+        lines += [f"  {more:>16}  in {counted(len(rest), 'more group')}"] if rest else []
         lines.append(_preparations(plan))
         lines.append(_estimate(plan))
     return "\n".join(lines)
@@ -118,9 +124,9 @@ def _preparations(plan: Plan) -> str:
     needs = plan.preparations
     if plan.processes in (None, 1):
         counts = [
-            f"{_count(needs.checkpoints[0], 'checkpoint')} loaded",
-            f"{_count(needs.lora_mixes[0], 'mix', 'mixes')} of LoRAs added",
-            f"networks compiled {_count(needs.compiles[0], 'time')}",
+            f"{counted(needs.checkpoints[0], 'checkpoint')} loaded",
+            f"{counted(needs.lora_mixes[0], 'mix', 'mixes')} of LoRAs added",
+            f"networks compiled {counted(needs.compiles[0], 'time')}",
         ]
         several = "In one process: " if plan.processes is None else ""
         unknown = " It is more often in several, whose number is measured when they run." if several else ""
@@ -132,7 +138,7 @@ def _preparations(plan: Plan) -> str:
 
 def _range(times: tuple[int, int]) -> str:
     least, most = times
-    return _count(most, "time") if least == most else f"{least} to {_count(most, 'time')}"
+    return counted(most, "time") if least == most else f"{least} to {counted(most, 'time')}"
 
 
 def _estimate(plan: Plan) -> str:
@@ -148,7 +154,3 @@ def _workers(text: str) -> int | str:
         return text if text == "auto" else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number; give one, or auto") from None
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

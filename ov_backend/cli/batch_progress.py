@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from ov_backend.report.amounts import counted
+
 #: Seconds between two lines where there is no terminal.
 _EVERY_S = 30.0
 
@@ -29,13 +31,13 @@ class BatchProgress:
     @property
     def count(self) -> str:
         """How many pictures are there and how many rows failed, as a sentence."""
-        failed = f", {self._failed} {'row' if self._failed == 1 else 'rows'} failed" if self._failed else ""
+        failed = f", {counted(self._failed, 'row')} failed" if self._failed else ""
         if self._pictures is None:
             return "No picture was made."
         if self._pictures == self._skipped:
-            return f"All {self._pictures} pictures are there already."
-        before = f", {self._skipped} were there already" if self._skipped else ""
-        return f"{self._made} of {self._pictures - self._skipped} pictures made{before}{failed}."
+            return "The picture is there already." if self._pictures == 1 else f"All {self._pictures} pictures are there already."
+        before = f", {self._skipped} {'was' if self._skipped == 1 else 'were'} there already" if self._skipped else ""
+        return f"{self._made} of {counted(self._pictures - self._skipped, 'picture')} made{before}{failed}."
 
     def report(self, event: dict[str, Any]) -> None:
         """Take one event."""
@@ -67,8 +69,8 @@ class BatchProgress:
         from tqdm import tqdm
 
         if event["grids"]:
-            rows = "1 row makes" if event["sources"] == 1 else f"{event['sources']} rows make"
-            self._say(f"{rows} {event['pictures']} pictures.")
+            verb = "makes" if event["sources"] == 1 else "make"
+            self._say(f"{counted(event['sources'], 'row')} {verb} {counted(event['pictures'], 'picture')}.")
         self._bar = tqdm(total=event["to_make"], unit="picture", disable=None, leave=False)  # None: only in a terminal
 
     def _advance(self, event: dict[str, Any]) -> None:

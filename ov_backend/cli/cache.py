@@ -9,10 +9,11 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-from ov_backend.cache.entry_file import unpack
+from ov_backend.cache.entry_file import DAMAGE, OtherVersion, unpack
 from ov_backend.cache.store import Entry, GraphStore, open_store, run_store
-from ov_backend.cli.arguments import add_cache_dir, add_command, print_json, size_text
-from ov_backend.errors import SettingsError
+from ov_backend.cli.arguments import add_cache_dir, add_command, cache_dir, print_json
+from ov_backend.errors import SettingsError, first_line
+from ov_backend.report.amounts import counted, size_text
 from ov_backend.settings import Settings
 from ov_backend.ui.snapshot import network_label, size_and_batch
 
@@ -30,7 +31,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show, check or remove the graphs; 1 where ``verify`` finds a damaged graph or a folder that is not used."""
-    store = open_store(Settings(cache_dir=options.cache_dir))
+    store = open_store(Settings(cache_dir=cache_dir(options)))
     if options.cache_dir is not None and not store.folder.is_dir():
         raise SettingsError(f"--cache-dir is {options.cache_dir!r}, which is no folder; give the folder of the stored graphs.")
     actions = {"info": _info, "list": _list, "verify": _verify, "clear": _clear}
@@ -42,19 +43,27 @@ def _info(store: GraphStore, as_json: bool) -> int:
     if as_json:
         print_json(facts)
     else:
-        print(f"{_graphs(facts['graphs'])}, {size_text(store.bytes)} of at most {size_text(store.max_bytes)}, in {store.folder}")
+        amount = f"{size_text(store.bytes)} of at most {size_text(store.max_bytes)}"
+        print(f"{counted(facts['graphs'], 'graph')}, {amount}, in {store.folder}")
     return 0
 
 
 def _list(store: GraphStore, as_json: bool) -> int:
-    facts, rows = _facts(store), [_row(store, entry) for entry in store.entries()]
+    facts, rows, damaged = _facts(store), list[dict[str, Any]](), dict[str, str]()
+    for entry in store.entries():
+        try:
+            content = _content(store, entry)
+        except DAMAGE as error:
+            content, damaged[entry.key] = {}, getattr(error, "strerror", None) or first_line(error)
+        rows.append(_row(entry, content))
     if as_json:
-        print_json({**facts, "entries": rows})
+        print_json({**facts, "entries": rows, "damaged": damaged})
         return 0
     print(_line(dict(zip(_COLUMNS, _COLUMNS))))
-    for row in rows:
+    for row in (row for row in rows if row["key"] not in damaged):
         what = (row["network"] or "other", row["size"], str(row["batch"] or ""))
         print(_line(dict(zip(_COLUMNS, (*what, size_text(row["bytes"]), _date(row["used"]), row["key"])))))
+    _print_damaged(store, damaged)
     return 0
 
 
@@ -62,12 +71,11 @@ def _verify(store: GraphStore, as_json: bool) -> int:
     facts, (damaged, old) = _facts(store), store.check()
     problem, whole = facts.get("problem"), facts["graphs"] - len(damaged) - len(old)
     if as_json:
-        print_json({**facts, "whole": whole, **{name: value for name, value in (("damaged", damaged), ("old", old)) if value}})
+        print_json({**facts, "whole": whole, "damaged": damaged, "old": old})
         return 1 if damaged or problem else 0
     found = f"{whole} whole, {len(damaged)} damaged, {len(old)} of another version"
-    print(f"Read every byte of {_graphs(facts['graphs'])}, {size_text(store.bytes)}, in {store.folder}: {found}.")
-    for key, reason in damaged.items():
-        print(f"{key} is damaged: {reason}")
+    print(f"Read every byte of {counted(facts['graphs'], 'graph')}, {size_text(store.bytes)}, in {store.folder}: {found}.")
+    _print_damaged(store, damaged)
     for key in old:
         print(f"{key} is an old entry of another version; it is not used, and goes when the space is needed")
     return 1 if damaged or problem else 0
@@ -80,13 +88,13 @@ def _clear(store: GraphStore, as_json: bool) -> int:
     if as_json:
         print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes, "runs": runs})
     else:
-        also = [f"{recipes} recipes of int8"] * bool(recipes) + ["the notes of earlier runs"] * bool(runs)
-        print(f"{_graphs(removed)} removed from {store.folder}.")
+        also = [f"{counted(recipes, 'recipe')} of int8"] * bool(recipes) + ["the notes of earlier runs"] * bool(runs)
+        print(f"{counted(removed, 'graph')} removed from {store.folder}.")
         if also:
             print(f"So are {' and '.join(also)}.")
     left = len(store.entries())
     if left:
-        raise SettingsError(f"{_graphs(left)} in {store.folder} cannot be removed; check the permissions of the folder.")
+        raise SettingsError(f"{counted(left, 'graph')} in {store.folder} cannot be removed; check the permissions of the folder.")
     return 0
 
 
@@ -96,21 +104,37 @@ def _facts(store: GraphStore) -> dict[str, Any]:
     return {**facts, "problem": problem} if problem else facts
 
 
-def _graphs(count: int) -> str:
-    return "1 graph" if count == 1 else f"{count} graphs"
+def _print_damaged(store: GraphStore, damaged: dict[str, str]) -> None:
+    for key, reason in damaged.items():
+        file = store.folder / f"{key}{store.kind.suffix}"
+        print(f"{key} is damaged: {reason}. It is not used, and is made anew when it is needed; remove {file} if you like.")
 
 
-def _row(store: GraphStore, entry: Entry) -> dict[str, Any]:
-    """One entry; without a network if the graph is one of torch.compile, or a part of one, or cannot be read."""
+def _content(store: GraphStore, entry: Entry) -> dict[str, bytes]:
+    """What an entry holds; nothing where another version wrote it.
+
+    Raises:
+        DAMAGE: it is damaged.
+    """
+    try:
+        return unpack(entry.path, store.kind, entry.key)
+    except OtherVersion:
+        return {}
+
+
+def _row(entry: Entry, content: dict[str, bytes]) -> dict[str, Any]:
+    """One entry; without a network if the graph is one of torch.compile, or a part of one, or of another version."""
     network, size, batch = "", "", 0
-    with contextlib.suppress(Exception):  # an entry may hold anything; what is damaged is up to verify
-        described = json.loads(unpack(entry.path, store.kind, entry.key)["graph.json"])
+    with contextlib.suppress(Exception):  # an entry may hold anything
+        described = json.loads(content["graph.json"])
         shapes = [tuple(int(side) for side in tensor["shape"]) for tensor in described["inputs"]]
         name = str(described["extra"].get("network", ""))
         network = network_label(name) if name.isprintable() and len(name) < 40 else ""
         signature = SimpleNamespace(tensors=[SimpleNamespace(shape=shape) for shape in shapes])
         size, batch = size_and_batch(name, signature) if network else ("x".join(map(str, shapes[0])), 0)
-    return {"key": entry.key, "bytes": entry.bytes, "used": entry.used, "network": network, "size": size, "batch": batch}
+    last_used = datetime.fromtimestamp(entry.used).astimezone().isoformat(timespec="seconds")
+    times = {"used": entry.used, "last_used": last_used}
+    return {"key": entry.key, "bytes": entry.bytes, **times, "network": network, "size": size, "batch": batch}
 
 
 def _date(seconds: float) -> str:

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ov_backend import interrupts
 from ov_backend.cli import arguments
 from ov_backend.errors import SettingsError
+from ov_backend.report.amounts import counted
+from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:
     from ov_backend.standalone.demo import Result
 
 PROMPT = "a red apple with a green leaf"
+_LARGEST_SEED = (1 << 63) - 1
+#: What the stages of preparation are for the user.
+_STAGES = {"load": "reading from disk", "bind": "binding weights", **{name: label.lower() for name, label in STAGES.items()}}
 
 
 def add(commands: Any) -> None:
@@ -22,12 +27,13 @@ def add(commands: Any) -> None:
     parser = arguments.add_command(commands, "demo", run, text)
     parser.add_argument("--prompt", default=PROMPT, help=f"default: {PROMPT}")
     parser.add_argument("--negative", default="", help="what should not be in the picture")
-    parser.add_argument("--steps", type=int, default=20, help="sampling steps, default 20")
+    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), default=20, help="sampling steps, default 20")
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the noise, default 0")
+    seed = arguments.whole_number(0, _LARGEST_SEED, 7)
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the noise, default 0")
     parser.add_argument("--guidance", type=arguments.guidance, default=7.0, help="guidance scale, default 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
-    arguments.add_device_options(parser)
+    arguments.add_device_options(parser, arguments.FROM_THE_FIRST)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--out", type=Path, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
@@ -38,8 +44,9 @@ def run(options: argparse.Namespace) -> int:
     """Generate both pictures; the exit code is 0."""
     settings = arguments.settings_of(options)
     if settings.precision == "int8":
+        offered = ", ".join(arguments.FROM_THE_FIRST)
         raise SettingsError(
-            "--precision int8 is learnt from a first picture, and the demo makes only one. Expected auto, f32, bf16 or f16; for"
+            f"--precision int8 is learnt from a first picture, and the demo makes only one. Give one of {offered}; for"
             " int8 make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."
         )
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
@@ -58,16 +65,17 @@ def _table(result: Result) -> str:
         rows.append((label, f"{pytorch:.3f}", f"{openvino:.3f}", f"{pytorch / max(openvino, 1e-9):.1f}x"))
     lines = [f"{a:10}{b:>10}{c:>10}{d:>10}" for a, b, c, d in rows]
     hits = sum(values["graph_hits"] for values in result.networks.values())
-    prepared = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.prepared.items())
-    fallbacks = "; ".join(f"{name}: {reason}" for name, reasons in result.fallbacks.items() for reason in reasons)
+    prepared = ", ".join(f"{_STAGES.get(stage, stage)} {seconds:.2f} s" for stage, seconds in result.prepared.items())
+    fallbacks = "; ".join(f"{network_label(name)}: {reason}" for name, reasons in result.fallbacks.items() for reason in reasons)
+    computed = f"on {result.device} in {result.precision}, {result.size[0]}x{result.size[1]}, {counted(result.steps, 'step')}"
     psnr = result.difference["psnr_db"]
     similarity = f"PSNR {psnr:.1f} dB" if psnr is not None else "the pictures are equal"
     lines += [
         "",
-        f"Once         {prepared} s ({hits} graphs were on disk)",
+        f"Once         {prepared} ({counted(hits, 'graph')} found on disk)",
         f"Difference   largest {result.difference['largest']} of 255, mean {result.difference['mean']:.3f}, {similarity}",
         f"Fallbacks    {fallbacks or 'none'}",
-        f"Computed     on {result.device} in {result.precision}, {result.size[0]}x{result.size[1]}, {result.steps} steps",
+        f"Computed     {computed}",
         f"Checkpoint   {result.checkpoint}",
         f"Pictures     {result.out}",
     ]

@@ -40,6 +40,21 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {_one_line(message)}. See {self.prog} --help.\n")
 
 
+class _CommandParser(_Parser):
+    """The parser of one command, which reports what it does not know itself: with its own name, and its own help."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but nothing is left over.
+
+        Raises:
+            SystemExit: there is an argument that this command does not have.
+        """
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
@@ -128,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=name, description="Stable Diffusion on OpenVINO.", epilog=f"{name} COMMAND --help says what a command takes."
     )
     parser.add_argument("--version", action=_Version, nargs=0, dest=argparse.SUPPRESS, help="print versions and exit")
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_CommandParser)
     for command in _COMMANDS:
         command.add(commands)
     return parser

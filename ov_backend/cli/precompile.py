@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ov_backend import interrupts
 from ov_backend.cache.ownership import folder_problem
 from ov_backend.cli.arguments import (
-    CHECKPOINT_HELP,
     add_cache_dir,
     add_command,
     add_device_options,
+    cache_dir_name,
     check_folder,
     demo_packages,
     guidance,
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from ov_backend.pipelines.accelerate import Accelerated
     from ov_backend.pipelines.precompile import Size
 
+_CHECKPOINT_HELP = (
+    "one .safetensors file: Stable Diffusion 1, 2 or XL by itself; inpainting, Stable Diffusion 3"
+    " or Flux with a folder of the same name beside it (model/ for model.safetensors), which holds model_index.json and the"
+    " configuration of each part; folders with weights, and pickles (.ckpt), are not read"
+)
 _COUNTS = ("captures", "graph_hits", "compiles", "blob_hits")
 
 
@@ -39,7 +44,7 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Capture, convert and compile a checkpoint's networks for sizes before they are needed; their graphs stay on disk."
     parser = add_command(commands, "precompile", run, text)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=CHECKPOINT_HELP)
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=_CHECKPOINT_HELP)
     parser.add_argument("--sizes", type=sizes, metavar="WxH,...", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--batch", type=batches, default=[1], metavar="N,...", help="pictures at once, default 1")
     what = "guidance scale, default 7; 1 is no guidance, which needs other graphs"
@@ -53,7 +58,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prepare every size and batch; the exit code is 0, or 1 where a network stays in PyTorch."""
     settings = settings_of(options, blob_cache=options.blob_cache)
-    _check_store(settings)
+    _check_store(settings, cache_dir_name(options))
     from ov_backend import devices
 
     devices.check(settings)  # before a checkpoint of gigabytes is read
@@ -63,15 +68,15 @@ def run(options: argparse.Namespace) -> int:
         return _precompile(options, settings, load_any_pipeline(options.checkpoint))
 
 
-def _check_store(settings: Settings) -> None:
-    """Check that graphs can be kept, before any is made.
+def _check_store(settings: Settings, name: str) -> None:
+    """Check that graphs can be kept, before any is made; ``name`` is what the folder is given by.
 
     Raises:
         SettingsError: they cannot.
     """
     if not settings.model_caching:
         raise SettingsError(f"{ENV_CACHING} switches the storing of graphs off, so nothing would be kept; unset it.")
-    folder = check_folder(settings.cache_folder, "--cache-dir")
+    folder = check_folder(settings.cache_folder, name)
     problem = folder_problem(folder)
     if problem:
         raise SettingsError(f"{folder} cannot hold graphs: {problem}.")

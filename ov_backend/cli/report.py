@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend import interrupts
-from ov_backend.cli.arguments import add_command, check_folder
+from ov_backend.cli.arguments import add_command, check_folder, size
 from ov_backend.errors import SettingsError
-from ov_backend.pipelines.sizes import check_size
 
 
 def add(commands: Any) -> None:
@@ -19,7 +18,8 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "report", run, text)
     what = "a checkpoint file, or module:callable that returns (model, inputs), inputs being a tuple or a dict of keywords"
     parser.add_argument("target", metavar="CHECKPOINT|module:callable", help=what)
-    parser.add_argument("--size", type=int, default=512, help="width and height of a checkpoint's picture, default 512")
+    what = "pixels of a checkpoint's picture, default 512x512"
+    parser.add_argument("--size", type=size, default=(512, 512), metavar="WxH or N", help=what)
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the partitions into this file")
 
 
@@ -27,7 +27,6 @@ def run(options: argparse.Namespace) -> int:
     """Print the report; the exit code is 0."""
     if options.svg is not None:
         _check_file(options.svg)
-    check_size(options.size, options.size)
     from ov_backend.cli.report_target import of_target
 
     with interrupts.work():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,14 @@ import torch
 
 from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.settings import Settings
+from ov_backend.ui.snapshot import network_label
 
 if TYPE_CHECKING:
     from ov_backend.report.coverage import Report
 
 
-def of_target(target: str, size: int = 512) -> Report:
-    """The report on a checkpoint file, or on what ``module:callable`` returns.
+def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
+    """The report on a checkpoint file for a picture of this width and height, or on what ``module:callable`` returns.
 
     Raises:
         SettingsError: the target is neither.
@@ -64,8 +66,8 @@ def _what(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)[:200]}"
 
 
-def of_checkpoint(path: Path, size: int) -> Report:
-    """The report on every network of a checkpoint, for a picture of ``size`` x ``size`` pixels with guidance."""
+def of_checkpoint(path: Path, size: tuple[int, int]) -> Report:
+    """The report on every network of a checkpoint, for a picture of this width and height in pixels, with guidance."""
     from ov_backend.checkpoint import load_pipeline
     from ov_backend.pipelines.accelerate import networks_of
     from ov_backend.report.coverage import Report, of_module
@@ -75,37 +77,38 @@ def of_checkpoint(path: Path, size: int) -> Report:
     with torch.no_grad():
         for role, module in networks_of(pipe).items():
             inputs = _INPUTS[role.rstrip("_23")](pipe, module, size)
-            parts.append(of_module(role, module, settings=Settings(), **inputs))
+            graph = of_module(role, module, settings=Settings(), **inputs)
+            parts.append(dataclasses.replace(graph, title=network_label(role)))
     return Report(tuple(parts))
 
 
-def _unet(pipe: Any, module: Any, size: int) -> dict[str, Any]:
-    config, side = module.config, size // 8
+def _unet(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    config, (width, height) = module.config, size
     inputs = {
-        "sample": torch.zeros(2, config.in_channels, side, side),
+        "sample": torch.zeros(2, config.in_channels, height // 8, width // 8),
         "timestep": torch.tensor([1, 1]),
         "encoder_hidden_states": torch.zeros(2, 77, config.cross_attention_dim),
         "return_dict": False,
     }
     if config.addition_embed_type == "text_time":
-        width = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
-        inputs["added_cond_kwargs"] = {"text_embeds": torch.zeros(2, width), "time_ids": torch.zeros(2, 6)}
+        pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+        inputs["added_cond_kwargs"] = {"text_embeds": torch.zeros(2, pooled), "time_ids": torch.zeros(2, 6)}
     return inputs
 
 
-def _encode(pipe: Any, module: Any, size: int) -> dict[str, Any]:
-    return {"sample": torch.zeros(1, 3, size, size)}
+def _encode(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    return {"sample": torch.zeros(1, 3, size[1], size[0])}
 
 
-def _decode(pipe: Any, module: Any, size: int) -> dict[str, Any]:
-    return {"sample": torch.zeros(1, pipe.vae.config.latent_channels, size // 8, size // 8)}
+def _decode(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    return {"sample": torch.zeros(1, pipe.vae.config.latent_channels, size[1] // 8, size[0] // 8)}
 
 
-def _text(pipe: Any, module: Any, size: int) -> dict[str, Any]:
+def _text(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
     return {"input_ids": torch.zeros(1, 77, dtype=torch.int64), "output_hidden_states": True, "return_dict": False}
 
 
-_INPUTS: dict[str, Callable[[Any, Any, int], dict[str, Any]]] = {
+_INPUTS: dict[str, Callable[[Any, Any, tuple[int, int]], dict[str, Any]]] = {
     "unet": _unet,
     "vae_encode": _encode,
     "vae_decode": _decode,

@@ -22,8 +22,9 @@ from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
 from ov_backend.fx_utils import is_getitem, operators, placeholders
 from ov_backend.guards.signature import Binder
 from ov_backend.guards.weights import weights_of
+from ov_backend.report.amounts import counted, engineering, size_text
 from ov_backend.report.flops import byte_size, flops_of, traffic_of
-from ov_backend.report.svg import draw, engineering
+from ov_backend.report.svg import draw
 from ov_backend.settings import Settings, operator_name
 
 
@@ -75,6 +76,7 @@ class GraphReport:
         parts: the partitions, in the order of execution.
         weight_bytes: size of the weights.
         reason: why the graph cannot be converted at all, or "".
+        title: its name for the user, or "" if that is ``name``.
     """
 
     name: str
@@ -84,6 +86,12 @@ class GraphReport:
     parts: tuple[Part, ...]
     weight_bytes: int
     reason: str = ""
+    title: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name for the user."""
+        return self.title or self.name
 
     @property
     def flops(self) -> int:
@@ -98,9 +106,10 @@ class GraphReport:
     def text(self) -> str:
         """A summary in a few lines."""
         inside = sum(part.where == "OpenVINO" for part in self.parts)
-        counts = _counted(self.operators, "operator"), _counted(inside, "partition")
-        head = f"{self.name}: {counts[0]}, {self.percent:.4g} % in OpenVINO, {counts[1]}"
-        amounts = f"{engineering(self.flops)}FLOP, {engineering(self.bytes)}B, weights {engineering(self.weight_bytes)}B"
+        counts = counted(self.operators, "operator"), counted(inside, "partition")
+        head = f"{self.label}: {counts[0]}, {self.percent:.4g} % in OpenVINO, {counts[1]}"
+        traffic, weights = size_text(self.bytes), size_text(self.weight_bytes)
+        amounts = f"{engineering(self.flops)}FLOP, {traffic} read and written, weights {weights}"
         lines = [f"{head}, {amounts}"]
         if self.reason:
             lines.append(f"    in PyTorch as a whole: {self.reason}")
@@ -125,13 +134,15 @@ class Report:
 
     def text(self) -> str:
         """A summary for the terminal."""
-        counts = f"{_counted(len(self.graphs), 'graph')}, {_counted(len(self.breaks), 'graph break')}"
+        counts = f"{counted(len(self.graphs), 'graph')}, {counted(len(self.breaks), 'graph break')}"
         head = f"{counts}, {self.percent:.4g} % of the operators in OpenVINO"
         return "\n".join([head, *(graph.text() for graph in self.graphs), *(f"graph break: {place}" for place in self.breaks)])
 
     def as_dict(self) -> dict[str, Any]:
         """The report as a dict, for JSON."""
-        graphs = [{**asdict(graph), "flops": graph.flops, "bytes": graph.bytes} for graph in self.graphs]
+        graphs = [{**asdict(graph), "label": graph.label, "flops": graph.flops, "bytes": graph.bytes} for graph in self.graphs]
+        for graph in graphs:
+            del graph["title"]  # the label says it
         return {"percent": self.percent, "graphs": graphs, "breaks": list(self.breaks)}
 
     def json(self) -> str:
@@ -218,7 +229,3 @@ def _source(node: Node) -> str:
     """The innermost line of the model's code that calls a node, as ``file:line: code``, or ""."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', str(node.meta.get("stack_trace") or ""))
     return "{}:{}: {}".format(*frames[-1]) if frames else ""
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

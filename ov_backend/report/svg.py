@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ov_backend.report.amounts import counted, engineering, size_text
+
 _WIDTH, _GAP, _TOP, _BETWEEN = 264, 36, 64, 16
 _IN_A_ROW = 4
 #: Number of letters of 12 pixels that fit into a box, and into a line of the list at the bottom.
@@ -33,8 +35,7 @@ def draw(report: Mapping[str, Any]) -> str:
     height = y + len(foot) * _LINE + 8
     columns = min(_IN_A_ROW, max(1, len(graphs)))
     width = max(columns * (_WIDTH + _GAP) + _GAP, 2 * _GAP + 7 * min(_IN_A_LINE, max(map(len, foot), default=0)), 420)
-    count = "1 graph break" if len(breaks) == 1 else f"{len(breaks)} graph breaks"
-    title = f"{report['percent']:.4g} % of the operators in OpenVINO, {count}"
+    title = f"{report['percent']:.4g} % of the operators in OpenVINO, {counted(len(breaks), 'graph break')}"
     body = "\n".join(lines)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
@@ -42,15 +43,6 @@ def draw(report: Mapping[str, Any]) -> str:
         f'<rect width="100%" height="100%" fill="white"/>\n'
         f'<text x="{_GAP}" y="26" font-size="16" font-weight="bold">{title}</text>\n{_legend()}\n{body}\n</svg>\n'
     )
-
-
-def engineering(value: float) -> str:
-    """A number with a metric prefix: ``12.47 G``."""
-    for unit in ("", "k", "M", "G", "T"):
-        if value < 1000:
-            return f"{value:.4g} {unit}"
-        value /= 1000
-    return f"{value:.4g} P"
 
 
 def _legend() -> str:
@@ -80,9 +72,9 @@ def _column(graph: Mapping[str, Any], x: int, y: int) -> Iterator[str]:
 
 
 def _head(graph: Mapping[str, Any]) -> list[str]:
-    amounts = f"{engineering(graph['flops'])}FLOP, weights {engineering(graph['weight_bytes'])}B"
+    amounts = f"{engineering(graph['flops'])}FLOP, weights {size_text(graph['weight_bytes'])}"
     reason = [graph["reason"]] if graph["reason"] else []
-    return [graph["name"], f"{_operators(graph['operators'])}, {graph['percent']:.4g} % in OpenVINO", amounts, *reason]
+    return [graph["label"], f"{counted(graph['operators'], 'operator')}, {graph['percent']:.4g} % in OpenVINO", amounts, *reason]
 
 
 def _head_height(graph: Mapping[str, Any]) -> int:
@@ -99,14 +91,10 @@ def _height(part: Mapping[str, Any]) -> int:
 
 def _texts(part: Mapping[str, Any]) -> Sequence[str]:
     """The lines of a box: place and number of operators, in PyTorch also their names, and amounts."""
-    amounts = f"{engineering(part['flops'])}FLOP, {engineering(part['bytes'])}B"
+    amounts = f"{engineering(part['flops'])}FLOP, {size_text(part['bytes'])}"
     names = [name.removeprefix("aten.").removesuffix(".default") for name in part["names"]]
     listed = [", ".join(names)] if part["where"] == "PyTorch" else []
-    return [f"{part['where']}: {_operators(part['operators'])}", *listed, amounts]
-
-
-def _operators(count: int) -> str:
-    return "1 operator" if count == 1 else f"{count} operators"
+    return [f"{part['where']}: {counted(part['operators'], 'operator')}", *listed, amounts]
 
 
 def _cut(text: str, letters: int) -> str:

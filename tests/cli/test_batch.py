@@ -79,7 +79,7 @@ def test_a_run_makes_what_it_can_measures_and_goes_on(
     assert (tmp_path / "out" / "contact-001.jpg").is_file()
     assert cli.main(command) == 1
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[0] == "0 of 1 pictures made, 2 were there already, 1 row failed."
+    assert printed.out.splitlines()[0] == "0 of 1 picture made, 2 were there already, 1 row failed."
     assert "Row 2 failed: CheckpointError: foreign.safetensors belongs to another architecture" in printed.err
     assert cli.main([*command, "--dry-run"]) == 0
     assert "There already: 2 pictures." in (out := capsys.readouterr().out)
@@ -117,7 +117,8 @@ BAD = [
     (["none.jsonl", "--out", "x", "--measure"], "--measure goes with --dry-run"),
     (["none.jsonl", "--out", "x", "--lora-dir", "none"], "--lora-dir is 'none'"),
     (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),
-    (["none.jsonl", "--out", "x", "--precision", "f8"], "precision is 'f8'"),
+    (["none.jsonl", "--out", "x", "--precision", "f8"], "'f8' is no precision; give one of auto, f32, bf16, f16. See"),
+    (["none.jsonl", "--out", "x", "--precision", "int8"], "give one of auto, f32, bf16, f16."),
     (["none.jsonl", "--out", "x", "--ray", "nonsense"], "--ray is 'nonsense'; it must be HOST:PORT"),
     (["none.jsonl", "--out", "x", "--workers", "0"], "--workers is 0; give a number from 1 to 1024, or auto"),
     (["none.jsonl", "--out", "x", "--workers", "many"], "argument --workers: 'many' is no number; give one, or auto"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import ov_backend
 from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore, run_store
 from ov_backend.cli import main as cli
-from ov_backend.cli.arguments import size_text
 from ov_backend.quantization.recipes import recipe_store
+from ov_backend.report.amounts import size_text
 from ov_backend.settings import Settings
 from tests.cli.conftest import Refusal
 
@@ -65,17 +66,62 @@ def test_the_list_says_which_network_of_which_size_an_entry_is(tmp_path: Path, c
     assert lines[0].startswith("other")
     assert "Nov 2025" in lines[0]
     assert lines[1].split()[:3] == ["UNet", "72x64", "2"]
-    assert "0.00 MiB" in lines[1]
+    assert " KiB  " in lines[1]
 
 
 def test_verify_says_what_it_has_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    GraphStore(tmp_path).put("a1", {"x": b"1" * 1000})
+    store = GraphStore(tmp_path)
+    store.put("a1", {"x": b"1" * 1000})
     assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 0
-    assert f"1 graph, 0.00 MiB, in {tmp_path}: 1 whole, 0 damaged, 0 of another version." in capsys.readouterr().out
+    found = f"1 graph, {size_text(store.bytes)}, in {tmp_path}: 1 whole, 0 damaged, 0 of another version."
+    assert found in capsys.readouterr().out
 
 
-def test_sizes_are_in_mebibytes_and_gibibytes() -> None:
-    assert [size_text(size) for size in (0, 260_000, 12 << 20, 1 << 30)] == ["0.00 MiB", "0.25 MiB", "12 MiB", "1.0 GiB"]
+def test_sizes_are_written_as_in_the_panel() -> None:
+    """As in tests/javascript/text.test.js."""
+    texts = ["0 B", "1023 B", "2.0 KiB", "5.0 MiB", "300 GiB"]
+    assert [size_text(size) for size in (0, 1023, 2048, 5 * 1024**2, 300 * 1024**3)] == texts
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None], ids=["empty", "garbage", "cut"])
+def test_a_damaged_graph_is_named_beside_the_others(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = GraphStore(tmp_path)
+    store.put("a1", {"x": b"1" * 1000})
+    store.put("b2", {"x": b"2" * 1000})
+    path = tmp_path / "a1.ovgraph"
+    path.write_bytes(path.read_bytes()[:100] if content is None else content)
+    assert cli.main(["cache", "list", "--cache-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    heading, whole, damaged = printed.out.splitlines()
+    assert (heading.split()[0], whole.split()[-1]) == ("NETWORK", "b2")
+    assert damaged.startswith("a1 is damaged: ")
+    assert f"remove {path}" in damaged
+    assert cli.main(["cache", "list", "--json", "--cache-dir", str(tmp_path)]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert list(listed["damaged"]) == ["a1"]
+    assert {entry["key"] for entry in listed["entries"]} == {"a1", "b2"}
+    assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 1
+    assert damaged in capsys.readouterr().out.splitlines()
+
+
+def test_the_json_says_what_the_words_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = GraphStore(tmp_path)
+    store.put("a1", {"x": b"1"})
+    os.utime(tmp_path / "a1.ovgraph", (1763800000, 1763800000))
+
+    def run(action: str) -> dict[str, Any]:
+        assert cli.main(["cache", action, "--json", "--cache-dir", str(tmp_path)]) == 0
+        facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return facts
+
+    (entry,) = run("list")["entries"]
+    assert datetime.fromisoformat(entry["last_used"]).timestamp() == entry["used"] == 1763800000
+    assert run("info") == {"folder": str(tmp_path), "graphs": 1, "bytes": store.bytes, "bound": 1 << 30}
+    facts = run("verify")
+    assert (facts["whole"], facts["damaged"], facts["old"]) == (1, {}, [])
 
 
 def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +147,7 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
     (tmp_path / f"{entry.key}.ovgraph").unlink()
     GraphStore(tmp_path, kind=replace(GRAPHS, format="ov_backend graph 1")).put("c3", {"x": b"3"})
     code, info = run("verify")
-    assert (code, info["old"], info.get("damaged")) == (0, ["c3"], None), "an entry of another version is no damage"
+    assert (code, info["old"], info["damaged"]) == (0, ["c3"], {}), "an entry of another version is no damage"
     assert cli.main(["cache", "verify", "--cache-dir", str(tmp_path)]) == 0
     assert "c3 is an old entry of another version" in capsys.readouterr().out
     run_store(tmp_path).put("d4", {"runs.json": b"{}"})
@@ -119,21 +165,23 @@ BAD = [
     (["--size", "8"], "argument --size: The size 8x8 holds 8"),
     (["--size", "99999992"], "'99999992' is no size"),
     (["--size", "big"], "'big' is no size"),
-    (["--steps", "0"], "--steps is 0"),
-    (["--steps", "1001"], "--steps is 1001"),
-    (["--steps", "many"], "invalid int value"),
-    (["--seed", "-1"], "--seed is -1"),
+    (["--steps", "0"], "argument --steps: it takes a whole number from 1 to 1000, such as 20, not '0'"),
+    (["--steps", "1001"], "whole number from 1 to 1000, such as 20, not '1001'"),
+    (["--steps", "many"], "whole number from 1 to 1000, such as 20, not 'many'"),
+    (["--seed", "-1"], "argument --seed: it takes a whole number from 0 to"),
+    (["--seed", "1.5"], "not '1.5'"),
     (["--device", "GPU.7"], "GPU.7"),
     (["--device", "TOASTER"], "TOASTER"),
     (["--precision", "f16"], "cannot compute in f16"),
-    (["--precision", "f8"], "precision is 'f8'"),
+    (["--precision", "f8"], "'f8' is no precision; give one of auto, f32, bf16, f16. See"),
+    (["--precision", "int8"], "Give one of auto, f32, bf16, f16; for int8"),
     (["--sampler", "guess"], "--sampler is 'guess'"),
     (["--out", "/nowhere/at/all.png"], "cannot be written"),
     (["--out", "/proc/demo.png"], "cannot be written"),
     (["--out", "demo.jpg"], "must be the name of a .png file"),
     (["--checkpoint", "none.safetensors"], "none.safetensors is no file"),
     (["--random", "--checkpoint", "x.safetensors"], "exclude each other"),
-    (["--colour", "red"], "unrecognized arguments: --colour"),
+    (["--colour", "red"], "unrecognized arguments: --colour red. See python -m ov_backend demo --help."),
 ]
 
 
