@@ -5,6 +5,7 @@ from __future__ import annotations
 import ov_backend.telemetry  # noqa: F401  # before OpenVINO
 
 # isort: split
+import contextlib
 import functools
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,8 +37,16 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def core() -> ov.Core:
-    """The process-wide OpenVINO runtime; loading its plugins takes a while."""
-    return ov.Core()
+    """The process-wide OpenVINO runtime; loading its plugins takes a while.
+
+    The CPU device (OpenVINO 2026.4) keeps the kernels that it generates by a hash of what they compute. That of ``x - 2`` and
+    that of ``x + 127`` can be one and the same, as of one pair of small numbers in some ten thousand, and then both answers are
+    the first. So it keeps none; a compile took as long without.
+    """
+    runtime = ov.Core()
+    with contextlib.suppress(RuntimeError):  # there is no CPU device, or it has no such property
+        runtime.set_property("CPU", {"CPU_RUNTIME_CACHE_CAPACITY": "0"})
+    return runtime
 
 
 def openvino_version() -> str:

@@ -6,19 +6,38 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
+#: Operators that give the same memory another shape.
+_SHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+
 
 def copy_shared_inputs(model: ov.Model) -> None:
-    """Copy, in place, what a transpose reads if others read it too.
+    """Copy, in place, what a transpose reads if others read it too, in another shape or not, or if a transpose has made it.
 
     Where a transpose feeds a convolution, the CPU device (OpenVINO 2026.4) takes the untransposed memory for channels that
     stand last, and does not see that another reader may overwrite it: ``y`` that goes to a transpose and a convolution, and to a
-    reshape and a product, gave a wrong convolution. A roll by nothing copies, and is the one copy that the device does not
-    remove.
+    reshape and a product, gave a wrong convolution; ``y`` that goes to a concatenation, and by a reshape and a transpose to a
+    matrix product, a wrong product. Where a convolution is transposed, reshaped and transposed, the device takes both
+    transposes for one. A roll by nothing copies, and is the one copy that the device does not remove.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Transpose" or node.input_value(0).get_node().get_type_name() == "Constant":
             continue
         source = node.input_value(0)
-        if len(source.get_target_inputs()) > 1:
+        if _is_shared(source) or _is_transposed(source):
             zero = ops.constant(np.zeros(1, np.int64))
             node.input(0).replace_source_output(ops.roll(source, zero, zero).output(0))
+
+
+def _is_shared(output: ov.Output) -> bool:
+    """Whether others read an output too, or what it is another shape of."""
+    while len(output.get_target_inputs()) == 1 and output.get_node().get_type_name() in _SHAPES:
+        output = output.get_node().input_value(0)
+    return len(output.get_target_inputs()) > 1
+
+
+def _is_transposed(output: ov.Output) -> bool:
+    """Whether an output is another shape of a transposed one."""
+    node = output.get_node()
+    while node.get_type_name() in _SHAPES:
+        node = node.input_value(0).get_node()
+    return node is not output.get_node() and node.get_type_name() == "Transpose"

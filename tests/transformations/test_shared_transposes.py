@@ -1,4 +1,4 @@
-"""A transpose that shares its input with other readers, before a convolution."""
+"""Transposes that share their input with other readers, or follow each other, beside a convolution."""
 
 from __future__ import annotations
 
@@ -35,6 +35,38 @@ OTHERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_a_convolution_of_a_shared_input_is_right(strict: Callable[..., Settings], other: str) -> None:
     module, x = Shared(OTHERS[other]), torch.randn(2, 6, 6, 16)
+    network = engine_for(strict(precision="f32"), module)
+    with torch.no_grad():
+        for got, expected in zip(network(x), module(x), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
+class Rows(torch.nn.Module):
+    """y [2, 4, 8, 8] is joined with the input, and goes as rows [2, 64, 4] to a matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.product = torch.nn.Conv2d(4, 4, 1, groups=4), torch.nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.convolution(x)
+        return torch.cat([x + 2.0, y], 0), self.product(y.flatten(2).transpose(1, 2)).flatten(0, 1) * 2
+
+
+class Twice(torch.nn.Module):
+    """A convolution's result is transposed, reshaped and transposed."""
+
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        self.convolution = torch.nn.ConvTranspose2d(4, 4, 2, stride=2) if transposed else torch.nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.convolution(x).permute(0, 2, 3, 1).flatten(2).transpose(1, 2),)
+
+
+@pytest.mark.parametrize("make", [Rows, lambda: Twice(True), lambda: Twice(False)], ids=["rows", "transposed", "convolution"])
+def test_reshaped_values_are_transposed_as_they_are(strict: Callable[..., Settings], make: Callable[[], torch.nn.Module]) -> None:
+    module, x = make(), torch.randn(2, 4, 8, 8)
     network = engine_for(strict(precision="f32"), module)
     with torch.no_grad():
         for got, expected in zip(network(x), module(x), strict=True):
