@@ -32,6 +32,9 @@
         return whole;
     }
 
+    // A network's name at the beginning of a line.
+    const titled = (label) => label.charAt(0).toUpperCase() + label.slice(1);
+
     const isRunning = (job) => Boolean(job) && job.state === "running";
 
     // What is running now, or how the last generation or job ended; a job that is over is newer than the last generation.
@@ -48,7 +51,33 @@
 
     function jobHeadline(job) {
         if (job.state !== "done") return job.text === INTERRUPTED ? "Interrupted" : `Ended: ${job.text}`;
-        return job.kind === "compare" ? verdict(job.result) : `Ready for ${job.result.sizes.join(", ")}`;
+        return job.kind === "compare" ? verdict(job.result) : `Ready for ${job.result.sizes.join(", ")}${conditions(job.result)}`;
+    }
+
+    // What else "Ready" depends on, where it is not what the page shows.
+    function conditions({ batch = 1, guided = true, page = {} }) {
+        const parts = [];
+        if (batch !== (page.batch ?? 1)) parts.push(`batch size ${batch}`);
+        if (guided !== (page.guided ?? true)) parts.push(guided ? "CFG scale above 1" : "CFG scale 1");
+        return parts.map((part) => `, ${part}`).join("");
+    }
+
+    const SWITCHES = ["unet", "vae", "text_encoder"];
+    const deviceName = (text) => String(text ?? "").split(" — ")[0].trim();
+
+    // Whether what was prepared serves what the page's controls show now: device, precision, and every network that is on.
+    function isStillReady(prepared, choices) {
+        const differs = (name, read = String) => choices[name] !== undefined && read(choices[name]) !== read(prepared[name]);
+        return !(differs("device", deviceName) || differs("precision") || SWITCHES.some((name) => choices[name] && !prepared[name]));
+    }
+
+    // The snapshot for a page that shows {choices, batch, guided}: what was prepared for other choices is no news there.
+    function onPage(snapshot, page) {
+        const { job } = snapshot;
+        if (!job || job.kind !== "precompile" || job.state !== "done") return snapshot;
+        const { choices } = job.result;
+        if (choices && !isStillReady(choices, page.choices)) return { ...snapshot, job: null };
+        return { ...snapshot, job: { ...job, result: { ...job.result, page } } };
     }
 
     // How the last thing ended: "success", "interrupted", "failure", or "" while something runs or before anything did.
@@ -86,13 +115,13 @@
         return parts.join(", ");
     }
 
-    const OTHER_LABELS = { preparing: "Preparing", other: "Everything else" };
+    const OTHER_LABELS = { preparing: "Preparing", other: "PyTorch and the rest" };
 
     // [{name, share, text}], largest network first, then preparing and the rest; shares of 0 % are left out. A job has none,
     // and those of the generation before it would be taken for its own.
     function shares(snapshot) {
         const shareByName = (!snapshot.job && snapshot.run && snapshot.run.shares) || {};
-        const label = (name) => OTHER_LABELS[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name;
+        const label = (name) => OTHER_LABELS[name] || titled((snapshot.networks[name] && snapshot.networks[name].label) || name);
         const rank = (name) => Object.keys(OTHER_LABELS).indexOf(name);
         const sorted = Object.entries(shareByName).sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x);
         const whole = percents(sorted.map(([, share]) => share));
@@ -108,6 +137,7 @@
     function verdict(result) {
         const [[first, reference], [second, label]] = sides(result);
         const [before, after] = [first, second].map((name) => result[`${name}_picture_seconds`] ?? result[`${name}_seconds`]);
+        if (Math.max(before, after) < 1.05 * Math.min(before, after)) return `${label} and ${reference} are about equally fast here`;
         if (after < before) return `${label} is ${(before / after).toFixed(2)} times as fast`;
         return `${reference} is ${(after / before).toFixed(2)} times as fast: leave ${label} off here`;
     }
@@ -134,10 +164,11 @@
         const lines = [];
         for (const network of Object.values(snapshot.networks)) {
             const operators = Object.entries(network.in_pytorch || {});
+            if ((network.run_calls ?? network.calls) === 0) continue; // it says nothing about the last generation
             if (operators.length > 0) {
-                lines.push(`${network.label}: in PyTorch ${operators.map(([name, count]) => `${name} (${count})`).join(", ")}`);
-            } else if (network.calls > 0 && fallbacksOf(network).length === 0) {
-                lines.push(`${network.label}: 100 % in OpenVINO`);
+                lines.push(`${titled(network.label)}: in PyTorch ${operators.map(([name, count]) => `${name} (${count})`).join(", ")}`);
+            } else if (fallbacksOf(network).length === 0) {
+                lines.push(`${titled(network.label)}: 100 % in OpenVINO`);
             }
         }
         return lines;
@@ -146,9 +177,9 @@
     function fallbacks(snapshot) {
         const times = (count) => `${count} ${count === 1 ? "time" : "times"}`;
         return Object.values(snapshot.networks).flatMap((network) => [
-            ...fallbacksOf(network).map(([reason, count]) => `${network.label} ran in PyTorch ${times(count)}: ${reason}`),
-            ...correctionsOf(network).map(([reason, count]) => `${network.label}, ${times(count)}: ${reason}`),
-            ...["text", "memory"].filter((name) => network.int8?.[name]).map((name) => `${network.label}: ${network.int8[name]}`),
+            ...fallbacksOf(network).map(([reason, count]) => `${titled(network.label)} ran in PyTorch ${times(count)}: ${reason}`),
+            ...correctionsOf(network).map(([reason, count]) => `${titled(network.label)}, ${times(count)}: ${reason}`),
+            ...["text", "memory"].filter((name) => network.int8?.[name]).map((name) => `${titled(network.label)}: ${network.int8[name]}`),
         ]);
     }
 
@@ -166,7 +197,7 @@
     // The cells of a compiled network's row, in the order of COLUMNS in ov_backend/ui/status_html.py.
     function cells(row) {
         const { label, size, device, precision } = row;
-        return [label, size, String(row.batch), device, precision, bytes(row.bytes), seconds(row.compile_seconds), String(row.calls), String(row.hits)];
+        return [titled(label), size, String(row.batch), device, precision, bytes(row.bytes), seconds(row.compile_seconds), String(row.calls), String(row.hits)];
     }
 
     function cacheSummary(info) {
@@ -187,6 +218,12 @@
         return sizes.length > 0 ? { sizes } : { error: "Write the sizes to prepare, for example 512x512, 512x768." };
     }
 
+    // Whether pictures of this size, as many at once, can be generated; the bounds are those of ov_backend/pipelines/sizes.py.
+    function isSize(width, height, batch) {
+        const fits = (side) => Number.isInteger(side) && side % 8 === 0 && side >= 64 && side <= 4096;
+        return fits(width) && fits(height) && Number.isInteger(batch) && batch >= 1 && batch <= 16 && width * height * batch <= 4096 * 4096;
+    }
+
     // The row of a job file (docs/batch.md) for the texts of a page's fields; several batches are a list of seeds.
     function jobRow(fields) {
         const given = (name) => (fields[name] ?? "").trim() !== "";
@@ -203,6 +240,6 @@
     }
 
     globalThis.OpenVINOText = {
-        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
+        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, isSize, onPage, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
     };
 })();

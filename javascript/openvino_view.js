@@ -141,7 +141,10 @@
         box.replaceChildren(...figures);
     }
 
-    function render(root, snapshot) {
+    function render(root, status) {
+        const { cfg_scale: scale, batch_size: batch } = jobFields(root);
+        const page = { choices: choices(root), batch: Number(batch ?? 1), guided: Number(scale ?? 7) > 1 };
+        const snapshot = OpenVINOText.onPage(status, page);
         root.dataset.openvinoState = snapshot.state;
         root.dataset.openvinoOutcome = OpenVINOText.outcome(snapshot);
         setText(part(root, "headline"), OpenVINOText.headline(snapshot));
@@ -230,7 +233,7 @@
         const root = roots().find((each) => box(each) && shown(box(each)));
         const fields = root && jobFields(root);
         const [width, height, batch] = fields ? [fields.width, fields.height, fields.batch_size].map(Number) : [];
-        if (![width, height, batch].every((number) => Number.isInteger(number) && number > 0)) return null;
+        if (!OpenVINOText.isSize(width, height, batch)) return null;
         return { size: [width, height], batch, from_picture: fields.from_picture };
     }
 

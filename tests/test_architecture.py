@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dynamo": CORE | {"report"},
     "pipelines": {"capture", "engine", "runtime"},
     "checkpoint": set(),
-    "ui": {"cache", "pipelines"},
+    "ui": {"cache", "pipelines", "runtime"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
     "batch": {"cache", "checkpoint", "engine", "pipelines", "standalone", "ui"},
     "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},

@@ -72,8 +72,9 @@ class Options:
     @functools.cached_property
     def settings(self) -> Settings:
         """The settings of the engine."""
-        device: dict[str, Any] = {"device": self.device} if self.device is not None else {}
-        return Settings(precision=self.precision, low_memory=self.low_memory, cache_dir=self.cache_dir, **device)
+        given = {"device": self.device, "cache_dir": self.cache_dir}  # without them the environment's, as everywhere
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return Settings(precision=self.precision, low_memory=self.low_memory, **chosen)
 
 
 @dataclass(frozen=True)

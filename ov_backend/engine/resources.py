@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -179,6 +180,8 @@ class Resources:
             return
         self._evicting = True
         try:
+            if sys.is_finalizing():  # a thread would never begin, and Python 3.11 would wait for it
+                return
             threading.Thread(target=self._evict_dead, name="ov_backend evict", daemon=True).start()
         except (RuntimeError, AttributeError):  # the interpreter ends; its modules may be gone already
             self._evicting = False

@@ -27,7 +27,7 @@ from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import MAX_GUIDANCE, check_size, own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
-from ov_backend.ui.snapshot import PREPARATION
+from ov_backend.ui.snapshot import PREPARATION, STAGES, network_label
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class _Generation:
         with tqdm(total=self._request.steps, desc=f"{label:8}", unit="step") as bar:
             if accelerated is not None:
                 accelerated.engine.resources.progress = lambda network, stage, _: bar.set_postfix_str(
-                    "" if stage == "ready" else f"{network}: {stage}"
+                    "" if stage == "ready" else f"{STAGES.get(stage, stage)} {network_label(network)}"
                 )
             bar.set_postfix_str("warm-up")
             self._timed(1, lambda: None)

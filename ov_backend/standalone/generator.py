@@ -34,8 +34,8 @@ from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.compare_int8 import compare_int8
 from ov_backend.ui.comparison import Comparison, Measured
-from ov_backend.ui.controller import Controller, JobControl, Size
-from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.controller import Controller, JobControl, Size, prepared
+from ov_backend.ui.infotext import Parameters, ran_where
 from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
 
@@ -123,7 +123,8 @@ class PictureGenerator:
             self._warn_about_size(parameters)
             try:
                 pictures = self._generate(parameters, choices, picture)
-                self.recent = tuple(self._save(p, parameters, choices, i) for i, p in enumerate(pictures))
+                text = parameters.as_text(self.model, choices, ran_where(self.status.snapshot()["networks"], choices))
+                self.recent = tuple(self._save(p, text, parameters.seed, i) for i, p in enumerate(pictures))
                 self._last = parameters, picture
             except Interrupted:
                 error = INTERRUPTED
@@ -135,7 +136,7 @@ class PictureGenerator:
                 interrupted = self._interrupted.is_set()
                 self.current = self.preview = None
                 self.status.end(error or (INTERRUPTED if interrupted else ""))
-            return Generated(self.recent, parameters.as_text(self.model, choices), interrupted)
+            return Generated(self.recent, text, interrupted)
 
     def _generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None) -> list[Image.Image]:
         """The pictures; after an interruption those of the last step, decoded by PyTorch if the decoder is not compiled."""
@@ -232,7 +233,8 @@ class PictureGenerator:
         engine.resources.ahead.wait()
         self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler))
         if begun and not self._preparer.superseded and self.status.may_show_ready():
-            self.status.job = Job("precompile", state="done", result={"sizes": [run.size], "batch": run.batch})
+            result = prepared([run.size], run.batch, run.choices, run.guided)
+            self.status.job = Job("precompile", state="done", result=result)
 
     def _acquire_for(self, asked: Asked | None) -> bool:
         """Take the lock; a changed size waits for the end of the generation that runs, unless the size changes again."""
@@ -337,10 +339,10 @@ class PictureGenerator:
                 return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
             return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)
 
-    def _save(self, picture: Image.Image, parameters: Parameters, choices: Choices, index: int) -> Path:
+    def _save(self, picture: Image.Image, text: str, seed: int, index: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         info = PngImagePlugin.PngInfo()
-        info.add_text("parameters", parameters.as_text(self.model, choices))
-        path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{parameters.seed}-{time.time_ns() % 10**9:09d}-{index}.png"
+        info.add_text("parameters", text)
+        path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}-{time.time_ns() % 10**9:09d}-{index}.png"
         picture.save(path, pnginfo=info)
         return path

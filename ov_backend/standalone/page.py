@@ -76,7 +76,7 @@ def _settings(generator: PictureGenerator) -> list[Any]:
     side, suggestions = generator.default_size, suggestions_for(generator.model)
     with gr.Row():
         sampler = gr.Dropdown(list(samplers.NAMES), value=samplers.DEFAULT, label="Sampler", min_width=140, elem_id="sampler")
-        steps = gr.Number(20, label="Steps", precision=0, minimum=1, min_width=100, elem_id="steps")
+        steps = gr.Number(20, label="Steps", precision=0, min_width=100, elem_id="steps")
     with gr.Row(elem_classes=["openvino-beside"]):
         width = gr.Number(side, label="Width", precision=0, step=8, min_width=100, elem_id="width")
         swap = gr.Button("Swap", size="sm", elem_id="swap", elem_classes=["openvino-tool"])
@@ -87,7 +87,7 @@ def _settings(generator: PictureGenerator) -> list[Any]:
             button.click(lambda size=size: size, None, [width, height], show_progress="hidden", api_visibility="private")
     with gr.Row():
         guidance = gr.Number(suggestions.guidance, label="CFG scale", min_width=100, elem_id="guidance")
-        batch = gr.Number(1, label="Batch size", precision=0, minimum=1, min_width=100, elem_id="batch")
+        batch = gr.Number(1, label="Batch size", precision=0, min_width=100, elem_id="batch")
     with gr.Row(elem_classes=["openvino-beside"]):
         seed = gr.Number(-1, label="Seed", precision=0, min_width=140, elem_id="seed")
         draw = gr.Button("Random", size="sm", elem_id="random_seed", elem_classes=["openvino-tool"])

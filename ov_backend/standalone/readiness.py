@@ -24,10 +24,11 @@ STOPPED = (
 
 
 class Likely(NamedTuple):
-    """The request that is expected: size, batch and choices of the last generation, and what it has called."""
+    """The request that is expected: size, batch, guidance and choices of the last generation, and what it has called."""
 
     size: str
     batch: int
+    guided: bool
     choices: Choices
     calls: Sequence[RememberedCall]
 
@@ -50,7 +51,8 @@ def likely(store: GraphStore, model: str, asked: Asked | None = None) -> Likely 
     if run is None:
         return None
     fields = json.loads(run.request)
-    return Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), run.calls)
+    choices = Choices.from_infotext(fields["choices"])
+    return Likely(str(fields["size"]), int(fields["batch"]), bool(fields["guided"]), choices, run.calls)
 
 
 class Preparer:

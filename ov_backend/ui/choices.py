@@ -109,16 +109,20 @@ class Choices:
         return cls(**values)
 
     def settings(self, cache_dir: str | None = None) -> Settings:
-        """The backend's settings for these choices; which networks run in OpenVINO is up to the host."""
-        return Settings(
+        """The backend's settings for these choices; which networks run in OpenVINO is up to the host.
+
+        Args:
+            cache_dir: folder of the graph store; None is the one of the environment, else the user's cache folder.
+        """
+        settings = Settings(
             device=self.device,
             precision=self.precision,
             model_caching=self.model_caching,
-            cache_dir=cache_dir,
             memory_mb=self.memory_mb,
             low_memory=self.low_memory,
             config=json.loads(self.config_json or "{}"),
         )
+        return settings if cache_dir is None else settings.replace(cache_dir=cache_dir)
 
     def as_infotext(self) -> str:
         """The choices as one field for :meth:`from_infotext`: only what is not default, or "on" when all of it is."""

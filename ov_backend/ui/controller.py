@@ -184,7 +184,7 @@ class Controller:
 
         def run(control: JobControl) -> dict[str, Any]:
             precompile(sizes, batch, choices, control)
-            return {"sizes": [f"{width}x{height}" for width, height in sizes], "batch": batch}
+            return prepared([f"{width}x{height}" for width, height in sizes], batch, choices)
 
         return self._start("precompile", len(sizes), run)
 
@@ -228,7 +228,8 @@ class Controller:
                 raise Unavailable("Something is running already; try again when it is done, or interrupt it.")
             self._cancelled = threading.Event()
             self._jobs += 1
-            job = self.status.job = Job(kind, self._jobs, total=total)
+            job = Job(kind, self._jobs, total=total)
+            self.status.begin_job(job)
             control = JobControl(job, self._cancelled)
         threading.Thread(target=_run_job, args=(job, control, run), name=f"openvino-{kind}", daemon=True).start()
         return job
@@ -245,6 +246,19 @@ def _run_job(job: Job, control: JobControl, run: Callable[[JobControl], dict[str
     except Exception as error:  # the thread's last handler: without it the panel would show a job that runs for ever
         log.exception("The %s failed.", job.kind)
         job.text, job.state = f"{type(error).__name__}: {error}", "failed"
+
+
+def prepared(sizes: Sequence[str], batch: int, choices: Choices | None, guided: bool = True) -> dict[str, Any]:
+    """The result of a job that has prepared networks; the page shows it while it asks for the same.
+
+    Args:
+        sizes: as "512x768".
+        batch: pictures at once.
+        choices: what ran where; None where nobody knows.
+        guided: whether the CFG scale was above 1, which doubles the UNet's batch.
+    """
+    known = {"choices": vars(choices).copy()} if choices is not None else {}
+    return {"sizes": list(sizes), "batch": batch, "guided": guided, **known}
 
 
 def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:

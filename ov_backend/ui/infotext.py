@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.ui.choices import INFOTEXT_FIELD, Choices
+from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
+from ov_backend.ui.snapshot import network_label
 
 _FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 _NEGATIVE = "Negative prompt:"
+_INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,18 @@ class Parameters:
         """The same parameters, with ``seed`` where none was chosen."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
 
-    def as_text(self, model: str, choices: Choices) -> str:
-        """The text that goes into the PNG."""
+    def as_text(self, model: str, choices: Choices, ran: str = "") -> str:
+        """The text that goes into the PNG; ``ran`` says what ran where, as :func:`ran_where` does."""
         fields: dict[str, Any] = {
             "Steps": self.steps,
             "Sampler": self.sampler or None,
-            "CFG scale": self.guidance,
+            "CFG scale": int(self.guidance) if self.guidance.is_integer() else self.guidance,
             "Seed": self.seed,
             "Size": f"{self.width}x{self.height}",
             "Batch size": self.batch if self.batch > 1 else None,
             "Denoising strength": self.strength,
             "Model": model,
-            INFOTEXT_FIELD: choices.as_infotext(),
+            INFOTEXT_FIELD: choices_field(choices, ran),
         }
         last_line = ", ".join(f"{name}: {_quoted(value)}" for name, value in fields.items() if value is not None)
         negative = f"{_NEGATIVE} {self.negative_prompt}" if self.negative_prompt else ""
@@ -82,6 +84,42 @@ class Parameters:
             fields.get("Sampler", default.sampler),
         )
         return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
+
+
+def choices_field(choices: Choices, ran: str) -> str:
+    """The field of the choices: what ran where, if anybody says so, and then the choices, which the panel reads back."""
+    text = choices.as_infotext()
+    return "; ".join([f"ran={ran}"] * bool(ran) + [text] * (text != "on" or not ran))
+
+
+def how_it_ran(switch: str, openvino: bool, pytorch: bool, blocks: bool, int8: str = "") -> str:
+    """Where the networks of one switch ran, for a picture's parameters: "UNet", "UNet in int8", "VAE in PyTorch".
+
+    Args:
+        switch: of :data:`SWITCHES`.
+        openvino: whether OpenVINO has answered a call.
+        pytorch: whether PyTorch had to.
+        blocks: whether a network was answered by its blocks.
+        int8: the state of precision int8, see :class:`ov_backend.engine.stats.NetworkStats`.
+    """
+    label = network_label(switch)
+    if pytorch:
+        return f"{label} partly" if openvino else f"{label} in PyTorch"
+    return label + " by its blocks" * blocks + _INT8.get(int8, "")
+
+
+def ran_where(networks: Mapping[str, Mapping[str, Any]], choices: Choices) -> str:
+    """Where the networks that were switched on ran in the last generation; ``networks`` are those of a status snapshot."""
+    parts = []
+    for switch in SWITCHES:
+        own = [network for name, network in networks.items() if switch_of(name) == switch]
+        if own and getattr(choices, switch):
+            openvino, pytorch, blocks = (
+                any(network[f"run_{key}"] for network in own) for key in ("calls", "fallbacks", "by_blocks")
+            )
+            states = [network["int8"].get("state", "") for network in own if network.get("int8")]
+            parts.append(how_it_ran(switch, openvino, pytorch, blocks, (*states, "")[0]))
+    return ", ".join(parts)
 
 
 def refused_choices(text: str) -> list[str]:

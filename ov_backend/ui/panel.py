@@ -29,14 +29,14 @@ USUAL_SIZES = ("512x512", "512x768", "768x512")
 #: Label and explanation of each field.
 TEXTS: Mapping[str, tuple[str, str]] = {
     "device": ("OpenVINO device", "Where the networks run; AUTO and HETERO combine devices"),
-    "precision": ("Precision", "f32 gives PyTorch's picture; int8 is the fastest, and calibrates on the first one"),
+    "precision": ("Precision", "f32 gives PyTorch's picture"),
     "unet": ("Run the UNet in OpenVINO", "Most of a generation's time is spent here"),
     "vae": ("Run the VAE in OpenVINO", "Decodes the picture from the result of the last step"),
     "text_encoder": ("Run the text encoder in OpenVINO", "Reads the prompt"),
     "model_caching": ("Keep prepared graphs on disk", "The next start need not trace the networks again"),
     "memory_mb": (
         "Memory for compiled networks in MiB",
-        "Beyond it those are evicted first that are quick to compile; 0 is half of this machine's memory",
+        "Beyond it those are evicted first that are quick to compile; 0 is half of what this process may use",
     ),
     "config_json": (
         "Further OpenVINO properties",
@@ -78,6 +78,27 @@ def device_choices() -> tuple[list[str], str]:
     return listed, "OpenVINO finds no GPU or NPU here; the CPU does the work. The first picture of each size takes longer."
 
 
+def precision_hint() -> str:
+    """The explanation of the precisions, with what the CPU here can do where OpenVINO is there to be asked."""
+    hint = TEXTS["precision"][1]
+    if importlib.util.find_spec("openvino") is None or openvino_problem():
+        return hint
+    try:
+        from ov_backend import devices
+        from ov_backend.runtime.saturation import multiplies_8_bits_exactly
+
+        cpu = next((device for device in devices.list_devices() if device.name == "CPU"), None)
+        fast = cpu is not None and multiplies_8_bits_exactly()
+    except Exception:  # a broken installation raises anything; the note above the controls has said so
+        return hint
+    if cpu is None:
+        return hint
+    floating = " and ".join(cpu.precisions)
+    if fast:
+        return f"{hint}. The CPU here computes in {floating}, and faster still in int8, which calibrates on the first picture"
+    return f"{hint}. The CPU here computes in {floating} alone, and has no instructions for int8"
+
+
 def build_panel(
     tab: str, defaults: Choices | None = None, sizes: Sequence[str] = USUAL_SIZES, with_pictures: bool = True
 ) -> list[Any]:
@@ -104,7 +125,8 @@ def build_panel(
         with gr.Row(elem_classes=["openvino-row"]):
             texts_of_device = {**texts("device"), "value": as_listed(defaults.device, devices)}
             device = gr.Dropdown(choices=devices, allow_custom_value=True, scale=3, min_width=200, **texts_of_device)
-            precision = gr.Dropdown(choices=list(PRECISIONS), scale=2, min_width=160, **texts("precision"))
+            texts_of_precision = {**texts("precision"), "info": precision_hint()}
+            precision = gr.Dropdown(choices=list(PRECISIONS), scale=2, min_width=160, **texts_of_precision)
             classes = ["openvino-refresh"]
             refresh = gr.Button("Look for devices", size="sm", elem_id=f"openvino_{tab}_refresh", elem_classes=classes)
         gr.HTML(prepare_html(tab, sizes), elem_id=f"openvino_{tab}_prepare")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ov_backend.ui.shares import Ledger
 
@@ -113,7 +113,7 @@ class Run:
         computed_at_last_step: the seconds that networks have computed until then.
         ended: when it ended, or None; ``error`` says why where it failed.
         shares: how its seconds divide, once it has ended.
-        reasons_before: the :func:`reasons` of each network until then.
+        counts_before: the :func:`counts_of` each network until then.
     """
 
     what: str
@@ -132,7 +132,7 @@ class Run:
     ended: float | None = None
     error: str = ""
     shares: dict[str, float] = field(default_factory=dict)
-    reasons_before: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    counts_before: dict[str, Counts] = field(default_factory=dict)
 
     def add_step(self, step: int, steps: int, now: float, prepared: float) -> None:
         """Step ``step`` is done; ``prepared`` are all seconds of preparation until now."""
@@ -220,16 +220,33 @@ def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
     }
 
 
-def network_dict(name: str, stats: dict[str, Any], before: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
-    """One network's label and counts; ``before`` are its :func:`reasons` when the last generation began."""
+class Counts(NamedTuple):
+    """A network's calls until some moment: answered by OpenVINO, and by reason those that went another way.
+
+    Attributes:
+        calls: answered by OpenVINO, as a whole or by blocks.
+        reasons: for "by_blocks", "fallbacks" and "corrections" the number of calls by reason.
+    """
+
+    calls: int
+    reasons: Mapping[str, Counter[str]]
+
+    @classmethod
+    def of(cls, stats: Mapping[str, Any]) -> Counts:
+        """Those of a network's statistics."""
+        return cls(stats.get("calls", 0), {key: Counter(stats.get(key)) for key in ("by_blocks", "fallbacks", "corrections")})
+
+    def since(self, before: Counts) -> dict[str, Any]:
+        """What came after ``before``, for JSON; where another network has taken the name, all that this one has done."""
+        calls = self.calls - before.calls if self.calls >= before.calls else self.calls
+        reasons = {f"run_{key}": dict(count - before.reasons.get(key, Counter())) for key, count in self.reasons.items()}
+        return {"run_calls": calls, **reasons}
+
+
+def network_dict(name: str, stats: Mapping[str, Any], before: Counts | None = None) -> dict[str, Any]:
+    """One network's label and counts; ``before`` are those when the last generation began."""
     counts = {key: stats[key] for key in _NETWORK_KEYS if key in stats}
-    of_run = {f"run_{key}": dict(Counter(now) - Counter((before or {}).get(key))) for key, now in reasons(stats).items()}
-    return {"label": network_label(name), **counts, **of_run}
-
-
-def reasons(stats: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """The reasons for which PyTorch has answered or a result was corrected, with their counts, until now."""
-    return {key: dict(stats[key]) for key in ("fallbacks", "corrections") if key in stats}
+    return {"label": network_label(name), **counts, **Counts.of(stats).since(before or Counts.of({}))}
 
 
 def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Any
 from ov_backend.ui.shares import Ledger
 from ov_backend.ui.snapshot import (
     VERSION,
+    Counts,
     Job,
     ObservedEngine,
     Run,
@@ -22,7 +23,6 @@ from ov_backend.ui.snapshot import (
     compiled_networks,
     engine_dict,
     network_dict,
-    reasons,
     size_and_batch,
 )
 
@@ -85,13 +85,19 @@ class Status:
         now = self._clock()
         self.forget_job()
         engine = self._engine
-        before = {name: reasons(stats) for name, stats in engine.stats().items()} if engine is not None else {}
+        before = {name: Counts.of(stats) for name, stats in engine.stats().items()} if engine is not None else {}
         with self._lock:
-            self._messages = [message for message in self._messages if message not in self._messages_of_ended_run]
+            self._forget_messages()
             number = self._run.number + 1 if self._run is not None else 1
             self._run = Run(what, number, now, Ledger(self._engine), self._seconds_prepared(now), steps=steps)
-            self._run.reasons_before = before
+            self._run.counts_before = before
         self._notify()
+
+    def begin_job(self, job: Job) -> None:
+        """A job that the user has asked for begins; what was said about the last generation is removed."""
+        with self._lock:
+            self._forget_messages()
+            self.job = job
 
     def forget_job(self) -> None:
         """Remove the result of a job that is over, because it is no longer true: another model is loaded, for example."""
@@ -119,6 +125,8 @@ class Status:
             if run is not None and run.ended is None:
                 run.ledger.follow(self._engine)
                 run.shares = run.shares_until(now, self._seconds_prepared(now))
+                if error and run.shares.get("other") == 1:  # refused before anything was computed: nothing to divide
+                    run.shares = {}
                 run.ended, run.error, run.ledger = now, error, Ledger(None)
                 self._messages_of_ended_run = list(self._messages)
         self._notify()
@@ -159,7 +167,7 @@ class Status:
             if run is not None and run.ended is None:
                 run.ledger.follow(engine)
             run_dict = run.as_dict(now, self._seconds_prepared(now)) if run else None
-            generating, before = self.generating, run.reasons_before if run is not None else {}
+            generating, before = self.generating, run.counts_before if run is not None else {}
         stats = engine.stats() if engine is not None else {}
         state = "preparing" if stage else "running" if generating else "working" if self._job_is_running() else "idle"
         return {
@@ -173,6 +181,9 @@ class Status:
             "compiled": compiled_networks(engine) if engine is not None else [],
             "messages": messages,
         }
+
+    def _forget_messages(self) -> None:
+        self._messages = [message for message in self._messages if message not in self._messages_of_ended_run]
 
     def _job_is_running(self) -> bool:
         job = self.job  # another thread may replace it

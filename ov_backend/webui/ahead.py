@@ -22,6 +22,7 @@ from ov_backend.engine.history import History, RememberedCall, kind_of
 from ov_backend.engine.marker import Marker
 from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.controller import prepared
 from ov_backend.ui.snapshot import Job
 from ov_backend.webui import compatibility
 from ov_backend.webui.patch_points import HostNetwork, networks_of
@@ -181,7 +182,7 @@ class Readiness:
             if begun and session.engine is not None:
                 session.engine.resources.ahead.wait()
                 if not self._waiting and session.status.may_show_ready() and sd_models.model_data.sd_model is model:
-                    result = {"sizes": [run.size], "batch": run.batch}
+                    result = prepared([run.size], run.batch, run.choices, run.guided)
                     session.status.job = Job("precompile", state="done", result=result)
         finally:
             marker.remove()
@@ -192,6 +193,7 @@ class _Likely(NamedTuple):
 
     size: str
     batch: int
+    guided: bool
     choices: Choices
     calls: Sequence[RememberedCall]
 
@@ -207,7 +209,8 @@ def _likely(asked: Asked | None) -> _Likely | None:
     if run is None:
         return None
     fields = json.loads(run.request)
-    return _Likely(str(fields["size"]), int(fields["batch"]), Choices.from_infotext(fields["choices"]), run.calls)
+    choices = Choices.from_infotext(fields["choices"])
+    return _Likely(str(fields["size"]), int(fields["batch"]), bool(fields["guided"]), choices, run.calls)
 
 
 def _acquire_when_idle() -> bool:

@@ -16,6 +16,7 @@ from ov_backend.engine.blocks import Blockwise, CallsPatch, call_block, patch_ca
 from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
+from ov_backend.ui.infotext import choices_field, how_it_ran
 from ov_backend.ui.snapshot import INTERRUPTED, network_label
 from ov_backend.webui import ahead, compatibility
 from ov_backend.webui.last_request import LastRequest
@@ -25,7 +26,6 @@ from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionin
 log = logging.getLogger("ov_backend")
 
 #: What int8 did with a network, behind its name in the picture's field.
-_INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
 _UNSUPPORTED = "its class in this model is not supported"
 
 
@@ -256,14 +256,11 @@ class Generation:
         for switch in SWITCHES:
             if not getattr(self.choices, switch):
                 continue
-            label = network_label(switch)
             ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
             divided = any(switch_of(role) == switch for role in self._block_reasons)
-            how = " by its blocks" * divided + _INT8.get(self._int8_states.get(switch, ""), "")
-            parts.append(label + how if not refused else f"{label} partly" if ran else f"{label} in PyTorch")
-        choices = self.choices.as_infotext()
-        return f"ran={', '.join(parts)}" + ("" if choices == "on" else f"; {choices}")
+            parts.append(how_it_ran(switch, ran, refused, divided, self._int8_states.get(switch, "")))
+        return choices_field(self.choices, ", ".join(parts))
 
     def annotate(self, processed: Any) -> Any:
         """Add the messages and the final field to the WebUI's result, and return it."""

@@ -61,7 +61,7 @@ def add_settings() -> None:
         "openvino_precision": shared.OptionInfo(default.precision, "Precision", gr.Radio, {"choices": list(PRECISIONS)}),
         "openvino_model_caching": shared.OptionInfo(default.model_caching, TEXTS["model_caching"][0]),
         "openvino_memory_mb": shared.OptionInfo(default.memory_mb, TEXTS["memory_mb"][0], gr.Slider, memory).info(
-            "0 is half of this machine's memory"
+            "0 is half of what this process may use"
         ),
         "openvino_low_memory": shared.OptionInfo(
             default.low_memory, TEXTS["low_memory"][0], gr.Radio, {"choices": list(LOW_MEMORY)}

@@ -51,14 +51,14 @@ test("shares list networks by size, then preparing and the rest, and leave out w
     const shares = { other: 0.1, unet: 0.2, vae_decode: 0.5, preparing: 0.199, text_encoder: 0.001 };
     const networks = { unet: { label: "UNet" }, vae_decode: { label: "VAE decoder" } };
     const shown = text.shares(snapshot({ run: { ...RUN, shares }, networks }));
-    assert.deepEqual(copy(shown.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 20 %", "Everything else 10 %"]);
+    assert.deepEqual(copy(shown.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 20 %", "PyTorch and the rest 10 %"]);
 });
 
 test("percents of shares sum to 100", () => {
     const networks = { a: { label: "a" }, b: { label: "b" }, c: { label: "c" } };
     const texts = (shares) => copy(text.shares(snapshot({ run: { ...RUN, shares }, networks })).map((share) => share.text));
-    assert.deepEqual(texts({ a: 1 / 3, b: 1 / 3, c: 1 / 3 }), ["a 34 %", "b 33 %", "c 33 %"]);
-    assert.deepEqual(texts({ a: 0.335, b: 0.335, preparing: 0.325, other: 0.005 }), ["a 34 %", "b 34 %", "Preparing 32 %"]);
+    assert.deepEqual(texts({ a: 1 / 3, b: 1 / 3, c: 1 / 3 }), ["A 34 %", "B 33 %", "C 33 %"]);
+    assert.deepEqual(texts({ a: 0.335, b: 0.335, preparing: 0.325, other: 0.005 }), ["A 34 %", "B 34 %", "Preparing 32 %"]);
     for (const shares of [{ a: 0.9949, b: 0.0051 }, { a: 0.0333, b: 0.4467, preparing: 0.02, other: 0.5 }, { a: 0.1234, other: 0.8766 }]) {
         const sum = texts(shares).map((each) => Number(/(\d+) %/.exec(each)[1])).reduce((x, y) => x + y, 0);
         assert.equal(sum, 100);
@@ -108,9 +108,48 @@ test("coverage and fallbacks name network, operator, count and reason", () => {
     assert.deepEqual(copy(text.coverage(snapshot({ networks }))), ["UNet: 100 % in OpenVINO", "VAE decoder: in PyTorch aten.foo (2)"]);
     assert.deepEqual(copy(text.fallbacks(snapshot({ networks }))), [
         "VAE decoder ran in PyTorch 1 time: a reason",
-        "text encoder, 2 times: not finite",
+        "Text encoder, 2 times: not finite",
         "UNet #2: int8: a sentence",
     ]);
+});
+
+test("two sides within 5 percent are equally fast", () => {
+    const job = (pytorch, openvino) => ({ kind: "compare", state: "done", text: "", result: { size: "64x64", pytorch_seconds: pytorch, openvino_seconds: openvino } });
+    for (const [a, b] of [[1, 1], [1.04, 1], [1, 1.04]]) {
+        assert.equal(text.headline(snapshot({ job: job(a, b) })), "OpenVINO and PyTorch are about equally fast here");
+    }
+    assert.equal(text.headline(snapshot({ job: job(1.06, 1) })), "OpenVINO is 1.06 times as fast");
+});
+
+test("what is prepared is news only where the page asks for it", () => {
+    const choices = { device: "CPU", precision: "auto", unet: true, vae: true, text_encoder: false };
+    const result = { sizes: ["64x64"], batch: 1, guided: true, choices };
+    const page = { choices: { ...choices, device: "CPU — a CPU" }, batch: 1, guided: true };
+    const shown = (changes, of = result) => {
+        const seen = text.onPage(snapshot({ job: { kind: "precompile", state: "done", result: of } }), { ...page, ...changes });
+        return [text.headline(seen), text.outcome(seen)];
+    };
+    const nothing = ["Nothing is running", ""];
+    assert.deepEqual(shown({}), ["Ready for 64x64", "success"]);
+    assert.deepEqual(shown({ choices: { ...page.choices, vae: false } }), ["Ready for 64x64", "success"], "a network less needs nothing more");
+    assert.deepEqual(shown({ choices: { ...page.choices, text_encoder: true } }), nothing);
+    assert.deepEqual(shown({ choices: { ...page.choices, precision: "f32" } }), nothing);
+    assert.deepEqual(shown({ choices: { ...page.choices, device: "GPU — a GPU" } }), nothing);
+    assert.deepEqual(shown({ batch: 4 }), ["Ready for 64x64, batch size 1", "success"]);
+    assert.deepEqual(shown({ guided: false }), ["Ready for 64x64, CFG scale above 1", "success"]);
+    assert.deepEqual(shown({}, { sizes: ["64x64"], batch: 2, guided: false }), ["Ready for 64x64, batch size 2, CFG scale 1", "success"]);
+});
+
+test("a network that the last generation has not called says nothing about it", () => {
+    const networks = { unet: { label: "UNet", calls: 9, run_calls: 0, in_pytorch: { "aten.foo": 1 } }, vae: { label: "VAE", calls: 9, run_calls: 1 } };
+    assert.deepEqual(copy(text.coverage(snapshot({ networks }))), ["VAE: 100 % in OpenVINO"]);
+});
+
+test("sizes that no picture can have are no sizes", () => {
+    const good = [[64, 64, 1], [512, 768, 4], [4096, 4096, 1], [64, 4096, 16]];
+    const bad = [[65, 64, 1], [0, 64, 1], [64, 4104, 1], [64, 64, 0], [64, 64, 17], [64, 64, 1.5], [4096, 4096, 2], [NaN, 64, 1]];
+    assert.deepEqual(good.map((each) => text.isSize(...each)), good.map(() => true));
+    assert.deepEqual(bad.map((each) => text.isSize(...each)), bad.map(() => false));
 });
 
 test("reasons of an earlier generation are not shown", () => {

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from ov_backend.checkpoint import TOKENIZER
+from ov_backend.ui import controller
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 
@@ -170,7 +171,7 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(folder: Pat
     assert asked_for(generator, Asked(128, 64, 1, True)) == before, "nor one from a picture"
     after = asked_for(generator, wide)
     assert after["unet"] == after["vae_decode"] == 2
-    assert generator.status.snapshot()["job"]["result"] == {"sizes": ["128x64"], "batch": 1}
+    assert generator.status.snapshot()["job"]["result"] == controller.prepared(["128x64"], 1, OPENVINO)
     generator.generate(dataclasses.replace(SMALL, width=128), OPENVINO)
     assert asked_for(generator, wide) == after, "the picture has compiled nothing"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.infotext import Parameters, ran_where
 
 LINE = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=30).map(str.strip)
 PARAMETERS = st.builds(
@@ -49,6 +51,24 @@ def test_the_text_of_the_webui_is_read() -> None:
     assert (parameters.steps, parameters.guidance, parameters.seed) == (20, 6.5, 42)
     assert (parameters.width, parameters.height, parameters.strength) == (512, 768, None)
     assert choices == Choices(precision="f32")
+
+
+def test_the_text_says_what_ran_where() -> None:
+    def network(calls: int, fallbacks: int = 0, by_blocks: int = 0, state: str = "") -> dict[str, Any]:
+        counts = {"run_fallbacks": fallbacks, "run_by_blocks": by_blocks}
+        reasons = {name: {"a reason": count} if count else {} for name, count in counts.items()}
+        return {"run_calls": calls, **reasons, "int8": {"state": state} if state else {}}
+
+    unet, encoder, decoder, text_encoder = network(8, state="on"), network(0, 1), network(1), network(0, 2)
+    networks = {"unet": unet, "vae_encode": encoder, "vae_decode": decoder, "text_encoder": text_encoder}
+    assert ran_where(networks, Choices()) == "UNet in int8, VAE partly, text encoder in PyTorch"
+    assert ran_where(networks, Choices(vae=False)) == "UNet in int8, text encoder in PyTorch"
+    assert ran_where({"unet": network(3, by_blocks=3)}, Choices()) == "UNet by its blocks"
+    assert ran_where({"unet": network(0, 4, state="off")}, Choices()) == "UNet in PyTorch"
+    last = Parameters("p", guidance=4.0).as_text("m", Choices(precision="int8"), "UNet in int8").split("\n")[-1]
+    assert last.endswith("OpenVINO: ran=UNet in int8; precision=int8")
+    assert "CFG scale: 4, " in last
+    assert Parameters.from_text(f"p\n{last}")[1] == Choices(precision="int8")
 
 
 def test_a_prompt_alone_is_a_prompt() -> None:

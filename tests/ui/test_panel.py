@@ -11,6 +11,8 @@ from typing import Any
 import gradio as gr
 import pytest
 
+from ov_backend import devices
+from ov_backend.runtime import saturation
 from ov_backend.ui import panel
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, build_panel, device_choices
@@ -31,6 +33,15 @@ def test_nine_controls_in_order_each_named_and_explained() -> None:
     assert [component.label for component in components] == [TEXTS[field][0] for field in FIELDS]
     assert all(component.info for component in components)
     assert len({component.label for component in components}) == 9
+
+
+@pytest.mark.parametrize("exact,words", [(True, ", and faster still in int8"), (False, " alone, and has no instructions for")])
+def test_the_precisions_are_explained_by_what_the_cpu_can_do(monkeypatch: pytest.MonkeyPatch, exact: bool, words: str) -> None:
+    cpu = devices.Device("CPU", "a CPU", ("f32", "bf16"), "bf16")
+    monkeypatch.setattr(devices, "list_devices", lambda: [cpu])
+    monkeypatch.setattr(saturation, "multiplies_8_bits_exactly", lambda: exact)
+    _, components = build()
+    assert f"in f32 and bf16{words}" in components[FIELDS.index("precision")].info
 
 
 def test_the_initial_values_are_the_defaults() -> None:

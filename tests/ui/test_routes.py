@@ -21,7 +21,7 @@ from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.comparison import Comparison, Measured, int8_sides
-from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_asked, parse_precompile
+from ov_backend.ui.controller import MAX_SIZES, Controller, JobControl, Unavailable, parse_asked, parse_precompile, prepared
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 from tests.ui.test_auth import basic
@@ -114,7 +114,7 @@ def test_one_precompile_runs_at_a_time_and_its_job_is_shown(client: TestClient, 
     host.wait()
     time.sleep(routes.FRESH_S)
     job = client.get("/openvino/status").json()["job"]
-    assert (job["state"], job["done"], job["result"]) == ("done", 2, {"sizes": ["64x128", "128x64"], "batch": 2})
+    assert (job["state"], job["done"], job["result"]) == ("done", 2, prepared(["64x128", "128x64"], 2, Choices(vae=False)))
     assert host.requests == [([(64, 128), (128, 64)], 2, Choices(vae=False))]
 
 

@@ -274,21 +274,38 @@ def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) ->
 
 def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() -> None:
     fallbacks: dict[str, dict[str, int]] = {"unet": {"old": 2}}
+    calls = {"unet": 7}
     engine = SimpleNamespace(
         networks={"unet": SimpleNamespace(statistics=NetworkStats())},
-        stats=lambda: {name: {"fallbacks": dict(counts), "corrections": {}} for name, counts in fallbacks.items()},
+        stats=lambda: {name: {"calls": calls.get(name, 0), "fallbacks": dict(counts)} for name, counts in fallbacks.items()},
     )
     status = Status()
     status._engine = engine
     status.begin("64x64", 1)
     fallbacks["unet"].update(old=3, new=1)
     fallbacks["vae"] = {"first": 1}
-    now, before = fallbacks, status._run.reasons_before if status._run else {}
+    calls["unet"] = 9
+    now, before = fallbacks, status._run.counts_before if status._run else {}
     shown = {name: network_dict(name, stats, before.get(name)) for name, stats in engine.stats().items()}
     assert shown["unet"]["fallbacks"] == now["unet"]
     assert shown["unet"]["run_fallbacks"] == {"old": 1, "new": 1}
     assert shown["vae"]["run_fallbacks"] == {"first": 1}
     assert shown["vae"]["run_corrections"] == {}
+    assert [shown[name]["run_calls"] for name in ("unet", "vae")] == [2, 0]
+    calls["unet"] = 3  # another model has taken the name
+    assert network_dict("unet", engine.stats()["unet"], before["unet"])["run_calls"] == 3
+
+
+def test_a_generation_that_is_refused_has_no_shares_and_a_job_forgets_its_messages(clock: Clock) -> None:
+    status = Status(clock)
+    status.begin("64x64", 4)
+    status.add_message("This size is odd.")
+    clock.now += 1
+    status.end("The size cannot be used.")
+    assert status.snapshot()["run"]["shares"] == {}
+    assert status.snapshot()["messages"] == ["This size is odd."]
+    status.begin_job(Job("precompile"))
+    assert status.snapshot()["messages"] == []
 
 
 def test_threads_read_it_while_another_writes_it(strict: Callable[..., Settings]) -> None:
