@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 #: Compare with eager PyTorch, or are about what a version of torch or Python can change.
 TESTS = (
-    *("tests/test_init.py", "tests/test_compiler.py", "tests/guards"),
+    *("tests/test_init.py", "tests/test_exit.py", "tests/test_compiler.py", "tests/guards"),
     *("tests/engine/test_engine.py", "tests/engine/test_network.py", "tests/engine/test_compile_job.py"),
     *("tests/dynamo/test_backend.py", "tests/dynamo/test_soundness.py", "tests/dynamo/test_lifetimes.py"),
 )
