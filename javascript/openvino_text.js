@@ -63,12 +63,15 @@
     }
 
     const SWITCHES = ["unet", "vae", "text_encoder"];
+    // OpenVINO's properties in one spelling; the server writes their names in order.
+    const properties = (text) => String(text ?? "").replace(/\s/g, "").replace(/^\{\}$/, "");
     const deviceName = (text) => String(text ?? "").split(" — ")[0].trim();
 
     // Whether what was prepared serves what the page's controls show now: device, precision, and every network that is on.
     function isStillReady(prepared, choices) {
         const differs = (name, read = String) => choices[name] !== undefined && read(choices[name]) !== read(prepared[name]);
-        return !(differs("device", deviceName) || differs("precision") || SWITCHES.some((name) => choices[name] && !prepared[name]));
+        const isMissing = (name) => choices[name] && !prepared[name];
+        return !(differs("device", deviceName) || differs("precision") || differs("config_json", properties) || SWITCHES.some(isMissing));
     }
 
     // The snapshot for a page that shows {choices, batch, guided}: what was prepared for other choices is no news there.

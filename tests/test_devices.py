@@ -75,6 +75,20 @@ def test_sums_with_other_numbers_have_kernels_of_their_own(device: str, shape: t
         torch.testing.assert_close(got, want)
 
 
+def test_kernels_are_kept_for_sizes_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert devices.compile_config(Settings(), dynamic=True)[devices._KERNELS] == "5000"
+    assert devices.compile_config(Settings(config={devices._KERNELS: 7}), dynamic=True)[devices._KERNELS] == 7
+    assert devices._KERNELS not in devices.compile_config(Settings(device="AUTO"), dynamic=True), "AUTO takes no such property"
+    monkeypatch.setattr(devices, "_KERNELS", "A_NAME_THAT_NO_VERSION_HAS")
+    devices.core.cache_clear()  # as with another OpenVINO
+    try:
+        assert devices.list_devices()[0].name == "CPU"
+        assert devices.compile_config(Settings(), dynamic=True) == {"PERFORMANCE_HINT": "LATENCY"}
+        assert devices.accepts_properties(Settings())
+    finally:
+        devices.core.cache_clear()
+
+
 @pytest.mark.parametrize("device", ["AUTO", "AUTO:CPU", "HETERO:CPU", "MULTI:CPU"])
 def test_a_combination_of_devices_answers_as_pytorch_does(device: str, strict: Callable[..., Settings]) -> None:
     module = Small()

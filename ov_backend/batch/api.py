@@ -46,7 +46,7 @@ class Options:
         precision: of rows that name none.
         device: an OpenVINO device; None is the default.
         low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
-        cache_dir: folder of the graph store; None is the user's cache folder.
+        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
         contact_sheet: draw pages of thumbnails at the end.
         ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
             here; None is this process, unless ``workers`` is given.

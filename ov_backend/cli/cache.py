@@ -53,6 +53,8 @@ def _list(store: GraphStore, as_json: bool) -> int:
     for entry in store.entries():
         try:
             content = _content(store, entry)
+        except FileNotFoundError:  # it was evicted meanwhile
+            continue
         except DAMAGE as error:
             content, damaged[entry.key] = {}, getattr(error, "strerror", None) or first_line(error)
         rows.append(_row(entry, content))

@@ -78,9 +78,11 @@ def _check_address(host: str, port: int) -> None:
 def _address_problem(host: str, port: int, error: OSError, own: str) -> str:
     """Why nobody can listen at an address; ``own`` says which addresses are this machine's."""
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host is {host!r}, which is an address of another machine; {own}."
+        return f"--host is {host!r}, which is no address of this machine; {own}."
     reasons = {errno.EADDRINUSE: "something else listens at", errno.EACCES: "this user may not listen at"}
-    reason = reasons.get(error.errno or 0, f"nobody can listen at ({error.strerror or error})")
+    if error.errno not in reasons:
+        return f"--host is {host!r}, where nobody can listen ({error.strerror or error}); {own}."
+    reason = reasons[error.errno]
     return f"--port is {port}, which {reason} on {host}; give another, or 0 for any free one."
 
 

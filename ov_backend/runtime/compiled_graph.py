@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import openvino as ov
 import torch
@@ -195,14 +195,15 @@ def bind_and_compile(
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
     buffer, observed = None, None
     blob_entry = None if rewrite is not None else blob_entry
-    imported = _import(blob_entry, settings) if blob_entry is not None else None
+    config = devices.compile_config(settings, _is_dynamic(graph))
+    imported = _import(blob_entry, settings.device, config) if blob_entry is not None else None
     if imported is not None:
         compiled, timings = imported
     else:
         start = time.perf_counter()
         model, buffer, observed = _bound(graph, live, settings, rewrite)
         bound = time.perf_counter()
-        config = {**devices.compile_config(settings), **_without_overflow(model, settings.device)}
+        config |= _without_overflow(model, settings.device)
         compiled = devices.core().compile_model(model, settings.device, config)
         del model  # the compiled model holds all that the device needs of the constants
         timings = Timings(bind=bound - start, compile=time.perf_counter() - bound)
@@ -240,11 +241,15 @@ def _without_overflow(model: ov.Model, device: str) -> dict[str, str]:
     return {"LP_TRANSFORMS_MODE": "NO"}
 
 
+def _is_dynamic(graph: WeightlessModel) -> bool:
+    return any(spec.dynamic for spec in (*graph.inputs, *graph.outputs))
+
+
 def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings) -> bool:
     """Whether the device has copied all that it reads; what other devices do, and with dynamic sizes, was not observed."""
     if settings.device != "CPU" or any(kind == "slot" for kind, _ in graph.returns):
         return False
-    if any(spec.dynamic for spec in (*graph.inputs, *graph.outputs)):  # weights may be packed at the first inference
+    if _is_dynamic(graph):  # weights may be packed at the first inference
         return False
     return int(compiled.get_property("NUM_STREAMS")) == 1  # each further stream packs weights at its first inference
 
@@ -297,14 +302,14 @@ def _in_computed_type(
     return model, buffer
 
 
-def _import(blob_entry: BlobEntry, settings: Settings) -> tuple[ov.CompiledModel, Timings] | None:
+def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any]) -> tuple[ov.CompiledModel, Timings] | None:
     """The compiled model from the blob cache, if there is one and the device accepts it."""
     start = time.perf_counter()
     data = blob_entry.load()
     if data is None:
         return None
     try:
-        compiled = devices.core().import_model(data, settings.device, devices.compile_config(settings))
+        compiled = devices.core().import_model(data, device, config)
     except RuntimeError as error:
         log.warning("Ignoring a stored blob: %s. It will be compiled again.", last_line(error).rstrip("."))
         blob_entry.remove()

@@ -57,7 +57,7 @@ class PictureGenerator:
         pipe: a text-to-image pipeline of Stable Diffusion 1, 2 or XL.
         model: the checkpoint's name, for the pictures' parameters.
         folder: the pictures are written there.
-        cache_dir: folder of the graph store; None is the user's cache folder.
+        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
     """
 
     def __init__(self, pipe: Any, model: str, folder: Path, cache_dir: str | None = None) -> None:

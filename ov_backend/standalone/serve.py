@@ -31,7 +31,7 @@ class Options:
         host: address to listen at.
         port: port to listen at; 0 is any free one.
         out: folder that the pictures are written to.
-        cache_dir: folder of the graph store; None is the user's cache folder.
+        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
         auth: the login to ask for, "user:password", or None.
         prepare: at the start, prepare the networks that the last generation has called.
         allow_host: further names that the page may be opened under, where no login is asked for.

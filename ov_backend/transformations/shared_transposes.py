@@ -8,6 +8,8 @@ import openvino.opset13 as ops
 
 #: Operators that give the same memory another shape.
 _SHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+#: Those that are computed once of a weight.
+_FOLDED = _SHAPES | {"Convert", "Transpose"}
 
 
 def copy_shared_inputs(model: ov.Model) -> None:
@@ -20,10 +22,10 @@ def copy_shared_inputs(model: ov.Model) -> None:
     transposes for one. A roll by nothing copies, and is the one copy that the device does not remove.
     """
     for node in model.get_ordered_ops():
-        if node.get_type_name() != "Transpose" or node.input_value(0).get_node().get_type_name() == "Constant":
+        if node.get_type_name() != "Transpose":
             continue
         source = node.input_value(0)
-        if _is_shared(source) or _is_transposed(source):
+        if not _is_weight(source) and (_is_shared(source) or _is_transposed(source)):
             zero = ops.constant(np.zeros(1, np.int64))
             node.input(0).replace_source_output(ops.roll(source, zero, zero).output(0))
 
@@ -37,7 +39,18 @@ def _is_shared(output: ov.Output) -> bool:
 
 def _is_transposed(output: ov.Output) -> bool:
     """Whether an output is another shape of a transposed one."""
-    node = output.get_node()
-    while node.get_type_name() in _SHAPES:
-        node = node.input_value(0).get_node()
+    node = _behind(output, _SHAPES)
     return node is not output.get_node() and node.get_type_name() == "Transpose"
+
+
+def _is_weight(output: ov.Output) -> bool:
+    """Whether the device computes an output once, when it compiles."""
+    return _behind(output, _FOLDED).get_type_name() == "Constant"
+
+
+def _behind(output: ov.Output, kinds: frozenset[str]) -> ov.Node:
+    """The node that an output comes from, through operators of these kinds."""
+    node = output.get_node()
+    while node.get_type_name() in kinds:
+        node = node.input_value(0).get_node()
+    return node

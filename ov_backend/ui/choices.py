@@ -114,15 +114,16 @@ class Choices:
         Args:
             cache_dir: folder of the graph store; None is the one of the environment, else the user's cache folder.
         """
-        settings = Settings(
+        folder: dict[str, Any] = {} if cache_dir is None else {"cache_dir": cache_dir}
+        return Settings(
             device=self.device,
             precision=self.precision,
             model_caching=self.model_caching,
             memory_mb=self.memory_mb,
             low_memory=self.low_memory,
             config=json.loads(self.config_json or "{}"),
+            **folder,
         )
-        return settings if cache_dir is None else settings.replace(cache_dir=cache_dir)
 
     def as_infotext(self) -> str:
         """The choices as one field for :meth:`from_infotext`: only what is not default, or "on" when all of it is."""

@@ -44,7 +44,7 @@ class Parameters:
         fields: dict[str, Any] = {
             "Steps": self.steps,
             "Sampler": self.sampler or None,
-            "CFG scale": int(self.guidance) if self.guidance.is_integer() else self.guidance,
+            "CFG scale": int(self.guidance) if float(self.guidance).is_integer() else self.guidance,
             "Seed": self.seed,
             "Size": f"{self.width}x{self.height}",
             "Batch size": self.batch if self.batch > 1 else None,
@@ -118,7 +118,8 @@ def ran_where(networks: Mapping[str, Mapping[str, Any]], choices: Choices) -> st
                 any(network[f"run_{key}"] for network in own) for key in ("calls", "fallbacks", "by_blocks")
             )
             states = [network["int8"].get("state", "") for network in own if network.get("int8")]
-            parts.append(how_it_ran(switch, openvino, pytorch, blocks, (*states, "")[0]))
+            if openvino or pytorch:  # after an interruption some were not called, or not as networks
+                parts.append(how_it_ran(switch, openvino, pytorch, blocks, (*states, "")[0]))
     return ", ".join(parts)
 
 

@@ -113,7 +113,7 @@ class Run:
         computed_at_last_step: the seconds that networks have computed until then.
         ended: when it ended, or None; ``error`` says why where it failed.
         shares: how its seconds divide, once it has ended.
-        counts_before: the :func:`counts_of` each network until then.
+        counts_before: the :class:`Counts` of each network until then, with the statistics that they are of.
     """
 
     what: str
@@ -132,7 +132,7 @@ class Run:
     ended: float | None = None
     error: str = ""
     shares: dict[str, float] = field(default_factory=dict)
-    counts_before: dict[str, Counts] = field(default_factory=dict)
+    counts_before: dict[str, tuple[Any, Counts]] = field(default_factory=dict)
 
     def add_step(self, step: int, steps: int, now: float, prepared: float) -> None:
         """Step ``step`` is done; ``prepared`` are all seconds of preparation until now."""
@@ -150,6 +150,11 @@ class Run:
         if self.ended is not None:
             return self.shares
         return self.ledger.shares(prepared - self.prepared_before, now - self.started)
+
+    def before(self, engine: ObservedEngine) -> dict[str, Counts]:
+        """What each network had counted when this began; not where another one has taken its name since."""
+        now = {name: network.statistics for name, network in list(engine.networks.items())}
+        return {name: counts for name, (own, counts) in self.counts_before.items() if now.get(name, own) is own}
 
     def as_dict(self, now: float, prepared: float = 0.0) -> dict[str, Any]:
         """For JSON, with the seconds until ``now`` or the end; ``prepared`` are all seconds of preparation until now."""
@@ -237,10 +242,15 @@ class Counts(NamedTuple):
         return cls(stats.get("calls", 0), {key: Counter(stats.get(key)) for key in ("by_blocks", "fallbacks", "corrections")})
 
     def since(self, before: Counts) -> dict[str, Any]:
-        """What came after ``before``, for JSON; where another network has taken the name, all that this one has done."""
-        calls = self.calls - before.calls if self.calls >= before.calls else self.calls
+        """What came after ``before``, for JSON."""
         reasons = {f"run_{key}": dict(count - before.reasons.get(key, Counter())) for key, count in self.reasons.items()}
-        return {"run_calls": calls, **reasons}
+        return {"run_calls": self.calls - before.calls, **reasons}
+
+
+def counts_of(engine: ObservedEngine) -> dict[str, tuple[Any, Counts]]:
+    """The statistics and the counts of each network that an engine has now."""
+    statistics = {name: network.statistics for name, network in list(engine.networks.items())}
+    return {name: (statistics[name], Counts.of(stats)) for name, stats in engine.stats().items() if name in statistics}
 
 
 def network_dict(name: str, stats: Mapping[str, Any], before: Counts | None = None) -> dict[str, Any]:

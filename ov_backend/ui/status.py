@@ -15,12 +15,12 @@ from typing import Any
 from ov_backend.ui.shares import Ledger
 from ov_backend.ui.snapshot import (
     VERSION,
-    Counts,
     Job,
     ObservedEngine,
     Run,
     Stage,
     compiled_networks,
+    counts_of,
     engine_dict,
     network_dict,
     size_and_batch,
@@ -85,7 +85,7 @@ class Status:
         now = self._clock()
         self.forget_job()
         engine = self._engine
-        before = {name: Counts.of(stats) for name, stats in engine.stats().items()} if engine is not None else {}
+        before = counts_of(engine) if engine is not None else {}
         with self._lock:
             self._forget_messages()
             number = self._run.number + 1 if self._run is not None else 1
@@ -167,7 +167,8 @@ class Status:
             if run is not None and run.ended is None:
                 run.ledger.follow(engine)
             run_dict = run.as_dict(now, self._seconds_prepared(now)) if run else None
-            generating, before = self.generating, run.counts_before if run is not None else {}
+            generating = self.generating
+        before = run.before(engine) if run is not None and engine is not None else {}
         stats = engine.stats() if engine is not None else {}
         state = "preparing" if stage else "running" if generating else "working" if self._job_is_running() else "idle"
         return {

@@ -25,7 +25,6 @@ from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionin
 
 log = logging.getLogger("ov_backend")
 
-#: What int8 did with a network, behind its name in the picture's field.
 _UNSUPPORTED = "its class in this model is not supported"
 
 

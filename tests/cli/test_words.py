@@ -78,7 +78,7 @@ SERVE = [
         "--host is 'nonsense.invalid', which is no address and no name of a machine; give 127.0.0.1",
     ),
     (["--host", ""], "--host is '', which is no address and no name of a machine; give 127.0.0.1"),
-    (["--host", "192.0.2.1"], "--host is '192.0.2.1', which is an address of another machine; give 127.0.0.1"),
+    (["--host", "192.0.2.1"], "--host is '192.0.2.1', which is no address of this machine; give 127.0.0.1"),
 ]
 
 

@@ -54,6 +54,29 @@ test("a name that looks like HTML stays text, wherever it is shown", () => {
     assert.equal(window.broken, undefined);
 });
 
+test("what is ready is compared with the page's fields", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector(".openvino-view");
+    for (const [name, value] of [["batch_size", "1"], ["cfg_scale", "7"]]) {
+        const box = window.document.createElement("div");
+        box.id = `txt2img_${name}`;
+        box.append(Object.assign(window.document.createElement("input"), { type: "number", value }));
+        window.document.body.append(box);
+    }
+    const choices = { device: "CPU", vae: false, memory_mb: 512, config_json: "" };
+    const job = { kind: "precompile", state: "done", text: "", result: { sizes: ["64x64"], batch: 1, guided: true, choices } };
+    const shown = () => {
+        window.OpenVINOPanel.render(root, snapshot({ job }));
+        return part("headline").textContent;
+    };
+    assert.equal(shown(), "Ready for 64x64");
+    window.document.querySelector("#txt2img_batch_size input").value = "4";
+    window.document.querySelector("#txt2img_cfg_scale input").value = "1";
+    assert.equal(shown(), "Ready for 64x64, batch size 1, CFG scale above 1");
+    window.document.querySelector("#openvino_txt2img_vae input").checked = true;
+    assert.equal(shown(), "Nothing is running");
+});
+
 test("the status is requested with the page's token and shown", async () => {
     const run = { what: "Generating", active: true, step: 1, steps: 4, seconds_per_step: 1, average_seconds_per_step: 1, shares: {} };
     const { requests, settled, part, window } = open({ "GET status": [200, snapshot({ state: "running", run })] });

@@ -122,7 +122,7 @@ test("two sides within 5 percent are equally fast", () => {
 });
 
 test("what is prepared is news only where the page asks for it", () => {
-    const choices = { device: "CPU", precision: "auto", unet: true, vae: true, text_encoder: false };
+    const choices = { device: "CPU", precision: "auto", unet: true, vae: true, text_encoder: false, config_json: '{"A": 1}' };
     const result = { sizes: ["64x64"], batch: 1, guided: true, choices };
     const page = { choices: { ...choices, device: "CPU — a CPU" }, batch: 1, guided: true };
     const shown = (changes, of = result) => {
@@ -135,6 +135,8 @@ test("what is prepared is news only where the page asks for it", () => {
     assert.deepEqual(shown({ choices: { ...page.choices, text_encoder: true } }), nothing);
     assert.deepEqual(shown({ choices: { ...page.choices, precision: "f32" } }), nothing);
     assert.deepEqual(shown({ choices: { ...page.choices, device: "GPU — a GPU" } }), nothing);
+    assert.deepEqual(shown({ choices: { ...page.choices, config_json: "{}" } }), nothing);
+    assert.deepEqual(shown({ choices: { ...page.choices, config_json: '{ "A":1 }' } }), ["Ready for 64x64", "success"]);
     assert.deepEqual(shown({ batch: 4 }), ["Ready for 64x64, batch size 1", "success"]);
     assert.deepEqual(shown({ guided: false }), ["Ready for 64x64, CFG scale above 1", "success"]);
     assert.deepEqual(shown({}, { sizes: ["64x64"], batch: 2, guided: false }), ["Ready for 64x64, batch size 2, CFG scale 1", "success"]);

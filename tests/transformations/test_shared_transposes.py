@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
 import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.transformations.shared_transposes import copy_shared_inputs
 from tests.helpers.small import engine_for
 
 
@@ -71,3 +75,12 @@ def test_reshaped_values_are_transposed_as_they_are(strict: Callable[..., Settin
     with torch.no_grad():
         for got, expected in zip(network(x), module(x), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_weight_is_not_copied_at_every_call() -> None:
+    x, weight = ops.parameter([3, 8], np.float32), ops.constant(np.ones((2, 4, 8), np.float32))
+    shared = ops.transpose(ops.reshape(weight, np.array([8, 8]), False), np.array([1, 0]))
+    twice = ops.transpose(ops.reshape(ops.transpose(weight, np.array([1, 0, 2])), np.array([8, 8]), False), np.array([1, 0]))
+    model = ov.Model([ops.matmul(ops.matmul(x, shared, False, False), twice, False, False), ops.relu(weight)], [x])
+    copy_shared_inputs(model)
+    assert not [node for node in model.get_ops() if node.get_type_name() == "Roll"]

@@ -65,7 +65,8 @@ def test_the_text_says_what_ran_where() -> None:
     assert ran_where(networks, Choices(vae=False)) == "UNet in int8, text encoder in PyTorch"
     assert ran_where({"unet": network(3, by_blocks=3)}, Choices()) == "UNet by its blocks"
     assert ran_where({"unet": network(0, 4, state="off")}, Choices()) == "UNet in PyTorch"
-    last = Parameters("p", guidance=4.0).as_text("m", Choices(precision="int8"), "UNet in int8").split("\n")[-1]
+    assert ran_where({"unet": network(3), "vae_decode": network(0)}, Choices()) == "UNet", "it was not called"
+    last = Parameters("p", guidance=4).as_text("m", Choices(precision="int8"), "UNet in int8").split("\n")[-1]
     assert last.endswith("OpenVINO: ran=UNet in int8; precision=int8")
     assert "CFG scale: 4, " in last
     assert Parameters.from_text(f"p\n{last}")[1] == Choices(precision="int8")

@@ -285,15 +285,16 @@ def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() 
     fallbacks["unet"].update(old=3, new=1)
     fallbacks["vae"] = {"first": 1}
     calls["unet"] = 9
-    now, before = fallbacks, status._run.counts_before if status._run else {}
+    assert status._run is not None
+    now, before = fallbacks, status._run.before(engine)
     shown = {name: network_dict(name, stats, before.get(name)) for name, stats in engine.stats().items()}
     assert shown["unet"]["fallbacks"] == now["unet"]
     assert shown["unet"]["run_fallbacks"] == {"old": 1, "new": 1}
     assert shown["vae"]["run_fallbacks"] == {"first": 1}
     assert shown["vae"]["run_corrections"] == {}
     assert [shown[name]["run_calls"] for name in ("unet", "vae")] == [2, 0]
-    calls["unet"] = 3  # another model has taken the name
-    assert network_dict("unet", engine.stats()["unet"], before["unet"])["run_calls"] == 3
+    engine.networks["unet"] = SimpleNamespace(statistics=NetworkStats())  # another model has taken the name
+    assert "unet" not in status._run.before(engine)
 
 
 def test_a_generation_that_is_refused_has_no_shares_and_a_job_forgets_its_messages(clock: Clock) -> None:
