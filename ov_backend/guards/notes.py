@@ -41,6 +41,8 @@ class Notes:
         self._in_order = False
         #: The names in the code that is walked; none before a trace.
         self._own_names: frozenset[str] = frozenset()
+        #: Those of them that only stand behind an ``in``.
+        self._tested: frozenset[str] = frozenset()
         #: A function that makes a text of something, and an object in whose text its address stands.
         self._makes_texts = self._has_address = ""
         #: Whether code asks for the names and texts of functions.
@@ -102,13 +104,17 @@ class Notes:
     def _is_gone_through(self, path: str) -> bool:
         """Whether code may go through the set at this path in its order.
 
-        A set that is no attribute and no global counts, and one whose name stands in the code. Before a trace, when no names
-        are known, all sets count apart from those that PyTorch and libraries use only to test for members.
+        A set that is no attribute and no global counts, and one whose name stands in the code for more than to ask what is in
+        it. Before a trace, when no names are known, all sets count apart from those that PyTorch and libraries use only so.
         """
-        name = re.search(r"[.!:](\w+)(?:\[[^\]]*\])*$", path)
-        if name is None or (name[1] in self._own_names and name[1] not in OF_MEMBERS):
+        found = re.search(r"([.!:])(\w+)(?:\[[^\]]*\])*$", path)
+        if found is None:
             return True
-        return self._names is None and name[1] not in OF_LOADING | OF_MEMBERS
+        kind, name = found.groups()
+        if name in self._own_names - self._tested and name not in OF_MEMBERS:
+            return True
+        of_members = OF_MEMBERS | self._tested if kind == ":" else OF_MEMBERS  # computed names are those of attributes
+        return self._names is None and name not in OF_LOADING | of_members
 
     def _of_this_process(self, reason: str) -> None:
         """What a trace reads of hashes and addresses holds for this very module in this process."""

@@ -287,3 +287,42 @@ def names_in(code: types.CodeType) -> frozenset[str]:
         elif isinstance(constant, tuple):
             names |= {item for item in constant if isinstance(item, str)}
     return frozenset(names)
+
+
+def only_tested(codes: Iterable[types.CodeType]) -> frozenset[str]:
+    """The names that code objects, and those defined in them, read for nothing but to ask whether something is in them.
+
+    Code goes through no set in its order by such a name: ``if item in FIELDS``.
+    """
+    asked, otherwise = set[str](), set[str]()
+    for code in codes:
+        for each in _nested(code):
+            here = _asked(each)
+            asked |= here
+            otherwise |= _own_names(each) - here
+    return frozenset(asked - otherwise)
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+def _own_names(code: types.CodeType) -> frozenset[str]:
+    """The names in a code object, without those in code that is defined in it."""
+    texts = (text for constant in code.co_consts for text in (constant if isinstance(constant, tuple) else (constant,)))
+    return frozenset({*code.co_names, *(text for text in texts if isinstance(text, str))})
+
+
+def _asked(code: types.CodeType) -> frozenset[str]:
+    """The global and attribute names that one code object reads right before an ``in``, each time that they stand in it."""
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    asked, otherwise = set[str | None](), set[str | None]()
+    for each, after in pairwise([*instructions, None]):
+        if each is not None:
+            asks = each.opname in _GLOBAL | _ATTRIBUTE and after is not None and after.opname == "CONTAINS_OP"
+            (asked if asks else otherwise).add(each.argval if isinstance(each.argval, str) else None)
+    constants = {text for text in _own_names(code) if text not in code.co_names}
+    return frozenset(str(name) for name in asked - otherwise - constants)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ov_backend.guards.describe import code_digest, versioned
-from ov_backend.guards.reads import lists_attributes, may_read_unnamed, names_functions, names_in
+from ov_backend.guards.reads import lists_attributes, may_read_unnamed, names_functions, names_in, only_tested
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
@@ -33,6 +33,7 @@ class TracedCode:
         own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
         lists_attributes: whether it may go through the attributes of an object in their order.
         names_functions: whether it may ask for the name or the text of a function.
+        tested: those of ``own_names`` that only stand behind an ``in``.
     """
 
     digests: frozenset[str]
@@ -42,6 +43,7 @@ class TracedCode:
     own_names: frozenset[str] = frozenset()
     lists_attributes: bool = False
     names_functions: bool = False
+    tested: frozenset[str] = frozenset()
 
     @property
     def read(self) -> frozenset[str] | None:
@@ -53,22 +55,23 @@ class TracedCode:
         paths = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
         if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
             return None
-        sets = {"digests": self.digests, "names": self.names, "own_names": self.own_names}
+        sets = {"digests": self.digests, "names": self.names, "own_names": self.own_names, "tested": self.tested}
         flags = {key: bool(getattr(self, key)) for key in _FLAGS}
         return {**{key: sorted(values) for key, values in sets.items()}, "roots": paths, **flags}
 
     @classmethod
     def from_json(cls, stored: Any) -> TracedCode | None:
         """From a file; None where it describes no code, or code that is not loaded here."""
-        keys = ("digests", "names", "roots", "own_names")
+        keys = ("digests", "names", "roots", "own_names", "tested")
         if not isinstance(stored, dict) or stored.keys() != {*keys, *_FLAGS}:
             return None
-        digests, names, paths, own = (stored[key] for key in keys)
+        digests, names, paths, own, tested = (stored[key] for key in keys)
         flags = {key: stored[key] for key in _FLAGS}
-        if not (all(map(_is_list, (digests, names, paths, own))) and all(isinstance(flag, bool) for flag in flags.values())):
+        if not (all(map(_is_list, (stored[key] for key in keys))) and all(isinstance(flag, bool) for flag in flags.values())):
             return None
         roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
-        traced = cls(frozenset(digests), frozenset(names), roots=roots, own_names=frozenset(own), **flags)
+        own_names, names_tested = frozenset(own), frozenset(tested)
+        traced = cls(frozenset(digests), frozenset(names), roots=roots, own_names=own_names, tested=names_tested, **flags)
         return traced if len(roots) == len(paths) else None
 
     @classmethod
@@ -82,7 +85,7 @@ class TracedCode:
         computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
         flags = {"lists_attributes": any(map(lists_attributes, own)), "names_functions": any(map(names_functions, own))}
-        return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, **flags)
+        return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, tested=only_tested(own), **flags)
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

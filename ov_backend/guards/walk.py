@@ -79,7 +79,7 @@ class Walk(LibraryWalk):
         self.watch.ordered = traced is None or traced.lists_attributes
         self._in_order = traced is not None and traced.lists_attributes
         if traced is not None:
-            self._own_names, self._names_of_functions = traced.own_names, traced.names_functions
+            self._own_names, self._tested, self._names_of_functions = traced.own_names, traced.tested, traced.names_functions
         self._root = roots[0] if module is None else module
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from ov_backend.guards.reads import compares_with_tensor, goes_by_hashes, lists_attributes, sets_gone_through
+from ov_backend.guards.reads import compares_with_tensor, goes_by_hashes, lists_attributes, only_tested, sets_gone_through
 
 ASKS = [
     "type(x) is torch.Tensor",
@@ -54,6 +54,16 @@ def test_code_that_goes_through_a_set_is_known() -> None:
     assert sets_gone_through(code_of("[a for a in {'u', 'v', 'w'}]"))
     assert sets_gone_through(code_of("list({'u', 'v', 'w'})[0]"))
     assert not sets_gone_through(code_of("x in {'u', 'v', 'w'}"))
+
+
+def test_names_behind_an_in_are_known() -> None:
+    for text in ("x in FIELDS", "x in y.FIELDS", "(lambda x: x in FIELDS)", "x in FIELDS and (lambda: x in FIELDS)"):
+        assert only_tested([code_of(text)]) == {"FIELDS"}, text
+    others = ["[a for a in FIELDS]", "x in FIELDS or list(FIELDS)", "FIELDS in x", "x in [*FIELDS]", "x in FIELDS or y.FIELDS.z"]
+    for other in [*others, "getattr(x, 'FIELDS') or x in FIELDS"]:
+        assert "FIELDS" not in only_tested([code_of(other)]), other
+    assert "FIELDS" not in only_tested([code_of("x in FIELDS"), code_of("next(iter(FIELDS))")])
+    assert "FIELDS" not in only_tested([code_of("x in FIELDS"), code_of("(lambda: sorted(FIELDS))")])
 
 
 BY_HASHES = [

@@ -282,7 +282,7 @@ def _webui_case(**options: Any) -> tuple[Any, Case]:
     host, finish = _webui(module)
     from ov_backend.webui import compatibility, lora, patch_points
 
-    vars(host.shared.opts).update(options)
+    host.shared.opts.data.update(options)
     for name, layer in module.named_modules():
         if isinstance(layer, host.CLASSES):
             layer.network_layer_name = f"diffusion_model_{name}"

@@ -75,8 +75,9 @@ def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
     """The stand-in with its classes patched as the WebUI patches them; the test must leave no patch of ours behind."""
     _webui.sd_hijack.patch_classes()
     _webui.networks.patch_classes()
-    before = dict(vars(_webui.shared.opts))
-    _webui.shared.opts.openvino_prepare_ahead = False  # but in the tests of it: another thread would compile meanwhile
+    opts = _webui.shared.opts
+    before, data, labels = dict(vars(opts)), dict(opts.data), dict(opts.data_labels)
+    opts.openvino_prepare_ahead = False  # but in the tests of it: another thread would compile meanwhile
     try:
         _webui.sd_models.reload_model_weights("a")
         originals = functions()
@@ -90,8 +91,8 @@ def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
     finally:
         for name in ("forward", "_tome_info"):
             vars(_webui.shared.sd_model.model.diffusion_model).pop(name, None)
-        vars(_webui.shared.opts).clear()
-        vars(_webui.shared.opts).update(before)
+        vars(opts).clear()
+        vars(opts).update({**before, "data": data, "data_labels": labels})
         _webui.shared.loaded_hypernetworks.clear()
         _webui.sd_unet.current_unet = None
         _webui.networks.unpatch_classes()

@@ -27,17 +27,35 @@ def options_section(section: tuple[str, str], options: dict[str, OptionInfo]) ->
     return options
 
 
+options_builtin_fields = {"data_labels", "data", "restricted_opts", "typemap"}
+
+
 class Options:
-    """Settings as attributes."""
+    """Settings as attributes, which lie in ``data``, and a set of the names that do not, as in the WebUI."""
 
     def __init__(self) -> None:
         self.data_labels: dict[str, OptionInfo] = {}
-        self.__dict__.update(DEFAULTS)
+        self.data = dict(DEFAULTS)
+        self.restricted_opts: set[str] = {"outdir_samples", "outdir_grids", "outdir_save"}
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key in options_builtin_fields or not (key in self.data or key in self.data_labels):
+            super().__setattr__(key, value)
+        else:
+            self.data[key] = value
+
+    def __getattr__(self, item: str) -> Any:
+        if item in options_builtin_fields:
+            return super().__getattribute__(item)
+        if item in self.data:
+            return self.data[item]
+        if item in self.data_labels:
+            return self.data_labels[item].default
+        return super().__getattribute__(item)
 
     def add_option(self, name: str, option: OptionInfo) -> None:
         self.data_labels[name] = option
-        if not hasattr(self, name):
-            setattr(self, name, option.default)
+        self.data.setdefault(name, option.default)
 
 
 DEFAULTS: dict[str, Any] = {
