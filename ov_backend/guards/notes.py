@@ -56,6 +56,8 @@ class Notes:
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []  # an id is only good as long as its object lives
         self._watched: set[int] = set()
+        #: Sets that are described without their order.
+        self._without_order: set[int] = set()
         #: How deep values lie in each other, and those that are described later, for they lie too deep.
         self._depth = 0
         self._later: collections.deque[tuple[Any, str]] = collections.deque()

@@ -124,6 +124,8 @@ class ValueWalk(Notes):
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
+        elif id(value) in self._without_order:  # by another name code may go through it
+            self._set(value, path)
 
     def _derived_scalar(self, value: Any, path: str) -> None:
         """A number or text of a class of its own, which may have attributes and methods beside its value."""
@@ -201,7 +203,9 @@ class ValueWalk(Notes):
     def _set(self, value: set[Any] | frozenset[Any], path: str) -> None:
         if not self._is_gone_through(path):
             self._add(sorted(map(repr, value)))
+            self._without_order.add(id(value))
             return
+        self._without_order.discard(id(value))
         self._add(list(map(repr, value)))
         if any(isinstance(item, type) for item in value):
             self._of_this_process(f"{path} is a set of classes, whose order differs between processes")

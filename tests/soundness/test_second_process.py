@@ -64,6 +64,22 @@ class Reader(torch.nn.Module):
         return x * 2 if OPTIONS.upcast else x * 3
 
 
+#: Another name of the same set.
+ALIAS = FIELDS
+
+
+class Orders(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "data" not in FIELDS:
+            return x
+        return x * float(sum(i * len(name) for i, name in enumerate(ALIAS)))
+
+
+def answers_alike(folder: str) -> bool:
+    module, x = Orders(), torch.ones(2, 3)
+    return torch.equal(engine_for(Settings(precision="f32", cache_dir=folder, fallback="raise"), module)(x), module(x))
+
+
 def captures_of_reader(folder: str) -> int:
     network = engine_for(Settings(precision="f32", cache_dir=folder, fallback="raise"), Reader())
     assert torch.equal(network(torch.ones(2, 3)), torch.full((2, 3), 2.0))
@@ -73,3 +89,8 @@ def captures_of_reader(folder: str) -> int:
 def test_a_set_that_is_only_asked_for_members_has_no_order(tmp_path: Path) -> None:
     assert captures_of_reader(str(tmp_path)) == 1
     assert alone(captures_of_reader, str(tmp_path)) == 0
+
+
+def test_a_set_that_is_gone_through_by_another_name_has_its_order(tmp_path: Path) -> None:
+    assert answers_alike(str(tmp_path))
+    assert alone(answers_alike, str(tmp_path))
