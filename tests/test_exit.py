@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: A model in a module's global names is deleted while the interpreter ends.
+#: The model is a global variable, so Python deletes it when the interpreter shuts down.
 COMPILED = """
 import torch
 import ov_backend

@@ -19,8 +19,8 @@ from ov_backend.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings,
 
 #: Help of an argument that names a checkpoint.
 CHECKPOINT_HELP = "a Stable Diffusion 1, 2 or XL .safetensors file"
-#: The precisions that the first picture is computed in, too; int8 is learnt from it.
-FROM_THE_FIRST = tuple(each for each in PRECISIONS if each != "int8")
+#: The precisions that need no calibration, which int8 takes from a first picture.
+UNCALIBRATED = tuple(each for each in PRECISIONS if each != "int8")
 _DEFAULT_FOLDER = f"that of the environment variable {ENV_CACHE_DIR}, else the user's cache folder"
 
 

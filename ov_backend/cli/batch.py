@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=what)
     what = "folder of LoRAs, default: the job file's folder, and the folder lora beside a checkpoint"
     parser.add_argument("--lora-dir", type=arguments.folder, metavar="FOLDER", help=what)
-    arguments.add_device_options(parser, arguments.FROM_THE_FIRST)
+    arguments.add_device_options(parser, arguments.UNCALIBRATED)
     arguments.add_cache_dir(parser)
     what = "make the pictures in processes on Ray: the address of a cluster as HOST:PORT, auto for one that runs here, or local"
     parser.add_argument("--ray", metavar="ADDRESS", help=what)
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the pictures; the exit code is 0, or 1 where rows failed, or 2 where rows are bad."""
     settings = arguments.settings_of(options)  # refuses what makes no sense before packages are imported
     if settings.precision == "int8":
-        offered = ", ".join(arguments.FROM_THE_FIRST)
+        offered = ", ".join(arguments.UNCALIBRATED)
         raise SettingsError(f"--precision int8 would compute the first picture in another precision; give one of {offered}.")
     if options.measure and not options.dry_run:
         raise SettingsError("--measure goes with --dry-run; give both or neither.")

@@ -109,7 +109,7 @@ def _facts(store: GraphStore) -> dict[str, Any]:
 def _print_damaged(store: GraphStore, damaged: dict[str, str]) -> None:
     for key, reason in damaged.items():
         file = store.folder / f"{key}{store.kind.suffix}"
-        print(f"{key} is damaged: {reason}. It is not used, and is made anew when it is needed; remove {file} if you like.")
+        print(f"{key} is damaged: {reason}. It is not used: its network is captured again when needed. You can remove {file}.")
 
 
 def _content(store: GraphStore, entry: Entry) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--seed", type=seed, default=0, help="seed of the noise, default 0")
     parser.add_argument("--guidance", type=arguments.guidance, default=7.0, help="guidance scale, default 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
-    arguments.add_device_options(parser, arguments.FROM_THE_FIRST)
+    arguments.add_device_options(parser, arguments.UNCALIBRATED)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--out", type=Path, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     """Generate both pictures; the exit code is 0."""
     settings = arguments.settings_of(options)
     if settings.precision == "int8":
-        offered = ", ".join(arguments.FROM_THE_FIRST)
+        offered = ", ".join(arguments.UNCALIBRATED)
         raise SettingsError(
             f"--precision int8 is learnt from a first picture, and the demo makes only one. Give one of {offered}; for"
             " int8 make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."

@@ -41,7 +41,7 @@ class Notes:
         self._in_order = False
         #: The names in the code that is walked; none before a trace.
         self._own_names: frozenset[str] = frozenset()
-        #: Those of them that only stand behind an ``in``.
+        #: Those of them that the code uses only as the right side of ``in``.
         self._tested: frozenset[str] = frozenset()
         #: A function that makes a text of something, and an object in whose text its address stands.
         self._makes_texts = self._has_address = ""
@@ -106,8 +106,9 @@ class Notes:
     def _is_gone_through(self, path: str) -> bool:
         """Whether code may go through the set at this path in its order.
 
-        A set that is no attribute and no global counts, and one whose name stands in the code for more than to ask what is in
-        it. Before a trace, when no names are known, all sets count apart from those that PyTorch and libraries use only so.
+        It may if the set is neither an attribute nor a global, and if the code does more with the set's name than ask what is in
+        the set. Before a trace no names are known. Then code may go through every set, except those that libraries only ask for
+        members.
         """
         found = re.search(r"([.!:])(\w+)(?:\[[^\]]*\])*$", path)
         if found is None:

@@ -290,9 +290,9 @@ def names_in(code: types.CodeType) -> frozenset[str]:
 
 
 def only_tested(codes: Iterable[types.CodeType]) -> frozenset[str]:
-    """The names that code objects, and those defined in them, read for nothing but to ask whether something is in them.
+    """The names that code objects, and those defined in them, use only as the right side of ``in``.
 
-    Code goes through no set in its order by such a name: ``if item in FIELDS``.
+    ``if item in FIELDS`` asks the set for a member, and does not depend on its order.
     """
     asked, otherwise = set[str](), set[str]()
     for code in codes:
@@ -317,7 +317,7 @@ def _own_names(code: types.CodeType) -> frozenset[str]:
 
 
 def _asked(code: types.CodeType) -> frozenset[str]:
-    """The global and attribute names that one code object reads right before an ``in``, each time that they stand in it."""
+    """The names of globals and attributes that one code object uses only as the right side of ``in``."""
     instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
     asked, otherwise = set[str | None](), set[str | None]()
     for each, after in pairwise([*instructions, None]):

@@ -33,7 +33,7 @@ class TracedCode:
         own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
         lists_attributes: whether it may go through the attributes of an object in their order.
         names_functions: whether it may ask for the name or the text of a function.
-        tested: those of ``own_names`` that only stand behind an ``in``.
+        tested: those of ``own_names`` that the code uses only as the right side of ``in``.
     """
 
     digests: frozenset[str]
