@@ -5,7 +5,6 @@ from __future__ import annotations
 import ov_backend.telemetry  # noqa: F401  # before OpenVINO
 
 # isort: split
-import contextlib
 import functools
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,8 +17,6 @@ from ov_backend.errors import DeviceError
 from ov_backend.settings import Settings, environment
 
 VIRTUAL = ("AUTO", "HETERO", "MULTI", "BATCH")
-#: How many generated kernels the CPU device keeps: those that parts of one graph share, and those of sizes that may come back.
-_KERNELS, _KERNELS_BY_DEFAULT = "CPU_RUNTIME_CACHE_CAPACITY", "5000"
 _CAPABILITY = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 
 
@@ -40,23 +37,7 @@ class Device:
 @functools.lru_cache(maxsize=1)
 def core() -> ov.Core:
     """The process-wide OpenVINO runtime; loading its plugins takes a while."""
-    runtime = ov.Core()
-    _share_no_kernels(runtime)
-    return runtime
-
-
-def _share_no_kernels(runtime: ov.Core) -> bool:
-    """Have the CPU device generate a kernel for each part of a graph; whether it can be told so.
-
-    OpenVINO 2026.4 shares the kernels of parts whose hashes agree. Those of ``x - 2`` and of ``x + 127`` can agree, and then the
-    first answers both: in graphs of some hundred sums with a number each, 3 of 1,000 were wrong in f32, and 35 in bf16. A
-    compile takes as long without.
-    """
-    with contextlib.suppress(RuntimeError):  # there is no such device or property
-        runtime.get_property("CPU", "FULL_DEVICE_NAME")  # a device that is not loaded yet takes any property, and fails later
-        runtime.set_property("CPU", {_KERNELS: "0"})
-        return True
-    return False
+    return ov.Core()
 
 
 def openvino_version() -> str:
@@ -177,17 +158,9 @@ def accepts_properties(settings: Settings) -> bool:
     return True
 
 
-def compile_config(settings: Settings, dynamic: bool = False) -> dict[str, Any]:
-    """The properties for ``compile_model``: this package's own, overridden by the user's ``config``.
-
-    Args:
-        settings: device, precision, and the user's properties.
-        dynamic: whether the graph has dynamic sizes. Its kernels are kept, because sizes come back, which are ten times as fast
-            then; of 74,000 sums in such graphs none was answered by another one's kernel.
-    """
+def compile_config(settings: Settings) -> dict[str, Any]:
+    """The properties for ``compile_model``: this package's own, overridden by the user's ``config``."""
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
-    if dynamic and settings.device == "CPU" and _share_no_kernels(core()):
-        config[_KERNELS] = _KERNELS_BY_DEFAULT
     if settings.precision not in ("auto", "int8"):
         config["INFERENCE_PRECISION_HINT"] = settings.precision
     elif settings.device == "CPU" and instructions_are_limited():

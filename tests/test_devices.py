@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from ov_backend import Settings, devices
 from ov_backend.errors import DeviceError
@@ -58,35 +57,6 @@ def test_a_cpu_whose_instructions_are_limited_computes_in_f32(monkeypatch: pytes
 def test_the_number_of_threads_is_left_to_the_device() -> None:
     assert devices.compile_config(Settings()) == {"PERFORMANCE_HINT": "LATENCY"}
     assert devices.compile_config(Settings(config={"INFERENCE_NUM_THREADS": 3}))["INFERENCE_NUM_THREADS"] == 3
-
-
-@pytest.mark.parametrize("device", ["CPU", "AUTO", "HETERO:CPU", "MULTI:CPU"])
-@pytest.mark.parametrize("shape", [(), (2, 5), (3,)])
-def test_sums_with_other_numbers_have_kernels_of_their_own(device: str, shape: tuple[int, ...]) -> None:
-    """With kernels kept, OpenVINO 2026.4 gives some of these sums the number of another one."""
-    numbers = [*range(-130, 131), *(0.25 + number for number in range(-100, 100))]
-    x = torch.zeros(shape, dtype=torch.bfloat16)
-
-    def sums(x: torch.Tensor) -> list[torch.Tensor]:
-        return [x + number for number in numbers]
-
-    options = {"device": device, "precision": "f32", "fallback": "raise"}
-    for got, want in zip(torch.compile(sums, backend="openvino_fx", options=options)(x), sums(x), strict=True):
-        torch.testing.assert_close(got, want)
-
-
-def test_kernels_are_kept_for_sizes_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.compile_config(Settings(), dynamic=True)[devices._KERNELS] == "5000"
-    assert devices.compile_config(Settings(config={devices._KERNELS: 7}), dynamic=True)[devices._KERNELS] == 7
-    assert devices._KERNELS not in devices.compile_config(Settings(device="AUTO"), dynamic=True), "AUTO takes no such property"
-    monkeypatch.setattr(devices, "_KERNELS", "A_NAME_THAT_NO_VERSION_HAS")
-    devices.core.cache_clear()  # as with another OpenVINO
-    try:
-        assert devices.list_devices()[0].name == "CPU"
-        assert devices.compile_config(Settings(), dynamic=True) == {"PERFORMANCE_HINT": "LATENCY"}
-        assert devices.accepts_properties(Settings())
-    finally:
-        devices.core.cache_clear()
 
 
 @pytest.mark.parametrize("device", ["AUTO", "AUTO:CPU", "HETERO:CPU", "MULTI:CPU"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: The model is a global variable, so Python deletes it when the interpreter shuts down.
+#: A program whose model is a global variable: Python deletes that one only while the interpreter shuts down.
 COMPILED = """
 import torch
 import ov_backend

@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import re
-import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -76,19 +75,30 @@ def _check_can_be_folder(text: str, name: str) -> None:
     advice = "give the path of a folder"
     if not text.strip():
         raise SettingsError(f"{name} is {text!r}, which is no folder; {advice}.")
-    path = Path(text)
-    for each in (path, *path.absolute().parents):
-        try:
-            if stat.S_ISDIR(each.stat().st_mode):
-                return
-        except (FileNotFoundError, NotADirectoryError):
-            if not each.is_symlink():  # a link to nothing is no folder, and none can be made in its place
-                continue
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or first_line(error)
-            raise SettingsError(f"{name} is {short_repr(text)}, which cannot be used ({reason}); {advice}.") from error
-        what = "which is no folder" if each == path else f"and {short_repr(str(each))} is no folder"
+    try:
+        existing = _existing_part(Path(text))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{name} is {short_repr(text)}, which cannot be used ({_reason(error)}); {advice}.") from error
+    if not existing.is_dir():
+        what = "which is no folder" if existing == Path(text) else f"and {short_repr(str(existing))} is no folder"
         raise SettingsError(f"{name} is {short_repr(text)}, {what}; {advice}.")
+
+
+def _existing_part(path: Path) -> Path:
+    """A path, or the nearest of its parents that is there; a link to nothing counts, since no folder can be made in its place.
+
+    Raises:
+        OSError, ValueError: the path cannot be that of a file, or may not be looked at.
+    """
+    for each in (path, *path.absolute().parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            each.lstat()
+            return each
+    return path
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or first_line(error)
 
 
 def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
@@ -160,13 +170,10 @@ def check_folder(folder: Path, option: str) -> Path:
         SettingsError: they cannot.
     """
     try:
-        # a link to nothing is no folder, and none can be made in its place
-        existing = next((each for each in (folder, *folder.absolute().parents) if each.exists() or each.is_symlink()), folder)
-        with tempfile.TemporaryFile(dir=existing):
+        with tempfile.TemporaryFile(dir=_existing_part(folder)):
             return folder
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error)
-        message = f"{option} is {str(folder)!r}, which cannot be written to ({reason}); give another folder."
+        message = f"{option} is {str(folder)!r}, which cannot be written to ({_reason(error)}); give another folder."
         raise SettingsError(message) from error
 
 

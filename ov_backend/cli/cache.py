@@ -109,7 +109,8 @@ def _facts(store: GraphStore) -> dict[str, Any]:
 def _print_damaged(store: GraphStore, damaged: dict[str, str]) -> None:
     for key, reason in damaged.items():
         file = store.folder / f"{key}{store.kind.suffix}"
-        print(f"{key} is damaged: {reason}. It is not used: its network is captured again when needed. You can remove {file}.")
+        advice = f"The next call does not use it, and captures its network again. You can remove {file}."
+        print(f"{key} is damaged: {reason}. {advice}")
 
 
 def _content(store: GraphStore, entry: Entry) -> dict[str, bytes]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from ov_backend.cli.arguments import (
     folder,
     whole_number,
 )
-from ov_backend.errors import SettingsError, short_repr
+from ov_backend.errors import SettingsError
+from ov_backend.standalone.address import listen
 from ov_backend.ui.hosts import MalformedHost, host_name
 
 
@@ -44,7 +43,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted; the exit code is 0."""
     options.cache_dir = cache_dir(options)
-    _check_address(options.host, options.port)
+    listen(options.host, options.port).close()  # said before anything large is imported
     with demo_packages("The page"):
         from ov_backend.standalone import serve
     check_folder(options.out, "--out")
@@ -55,35 +54,6 @@ def run(options: argparse.Namespace) -> int:
     serve_options = serve.Options(**{name: value for name, value in vars(options).items() if name != "run"})
     with interrupts.work():
         return serve.serve(serve_options, lambda url: print(f"Open {url}", flush=True))
-
-
-def _check_address(host: str, port: int) -> None:
-    """Check that this machine can be listened to at an address, before packages are imported.
-
-    Raises:
-        SettingsError: nobody can listen there.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    own = "give 127.0.0.1 for this machine only, 0.0.0.0 for every address that it has, or one of them"
-    try:
-        socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:  # a ValueError for what is no name of a host
-        raise SettingsError(f"--host is {short_repr(host)}, which is no address and no name of a machine; {own}.") from error
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        raise SettingsError(_address_problem(host, port, error, own)) from error
-
-
-def _address_problem(host: str, port: int, error: OSError, own: str) -> str:
-    """Why nobody can listen at an address; ``own`` says which addresses are this machine's."""
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host is {host!r}, which is no address of this machine; {own}."
-    reasons = {errno.EADDRINUSE: "something else listens at", errno.EACCES: "this user may not listen at"}
-    if error.errno not in reasons:
-        return f"--host is {host!r}, where nobody can listen ({error.strerror or error}); {own}."
-    reason = reasons[error.errno]
-    return f"--port is {port}, which {reason} on {host}; give another, or 0 for any free one."
 
 
 def _is_name(text: str) -> bool:

@@ -129,6 +129,15 @@ class Engine:
         """
         return sum(network.prepare_ahead(signature) for network, signature in match(calls, networks))
 
+    def is_prepared(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> bool:
+        """Whether the calls of a remembered run, one of a UNet among them, find all that they need compiled.
+
+        Weights and code must be as the calls will find them, and nobody else may change them during this call.
+        """
+        matched = match(calls, networks)
+        whole = len(matched) == len(calls) and any(call.role == "unet" for call in calls)
+        return whole and all(network.is_prepared(signature) for network, signature in matched)
+
     def end_run(self, completed: bool = True) -> None:
         """The run is over; what it has called is remembered if it was completed, and what waits to be prepared is dropped."""
         run, self.resources.run = self.resources.run, None

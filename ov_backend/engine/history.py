@@ -117,9 +117,19 @@ class History:
         return next((run.calls for run in self.runs(model) if run.request == request), ())
 
     def add(self, model: str, run: RememberedRun) -> None:
-        """Remember a run as the last one."""
+        """Remember a run as the last one.
+
+        A host that keeps a prompt's encoding calls no text encoder where a prompt is used again: networks that the earlier run
+        with this request has called, and this one has not, stay remembered.
+        """
+        if not run.calls:
+            return
         runs = self.runs(model)
-        if not run.calls or runs[:1] == [run]:
+        called = {_network_of(call) for call in run.calls}
+        before = next((each.calls for each in runs if each.request == run.request), ())
+        kept = [call for call in before if _network_of(call) not in called]
+        run = RememberedRun(run.request, (*kept, *run.calls)[:_MAX_CALLS])
+        if runs[:1] == [run]:
             return
         newest = [run, *(each for each in runs if each.request != run.request)][:_MAX_RUNS]
         self._store.put(model, {_FILE: json.dumps({"runs": [_as_json(each) for each in newest]}).encode()})
@@ -145,6 +155,10 @@ def match(calls: Sequence[RememberedCall], networks: Sequence[Any]) -> list[tupl
         if call.number < len(same):
             matched.append((same[call.number], call.signature))
     return matched
+
+
+def _network_of(call: RememberedCall) -> tuple[str, str, int]:
+    return call.role, call.kind, call.number
 
 
 def _as_json(run: RememberedRun) -> dict[str, Any]:

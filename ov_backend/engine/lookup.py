@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -144,6 +144,20 @@ class Lookup:
 
         Nothing that a call would find is changed by this, but for the state of code and weights that is noted.
         """
+        for request in self._requests(signature):
+            if self._is_compiled(request):
+                return None
+            if self._is_known(request):
+                return request
+        return None
+
+    def is_compiled(self, signature: Signature) -> bool:
+        """Whether calls of a signature find what they need compiled."""
+        with self.lock:
+            return any(map(self._is_compiled, self._requests(signature)))
+
+    def _requests(self, signature: Signature) -> Iterator[CompileRequest]:
+        """What calls of a signature may need, by each guard that is known for them; their values are not looked at."""
         tensors = tuple(torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype], device="meta") for spec in signature.tensors)
         resources, call = self._resources, Call(signature, tensors, {})
         host, settings = self._hooks.host_key(), resources.settings
@@ -151,16 +165,13 @@ class Lookup:
         codes = resources.codes.of(family, resources.store)
         for guard in self._guards.candidates(codes) if codes else ():
             guard.check()
-            if guard.code.refused:
-                continue
-            form = self._form(guard)
-            keys = self._keys(guard, call, form)
-            if any(resources.compiled.peek(key) is not None for key in (keys[1].anywhere(), keys[1])):
-                return None
-            request = self._compile_request(call, guard, keys, family, form)
-            if self._is_known(request):
-                return request
-        return None
+            if not guard.code.refused:
+                form = self._form(guard)
+                yield self._compile_request(call, guard, self._keys(guard, call, form), family, form)
+
+    def _is_compiled(self, request: CompileRequest) -> bool:
+        key, compiled = request.compiled_key, self._resources.compiled
+        return any(compiled.peek(each) is not None for each in (key.anywhere(), key))
 
     def compiled(self, request: CompileRequest) -> CompiledEntry | None:
         """The compiled graph of a request; what was compiled before anything was traced has got another key since."""

@@ -81,8 +81,7 @@ class Network:
         self._pid = os.getpid()
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
-        #: Whether a run of calls begins, as far as the host has said so.
-        self._begins = False
+        self._begins = False  # whether a run of calls does, as far as the host has said so
         self._making = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -185,10 +184,9 @@ class Network:
         return self.statistics.compiles + self.statistics.blob_hits != before
 
     def prepare_ahead(self, signature: Signature) -> bool:
-        """Begin to compile in the background what calls of a signature will need; False if there is nothing to do.
+        """Begin to compile in the background what calls of a signature will need; False if it is compiled, or not known.
 
-        That is so where it is compiled, where its graph is not in the store, and where anything is in the way. The state of code
-        and weights is looked at in this thread: nobody else may change them meanwhile.
+        Code and weights are looked at in this thread: nobody else may change them meanwhile.
         """
         if worker.inside() or os.getpid() != self._pid or not self._capturing.acquire(blocking=False):
             return False
@@ -199,6 +197,10 @@ class Network:
             return False
         finally:
             self._capturing.release()
+
+    def is_prepared(self, signature: Signature) -> bool:
+        """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""
+        return self._lookup.is_compiled(signature)
 
     def make_recipe_ahead(self) -> None:
         """Begin to compile and to try in the background what the next picture needs in int8, if enough calls were observed."""
@@ -281,9 +283,8 @@ class Network:
         reach = self._lookup.reach(code, call) if self.hooks.keyed_by_code else None
         try:
             with self._capturing, self.hooks.tracing():
-                captured = self.hooks.capture(
-                    self.module, self.forward, request.weights, names, call.tensors, call.arguments, reach
-                )
+                values = (request.weights, names, call.tensors, call.arguments)
+                captured = self.hooks.capture(self.module, self.forward, *values, reach)
         except CaptureError:
             if reach is not None and isinstance(code, CodeGuard):
                 with contextlib.suppress(CaptureError, Superseded):

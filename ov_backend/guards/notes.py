@@ -106,9 +106,8 @@ class Notes:
     def _is_gone_through(self, path: str) -> bool:
         """Whether code may go through the set at this path in its order.
 
-        It may if the set is neither an attribute nor a global, and if the code does more with the set's name than ask what is in
-        the set. Before a trace no names are known. Then code may go through every set, except those that libraries only ask for
-        members.
+        It may where the set has no name, and where the code does more with the name than ask what is in the set. Before a trace
+        no names are known: then code may go through every set, except those that libraries only ask for members.
         """
         found = re.search(r"([.!:])(\w+)(?:\[[^\]]*\])*$", path)
         if found is None:

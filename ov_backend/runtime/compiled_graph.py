@@ -16,6 +16,7 @@ import torch
 from ov_backend import devices, transformations
 from ov_backend.conversion.model import WeightlessModel
 from ov_backend.errors import InputMismatch, last_line
+from ov_backend.runtime import shared_kernels
 from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
@@ -195,8 +196,8 @@ def bind_and_compile(
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
     buffer, observed = None, None
     blob_entry = None if rewrite is not None else blob_entry
-    config = devices.compile_config(settings, _is_dynamic(graph))
-    imported = _import(blob_entry, settings.device, config) if blob_entry is not None else None
+    config, dynamic = devices.compile_config(settings), _is_dynamic(graph)
+    imported = _import(blob_entry, settings.device, config, dynamic) if blob_entry is not None else None
     if imported is not None:
         compiled, timings = imported
     else:
@@ -204,7 +205,7 @@ def bind_and_compile(
         model, buffer, observed = _bound(graph, live, settings, rewrite)
         bound = time.perf_counter()
         config |= _without_overflow(model, settings.device)
-        compiled = devices.core().compile_model(model, settings.device, config)
+        compiled = shared_kernels.compile_model(model, settings.device, config, dynamic)
         del model  # the compiled model holds all that the device needs of the constants
         timings = Timings(bind=bound - start, compile=time.perf_counter() - bound)
         if blob_entry is not None:
@@ -302,14 +303,14 @@ def _in_computed_type(
     return model, buffer
 
 
-def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any]) -> tuple[ov.CompiledModel, Timings] | None:
+def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any], dynamic: bool) -> tuple[ov.CompiledModel, Timings] | None:
     """The compiled model from the blob cache, if there is one and the device accepts it."""
     start = time.perf_counter()
     data = blob_entry.load()
     if data is None:
         return None
     try:
-        compiled = devices.core().import_model(data, device, config)
+        compiled = shared_kernels.import_model(data, device, config, dynamic)
     except RuntimeError as error:
         log.warning("Ignoring a stored blob: %s. It will be compiled again.", last_line(error).rstrip("."))
         blob_entry.remove()

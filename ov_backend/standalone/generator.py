@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,15 @@ from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
-from ov_backend.standalone.readiness import STOPPED, Preparer, likely, request_of
+from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler, with_float_timestep
 from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.compare_int8 import compare_int8
 from ov_backend.ui.comparison import Comparison, Measured
-from ov_backend.ui.controller import Controller, JobControl, Size, prepared
+from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters, ran_where
-from ov_backend.ui.snapshot import INTERRUPTED, Job
+from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
@@ -204,10 +205,7 @@ class PictureGenerator:
         """Prepare in the background what the last generation with this kind of model has called; a generation goes first.
 
         Args:
-            enabled: otherwise nothing is prepared, and the next start tries it again.
-
-        Returns:
-            the thread, or None where nothing is prepared.
+            enabled: otherwise nothing is prepared, None is returned in place of the thread, and the next start tries it again.
         """
         return self._preparer.start(self._store(), enabled)
 
@@ -225,16 +223,20 @@ class PictureGenerator:
             marker.set()
             engine = self._configure(run.choices)
             networks = [self._network(engine, role, module, module.forward) for role, module in modules.items()]
-            begun = engine.prepare_ahead(run.calls, networks)
+            engine.prepare_ahead(run.calls, networks)
             if self._preparer.superseded:
                 engine.resources.ahead.cancel()
         finally:
             self._lock.release()
         engine.resources.ahead.wait()
-        self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler))
-        if begun and not self._preparer.superseded and self.status.may_show_ready():
-            result = prepared([run.size], run.batch, run.choices, run.guided)
-            self.status.job = Job("precompile", state="done", result=result)
+        ready = partial(self._show_ready, engine, run, networks)
+        self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler), ready)
+
+    def _show_ready(self, engine: Engine, run: Likely, networks: Sequence[Network]) -> None:
+        """Show what is ready, if everything is; under the lock."""
+        may_show = self._engine is engine and not self._preparer.superseded and self.status.may_show_ready()
+        if may_show and engine.is_prepared(run.calls, networks):
+            self.status.job = run.ready()
 
     def _acquire_for(self, asked: Asked | None) -> bool:
         """Take the lock; a changed size waits for the end of the generation that runs, unless the size changes again."""

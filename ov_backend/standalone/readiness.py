@@ -13,7 +13,9 @@ from ov_backend.engine.history import History, RememberedCall
 from ov_backend.engine.marker import Marker
 from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.controller import prepared
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.snapshot import Job
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,10 @@ class Likely(NamedTuple):
     guided: bool
     choices: Choices
     calls: Sequence[RememberedCall]
+
+    def ready(self) -> Job:
+        """The job to show once everything is prepared."""
+        return Job("precompile", state="done", result=prepared([self.size], self.batch, self.choices, self.guided))
 
 
 def request_of(parameters: Parameters, choices: Choices, from_picture: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.errors import SettingsError
+from ov_backend.standalone.address import listen, url
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.page import page
 
@@ -63,27 +63,9 @@ def serve(options: Options, announce: Callable[[str], None]) -> int:
         generator.prepare_likely(options.prepare)
         if options.host not in _LOOPBACK and auth is None:
             log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
-        announce(address(options.host, listening.getsockname()[1]))
+        announce(url(options.host, listening.getsockname()[1]))
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
     return 0
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at a name, or at an address of version 4 or 6.
-
-    Raises:
-        SettingsError: nobody can listen there.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
-        raise SettingsError(f"Cannot listen at {host}:{port}: {error}. Choose another --port or --host.") from error
-
-
-def address(host: str, port: int) -> str:
-    """What a browser is given to open the page."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def load(options: Options) -> PictureGenerator:

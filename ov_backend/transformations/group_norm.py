@@ -55,7 +55,9 @@ def _decompose(node: ov.Node, corrected: bool) -> None:
         offset = ops.subtract(offset, in_group(error))
         true_offset = ops.add(offset, error)
     group_variance = in_group(ops.add(variance, ops.multiply(true_offset, true_offset)))
-    epsilon, half = (ops.constant(np.array(value), x.get_element_type()) for value in (eps, -0.5))
+    # no single number (see runtime/shared_kernels.py), nor fewer rows: the device broadcasts [1, 2, 1] to [4, 2, 1] wrongly
+    epsilon = ops.constant(np.full((shape[0], groups, 1), eps), x.get_element_type())
+    half = ops.constant(np.array(-0.5), x.get_element_type())
     per_channel = np.array([1, groups, -1])
     scale = ops.multiply(ops.power(ops.add(group_variance, epsilon), half), ops.reshape(weight, per_channel, False))
     shift = ops.add(ops.multiply(offset, scale), ops.reshape(bias, per_channel, False))

@@ -2,12 +2,15 @@
 
 All were seen with OpenVINO 2026.4. Of one-dimensional values, an absolute value after a concatenation is moved in front of it,
 also for those who read the concatenation itself. A reduction of integers, which the device computes together with the arithmetic
-after it, writes a part of its result only at some shapes. Of a weight that is multiplied both as it is and transposed, or that
-two kinds of operators read, one packed form is kept for both.
+after it, writes a part of its result only at some shapes. A reduction of the first or the last of three axes, together with a
+sum or product with one number for each row of the second axis, takes another row's numbers. A product with one number for each
+pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. Of a weight that is
+multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -15,9 +18,8 @@ import openvino as ov
 from openvino import opset13
 
 #: Operators whose weights the device packs, and what is folded into a weight before.
-_PACKING = frozenset(
-    {"MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"}
-)
+_CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"})
+_PACKING = _CONVOLUTIONS | {"MatMul"}
 _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceMean"})
 
@@ -30,6 +32,11 @@ def avoid_faults(model: ov.Model) -> None:
             _behind_a_reshape(node)
         elif kind in _REDUCTIONS and node.get_output_element_type(0).is_integral():
             _in_floats(node)
+        elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node):
+            _of_two_axes(node, axis)
+        elif kind in _CONVOLUTIONS and _is_product_by_pixels(node.input_value(0).get_node()):
+            zero = opset13.constant(np.zeros(1, np.int64))  # a roll by nothing, past which nothing is folded
+            node.input(0).replace_source_output(opset13.roll(node.input_value(0), zero, zero).output(0))
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
@@ -98,6 +105,65 @@ def _in_floats(node: ov.Node) -> None:
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
     floats = opset13.convert(node.input_value(0), "f32")
     _replace(node, opset13.convert(reduction(floats, node.input_value(1), node.get_keep_dims()), dtype))
+
+
+def _outer_axis(node: ov.Node) -> int | None:
+    """The axis that is reduced, if it is the first or the last of three."""
+    axes, shape = node.input_value(1).get_node(), node.get_input_partial_shape(0)
+    if axes.get_type_name() != "Constant" or not shape.is_static or len(shape) != 3:
+        return None
+    reduced = {int(axis) % 3 for axis in axes.data.reshape(-1)}
+    return reduced.pop() if reduced in ({0}, {2}) else None
+
+
+def _meets_rows(node: ov.Node) -> bool:
+    """Whether a result, or what is computed of it element by element, meets a constant of fewer elements than it has."""
+    elements = math.prod(node.get_output_shape(0))
+    waiting, seen = [node.output(0)], set[str]()
+    while waiting:
+        for target in waiting.pop().get_target_inputs():
+            reader = target.get_node()
+            if reader.get_name() in seen or reader.get_output_size() != 1 or _elements(reader.output(0)) != elements:
+                continue
+            seen.add(reader.get_name())
+            others = [reader.input_value(i) for i in range(reader.get_input_size()) if i != target.get_index()]
+            if any(1 < _elements(each) < elements and _is_constant(each) for each in others):
+                return True
+            waiting.append(reader.output(0))
+    return False
+
+
+def _is_product_by_pixels(node: ov.Node) -> bool:
+    """Whether a node multiplies by, or divides by, constants of which one has more than one number for a channel."""
+    axes = len(node.get_output_partial_shape(0)) - 2
+    while node.get_type_name() in ("Multiply", "Divide"):
+        constant = [_is_constant(value) for value in node.input_values()]
+        factors = [value.get_partial_shape() for value, is_one in zip(node.input_values(), constant) if is_one]
+        if any(not shape.is_static or math.prod(shape.to_shape()[-axes:]) > 1 for shape in factors):
+            return True
+        if len(factors) != 1:
+            return False
+        node = node.input_value(constant.index(False)).get_node()
+    return False
+
+
+def _is_constant(output: ov.Output) -> bool:
+    """Whether the device computes an output once, of constants alone."""
+    sources = output.get_node().input_values()
+    return all(map(_is_constant, sources)) if sources else output.get_node().get_type_name() == "Constant"
+
+
+def _elements(output: ov.Output) -> int:
+    shape = output.get_partial_shape()
+    return math.prod(shape.to_shape()) if shape.is_static else -1
+
+
+def _of_two_axes(node: ov.Node, axis: int) -> None:
+    first, second, third = node.get_input_shape(0)
+    rows = [first, second * third] if axis == 0 else [first * second, third]
+    reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
+    reduced = reduction(opset13.reshape(node.input_value(0), np.array(rows), False), np.array([min(axis, 1)]), False)
+    _replace(node, opset13.reshape(reduced, np.array(node.get_output_shape(0)), False))
 
 
 def _replace(node: ov.Node, new: ov.Node) -> None:

@@ -93,10 +93,8 @@ def precision_hint() -> str:
         return hint
     if cpu is None:
         return hint
-    floating = " and ".join(cpu.precisions)
-    if fast:
-        return f"{hint}. The CPU here computes in {floating}, and faster still in int8, which calibrates on the first picture"
-    return f"{hint}. The CPU here computes in {floating} alone, and has no instructions for int8"
+    faster = [each for each in cpu.precisions if each != "f32"] + ["int8 (after one picture)"] * fast
+    return f"{hint}. " + (f"Faster on this CPU: {', '.join(faster)}" if faster else "This CPU has nothing faster")
 
 
 def build_panel(

@@ -20,6 +20,7 @@ from modules import call_queue, sd_hijack, sd_models, shared
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.history import History, RememberedCall, kind_of
 from ov_backend.engine.marker import Marker
+from ov_backend.engine.network import Network
 from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import prepared
@@ -94,15 +95,26 @@ def _prepare(calls: Sequence[RememberedCall], choices: Choices, others: bool = F
         choices: what runs where.
         others: whether other loaded models may be called too, such as a refiner's.
     """
-    engine, roles = session.engine, {call.role for call in calls}
+    networks = _networks(calls, choices, others)
+    return session.engine.prepare_ahead(calls, networks) if session.engine is not None else 0
+
+
+def _networks(calls: Sequence[RememberedCall], choices: Choices, others: bool = False) -> list[Network]:
+    """The networks of remembered calls that are answered as a whole, with the LoRAs that are set; see :func:`_prepare`."""
+    roles = {call.role for call in calls}
     models = [sd_models.model_data.sd_model, *(sd_models.model_data.loaded_sd_models if others else ())]
     host_networks = {id(each.owner): each for model in models if model is not None for each in networks_of(model)}
-    networks = []
+    networks: list[Network] = []
     for network in host_networks.values():
         if network.role in roles and getattr(choices, network.switch) and _is_plain(network):
             session.lora_weights.apply(network.module)
             networks.append(session.network(network, network.class_function))
-    return engine.prepare_ahead(calls, networks) if engine is not None else 0
+    return networks
+
+
+def _is_prepared(run: _Likely) -> bool:
+    engine = session.engine
+    return engine is not None and engine.is_prepared(run.calls, _networks(run.calls, run.choices))
 
 
 def _is_plain(network: HostNetwork) -> bool:
@@ -174,18 +186,28 @@ class Readiness:
                     return
                 marker.set()
                 session.configure(run.choices.settings(str(CACHE_DIR)))
-                begun = _prepare(run.calls, run.choices)
+                _prepare(run.calls, run.choices)
                 if self._waiting and session.engine is not None:
                     session.engine.resources.ahead.cancel()
             finally:
                 call_queue.queue_lock.release()
-            if begun and session.engine is not None:
+            if session.engine is not None:
                 session.engine.resources.ahead.wait()
-                if not self._waiting and session.status.may_show_ready() and sd_models.model_data.sd_model is model:
-                    result = prepared([run.size], run.batch, run.choices, run.guided)
-                    session.status.job = Job("precompile", state="done", result=result)
+                self._show_ready(run, model)
         finally:
             marker.remove()
+
+    def _show_ready(self, run: _Likely, model: Any) -> None:
+        """Show what is ready, if everything is and nothing else has begun."""
+        if not call_queue.queue_lock.acquire(blocking=False):
+            return
+        try:
+            may_show = not self._waiting and session.status.may_show_ready()
+            if may_show and sd_models.model_data.sd_model is model and _is_prepared(run):
+                result = prepared([run.size], run.batch, run.choices, run.guided)
+                session.status.job = Job("precompile", state="done", result=result)
+        finally:
+            call_queue.queue_lock.release()
 
 
 class _Likely(NamedTuple):

@@ -1,7 +1,8 @@
 """The attention that a trace sees: one ``scaled_dot_product_attention``.
 
 The WebUI's own variants of attention cut it into slices to save memory, as many as the free memory demands. They compute
-the same result, and OpenVINO plans its own memory.
+the same result, and OpenVINO plans its own memory. Whether a variant still does is tried before every trace: what it calls, from
+einops for example, may have been exchanged.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _CLASSES = (
     ("ldm.modules.diffusionmodules.model", "AttnBlock", "sdp_attnblock_forward"),
     ("sgm.modules.diffusionmodules.model", "AttnBlock", "sdp_attnblock_forward"),
 )
+#: By class, arguments for a small layer and the shape of its input.
+_SMALL: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
+    "CrossAttention": ((16, None, 2, 8), (2, 6, 16)),
+    "AttnBlock": ((32,), (2, 32, 2, 3)),
+}
 
 
 def _codes_of(module: types.ModuleType) -> frozenset[types.CodeType]:
@@ -70,9 +76,24 @@ def attention_in_one_piece(network: torch.nn.Module) -> Iterator[None]:
         for place in _CLASSES if not other_scales(network) else ():
             owner = _owner(place)
             whole = getattr(optimizations, place[2], None)
-            if owner is not None and getattr(whole, "__code__", None) in _CODES and _is_webui_variant(owner.forward):
+            known = getattr(whole, "__code__", None) in _CODES and owner is not None and _is_webui_variant(owner.forward)
+            if known and _computes_the_same(owner, whole):
                 undo.callback(Patch(owner, "forward", partial(_replace, whole)).undo)
         yield
+
+
+@torch.no_grad()
+def _computes_the_same(owner: Any, whole: Callable[..., Any]) -> bool:
+    """Whether a small layer of a class gives the same with its own forward and with another; random numbers stay as they are."""
+    if torch.nn.modules.module._global_forward_hooks or torch.nn.modules.module._global_forward_pre_hooks:
+        return False  # they would see the small layer
+    arguments, shape = _SMALL[owner.__name__]
+    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # of what somebody else has put there
+        torch.manual_seed(0)
+        layer, x = owner(*arguments).eval(), torch.randn(shape)
+        expected = owner.forward(layer, x)
+        return torch.allclose(whole(layer, x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    return False
 
 
 def _owner(place: tuple[str, str, str]) -> Any:

@@ -1,4 +1,4 @@
-"""What a graph is fed with and what it does: every dtype and kind of tensor, views, writes, and odd results."""
+"""What a graph is fed with and what it does: every dtype and kind of tensor, views and writes."""
 
 from __future__ import annotations
 
@@ -160,8 +160,17 @@ def test_batch_norm_in_training_updates_its_buffers(compiled: Compile) -> None:
     agree(dict(actual.named_buffers()), dict(expected.named_buffers()))
     assert int(actual[1].num_batches_tracked) == 4
     assert calls() >= 4
-    actual.eval()
-    agree(g(x), expected.eval()(x))
+    if _dynamo_sees_eval(make(), x):
+        actual.eval()
+        agree(g(x), expected.eval()(x))
+
+
+def _dynamo_sees_eval(module: torch.nn.Module, x: torch.Tensor) -> bool:
+    """Whether a graph of ``train()`` is left after ``eval()``: on Python 3.13.0, torch 2.9 goes on with it for every backend."""
+    g = torch.compile(module, backend="eager")
+    g(x)
+    module.eval()
+    return torch.allclose(g(x), module(x), atol=1e-4)
 
 
 class Counter(torch.nn.Module):
@@ -207,77 +216,6 @@ def network_compiles() -> list[int]:
     import ov_backend
 
     return [network["compiles"] for network in ov_backend.stats().values()]
-
-
-def test_none_and_nested_results(compiled: Compile) -> None:
-    def f(x: torch.Tensor) -> dict[str, object]:
-        return {"a": (x + 1, None), "b": [x * 2, {"c": x.sum(), "d": 3}], "e": None}
-
-    x = torch.randn(3)
-    agree(compiled(f)(x), f(x))
-
-
-def test_one_tensor_returned_twice(compiled: Compile) -> None:
-    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = x + 1
-        return y, x * 2, y
-
-    a, _, b = compiled(f)(torch.randn(3))
-    assert a is b
-
-
-def test_a_result_that_is_an_input(compiled: Compile) -> None:
-    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x, x * y, y
-
-    x, y = torch.randn(3), torch.randn(3)
-    a, b, c = compiled(f)(x, y)
-    assert a is x
-    assert c is y
-    agree(b, x * y)
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
-def test_a_result_that_is_a_copy_of_an_input(compiled: Compile, dtype: torch.dtype) -> None:
-    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x.clone(), x | y if dtype is torch.bool else x + y, y.contiguous().clone()
-
-    g = compiled(f)
-    for _ in range(2):
-        x, y = (torch.randint(0, 9, (3, 5)).to(dtype) for _ in range(2))
-        before = x.clone()
-        result = g(x, y)
-        agree(result, f(x, y))
-        result[0].zero_()
-        assert torch.equal(x, before)
-
-
-def test_a_result_that_is_a_view_of_an_input(compiled: Compile) -> None:
-    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x[1:].t(), x * 2
-
-    x = torch.randn(4, 3)
-    view, _ = compiled(f)(x)
-    view.zero_()
-    assert float(x[1:].abs().sum()) == 0.0
-
-
-def test_results_that_are_views_of_each_other(compiled: Compile) -> None:
-    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y = x + 1
-        return y, y[0]
-
-    y, row = compiled(f)(torch.randn(4, 3))
-    row.fill_(9)
-    assert bool((y[0] == 9).all())
-
-
-def test_results_are_told_by_name_not_by_place(compiled: Compile) -> None:
-    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return c.exp(), a - b, b - a, (a - b) * 2 + c.exp(), a
-
-    inputs = [torch.randn(3) for _ in range(3)]
-    agree(compiled(f)(*inputs), f(*inputs))
 
 
 def test_integers_beyond_32_bits(compiled: Compile) -> None:

@@ -46,6 +46,33 @@ def test_a_run_of_another_process_is_prepared(strict: Strict) -> None:
         assert counts(network) == expected
 
 
+def test_a_run_is_prepared_once_all_that_it_called_is_compiled(strict: Strict) -> None:
+    modules = {"unet": Small(), "vae_decode": Small()}
+    with torch.no_grad():
+        modules["unet"].matrix.weight.add_(1)  # else one compile would do for both
+    for compiles in (True, False):  # the second process finds the graphs
+        engine = Engine(strict(low_memory="off"))
+        networks = {name: engine.network(name, module) for name, module in modules.items()}
+        listed = list(networks.values())
+        calls = engine.begin_run(networks["unet"].kind, "8x8")
+        for network in listed if compiles else ():
+            network(*inputs())
+        engine.end_run()
+    assert [call.role for call in calls] == ["unet", "vae_decode"]
+    assert not engine.is_prepared(calls, listed)
+    assert engine.prepare_ahead(calls[1:], listed) == 1
+    assert engine.resources.ahead.wait(60)
+    assert not engine.is_prepared(calls, listed), "the UNet is missing"
+    assert engine.prepare_ahead(calls, listed) == 1
+    assert engine.resources.ahead.wait(60)
+    assert engine.is_prepared(calls, listed)
+    assert not engine.is_prepared(calls, listed[:1]), "whose the other call is cannot be said"
+    assert not engine.is_prepared(calls[1:], listed), "a UNet that ran by its blocks is not remembered"
+    with torch.no_grad():
+        modules["unet"].matrix.weight.add_(1)
+    assert not engine.is_prepared(calls, listed)
+
+
 def test_another_request_prepares_nothing(strict: Strict) -> None:
     engine, module = Engine(strict(low_memory="off")), Small()
     network = engine.network("unet", module)
@@ -74,6 +101,16 @@ def test_the_last_run_stands_first_and_each_request_once(strict: Strict) -> None
     assert remembered.runs("ab") == [run_of("a", side=16), run_of("b")]
     assert remembered.calls("ab", "b") == run_of("b").calls
     assert remembered.calls("ab", "c") == remembered.calls("cd", "a") == ()
+
+
+def test_a_network_that_was_not_needed_again_stays_remembered(strict: Strict) -> None:
+    remembered, unet = history(strict), run_of("a").calls[0]
+    encoder, decoder = (RememberedCall(role, "cd", 0, unet.signature) for role in ("text_encoder", "vae_decode"))
+    for calls in ((encoder, unet, decoder), (unet, decoder)):  # the prompt's encoding was kept by the host
+        remembered.add("ab", RememberedRun("a", calls))
+        assert remembered.calls("ab", "a") == (encoder, unet, decoder)
+    remembered.add("ab", RememberedRun("b", (unet,)))
+    assert remembered.calls("ab", "b") == (unet,)
 
 
 def test_it_is_bounded(strict: Strict) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 TESTS = (
     *("tests/test_init.py", "tests/test_exit.py", "tests/test_compiler.py", "tests/guards"),
     *("tests/engine/test_engine.py", "tests/engine/test_network.py", "tests/engine/test_compile_job.py"),
-    *("tests/dynamo/test_backend.py", "tests/dynamo/test_soundness.py", "tests/dynamo/test_lifetimes.py"),
+    *("tests/dynamo/test_backend.py", "tests/dynamo/test_results.py"),
+    *("tests/dynamo/test_soundness.py", "tests/dynamo/test_lifetimes.py"),
 )
 
 #: Beside torch, OpenVINO and what the package asks for. Without transformers and diffusers some tests are skipped.

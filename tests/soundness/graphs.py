@@ -246,8 +246,9 @@ def _judge(program: Program) -> Verdict:
 def _noisy(program: Program, seed: int) -> list[torch.Tensor]:
     """All values of a program, with noise after every step that rounds.
 
-    The second time, numbers too small to be normal become 0 besides, as they do in OpenVINO's arithmetic; the third time, the
-    inputs keep them, for moving values is no arithmetic.
+    The second time, numbers too small to be normal become 0 besides and what is 0 stays so, as in OpenVINO's arithmetic, and what
+    has overflowed float16 stays finite, as in OpenVINO's chains of operators in float32; the third time, the inputs keep small
+    numbers, for moving values is no arithmetic.
     """
     values, generator = (
         [_flushed(tensor) if seed == 2 else tensor for tensor in program.inputs],
@@ -259,13 +260,25 @@ def _noisy(program: Program, seed: int) -> list[torch.Tensor]:
         except Exception:  # noise may lead to a division of integers by zero
             return [*values, *(torch.full((), float("nan")) for _ in program.steps)]
         if result.is_floating_point() and result.numel() and not _is_exact(expression, values, result):
+            result = _unbounded(expression, values, result) if seed == 2 else result
             size = result.abs()
             if sums:
                 size = size + max((_largest(v) for i, v in enumerate(values) if f"v{i}" in _words(expression)), default=0.0)
             sign = torch.randint(0, 2, result.shape, generator=generator) * 2 - 1
-            result = (result.double() + sign * _ROUNDING[result.dtype] * size.double()).to(result.dtype)
+            noise = sign * _ROUNDING[result.dtype] * size.double()
+            noise = noise.masked_fill(result == 0, 0) if seed == 2 else noise
+            result = (result.double() + noise).to(result.dtype)
         values.append(_flushed(result) if seed >= 2 else result)
     return values
+
+
+def _unbounded(expression: str, values: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
+    """A step's result in float16, with large finite numbers where float32 would not overflow."""
+    if result.dtype != torch.float16 or not bool(result.isinf().any()):
+        return result
+    wide = evaluate(expression, [value.float() if value.dtype == torch.float16 else value for value in values])
+    limit = torch.finfo(result.dtype).max / 2  # noise is added to it
+    return torch.where(result.isinf() & wide.isfinite(), result.clamp(-limit, limit), result)
 
 
 def _flushed(value: torch.Tensor) -> torch.Tensor:

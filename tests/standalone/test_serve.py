@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
 
 from ov_backend.engine.marker import Marker
-from ov_backend.standalone import events, serve
+from ov_backend.standalone import address, events, serve
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.auth import page_token
 from ov_backend.ui.choices import Choices
@@ -36,7 +36,7 @@ def test_a_login_needs_both_parts() -> None:
 
 
 def test_an_address_in_use_is_reported_in_one_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(SettingsError, match="Cannot listen at"):
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.raises(SettingsError, match="something else listens"):
         serve.serve(serve.Options(port=listening.getsockname()[1]), lambda url: None)
 
 
@@ -52,14 +52,14 @@ def test_a_server_that_is_ended_while_it_prepares_has_not_died_of_it(generator: 
 @pytest.mark.parametrize("host,begin", [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
 def test_addresses_of_both_versions_can_be_listened_at(host: str, begin: str) -> None:
     try:
-        listening = serve.listen(host, 0)
+        listening = address.listen(host, 0)
     except SettingsError as error:
-        if ":" in host and ("Cannot assign" in str(error) or "not supported" in str(error)):
+        if ":" in host and ("no address of this machine" in str(error) or "not supported" in str(error)):
             pytest.skip("this machine has no addresses of version 6")
         raise
     with listening:
         port = listening.getsockname()[1]
-        assert serve.address(host, port) == f"{begin}{port}"
+        assert address.url(host, port) == f"{begin}{port}"
         socket.create_connection((host, port), 5).close()
 
 

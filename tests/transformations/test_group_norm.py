@@ -21,6 +21,7 @@ CASES = [  # input shape, groups
     ((3, 12, 5, 5), 1),  # one group
     ((2, 32, 1, 1), 8),  # one pixel
     ((2, 16, 33), 4),
+    ((4, 16, 2, 2), 2),
     ((1, 8, 3, 4, 5), 2),
     ((4, 24), 6),  # no pixels at all
 ]

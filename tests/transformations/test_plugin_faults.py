@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
@@ -78,3 +80,54 @@ def test_integers_are_reduced_whole(keep: bool, dtype: type, shape: tuple[int, .
     largest = ops.reduce_max(ops.multiply(x, np.array(1, dtype)), np.array(axes), keep)
     (found,) = answers([ops.subtract(np.array(9, dtype), largest)], x, value)
     np.testing.assert_array_equal(found, 9 - value.max(tuple(axes), keepdims=keep))
+
+
+class Reduced(torch.nn.Module):
+    """A reduction of one of three axes, and a number for each row of the second axis."""
+
+    def __init__(self, dim: int, keep: bool, product: bool, size: int) -> None:
+        super().__init__()
+        self.dim, self.keep, self.product = dim, keep, product
+        self.rows = torch.nn.Parameter(torch.randn(size))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.rows[:, None] if self.keep or self.dim == 0 else self.rows
+        mean, largest = x.mean(self.dim, keepdim=self.keep), x.amax(self.dim, keepdim=self.keep).relu()
+        return (mean * rows, largest * rows.exp()) if self.product else (mean + rows, largest + rows.exp())
+
+
+@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("dim", [0, 2])
+def test_a_reduction_with_numbers_for_rows(strict: Callable[..., Settings], dim: int, keep: bool, product: bool) -> None:
+    for shape in ((2, 2, 2), (4, 6, 3), (1, 6, 3), (3, 16, 1)):
+        _assert_right(strict, Reduced(dim, keep, product, shape[1]), torch.randn(shape))
+
+
+class Masked(torch.nn.Module):
+    """A number for each pixel, and a convolution whose kernel is as large as the picture."""
+
+    def __init__(self, convolution: torch.nn.Module, shape: tuple[int, ...], quotient: bool) -> None:
+        super().__init__()
+        self.convolution, self.mask, self.quotient = convolution, torch.nn.Parameter(torch.rand(shape) + 0.5), quotient
+        self.channels = torch.nn.Parameter(torch.rand(8, 1, 1) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        masked = x / self.mask if self.quotient else x * self.mask
+        return self.convolution(masked), self.convolution(x * self.mask.exp() * self.channels)
+
+
+@pytest.mark.parametrize("quotient", [False, True])
+@pytest.mark.parametrize("shape", [(8, 3, 3), (3, 3), (3,), (3, 1), (8, 1, 1)])
+def test_a_number_for_each_pixel_before_a_convolution(
+    strict: Callable[..., Settings], shape: tuple[int, ...], quotient: bool
+) -> None:
+    for kind, groups in ((torch.nn.Conv2d, 1), (torch.nn.Conv2d, 8), (torch.nn.Conv2d, 2), (torch.nn.ConvTranspose2d, 1)):
+        _assert_right(strict, Masked(kind(8, 8, 3, padding=1, groups=groups), shape, quotient), torch.randn(2, 8, 3, 3))
+
+
+def _assert_right(strict: Callable[..., Settings], module: torch.nn.Module, x: torch.Tensor) -> None:
+    network = engine_for(strict(precision="f32"), module)
+    with torch.no_grad():
+        for got, expected in zip(network(x), module(x), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)

@@ -35,13 +35,20 @@ def test_nine_controls_in_order_each_named_and_explained() -> None:
     assert len({component.label for component in components}) == 9
 
 
-@pytest.mark.parametrize("exact,words", [(True, ", and faster still in int8"), (False, " alone, and has no instructions for")])
+@pytest.mark.parametrize("exact,words", [(True, "bf16, int8 (after one picture)"), (False, "bf16")])
 def test_the_precisions_are_explained_by_what_the_cpu_can_do(monkeypatch: pytest.MonkeyPatch, exact: bool, words: str) -> None:
     cpu = devices.Device("CPU", "a CPU", ("f32", "bf16"), "bf16")
     monkeypatch.setattr(devices, "list_devices", lambda: [cpu])
     monkeypatch.setattr(saturation, "multiplies_8_bits_exactly", lambda: exact)
     _, components = build()
-    assert f"in f32 and bf16{words}" in components[FIELDS.index("precision")].info
+    assert components[FIELDS.index("precision")].info == f"f32 gives PyTorch's picture. Faster on this CPU: {words}"
+
+
+def test_a_cpu_with_nothing_faster_than_f32_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "list_devices", lambda: [devices.Device("CPU", "a CPU", ("f32",), "f32")])
+    monkeypatch.setattr(saturation, "multiplies_8_bits_exactly", lambda: False)
+    _, components = build()
+    assert components[FIELDS.index("precision")].info.endswith("This CPU has nothing faster")
 
 
 def test_the_initial_values_are_the_defaults() -> None:

@@ -120,6 +120,32 @@ def test_after_a_checkpoint_is_loaded_its_networks_are_ready(host: SimpleNamespa
     assert compiles() == before
 
 
+def test_a_prompt_that_was_used_again_leaves_its_encoder_remembered(host: SimpleNamespace, ahead: Any) -> None:
+    for _ in range(2):
+        picture(host)  # the WebUI keeps the encoded prompt for the second
+    ahead.readiness.wait()
+    load(host, "b")
+    ahead.readiness.wait()
+    assert ready_text() == ["32x32"]
+    before = compiles()
+    picture(host, prompt="a dog", override_settings={"sd_model_checkpoint": "b"})
+    assert compiles() == before
+
+
+def test_nothing_is_ready_where_a_network_could_not_be_prepared(
+    host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.engine.network import Network
+
+    picture(host)
+    ahead.readiness.wait()
+    prepare = Network.prepare_ahead
+    monkeypatch.setattr(Network, "prepare_ahead", lambda self, call: self.name != "vae_decode" and prepare(self, call))
+    load(host, "b")
+    ahead.readiness.wait()
+    assert ready_text() == []
+
+
 def test_nothing_is_prepared_for_a_kind_of_model_that_was_never_used(host: SimpleNamespace, ahead: Any) -> None:
     from ov_backend.webui.session import session
 

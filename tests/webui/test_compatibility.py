@@ -64,6 +64,37 @@ def test_attention_whose_code_was_exchanged_is_followed(compare: Any, monkeypatc
     assert largest_difference(before, compare(prompt="a cat")[1]) > 2
 
 
+def test_what_attention_calls_is_followed(compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention in one piece calls it another number of times."""
+    from einops._backends import AbstractBackend
+
+    before, reshape = compare(prompt="a cat")[1], AbstractBackend.reshape
+    monkeypatch.setattr(AbstractBackend, "reshape", lambda self, x, shape: reshape(self, x, shape) * 1.1)
+    assert largest_difference(before, compare(prompt="a cat")[1]) > 2
+    monkeypatch.undo()
+    assert largest_difference(before, compare(prompt="a cat")[1]) == 0
+
+
+@pytest.mark.parametrize("class_name", ["CrossAttention", "AttnBlock"])
+def test_whether_attention_is_as_usual_is_tried_without_a_trace_of_it(
+    host: SimpleNamespace, class_name: str
+) -> None:
+    from ov_backend.webui import attention
+
+    place = next(each for each in attention._CLASSES if each[1] == class_name and attention._owner(each) is not None)
+    owner, whole = attention._owner(place), getattr(attention.optimizations, place[2])
+    state, seen = torch.get_rng_state(), list[Any]()
+    assert attention._computes_the_same(owner, whole)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not attention._computes_the_same(owner, lambda layer, x: whole(layer, x) * 1.01)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args))
+    try:
+        assert not attention._computes_the_same(owner, whole)
+    finally:
+        handle.remove()
+    assert not seen, "a hook for all modules would have seen the small layer"
+
+
 def test_a_scale_of_attention_that_was_changed_is_followed(
     compare: Any, host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
