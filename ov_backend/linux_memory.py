@@ -32,8 +32,9 @@ _WRITTEN_AT_ONCE = 1 << 20
 #: Bits of the header that the GNU C library writes in front of every block.
 _IN_USE, _IS_MMAPPED, _FLAGS = 1, 2, 7
 
-#: Where memory is mapped from: device and inode, or None for memory that is no file's.
-Inode = tuple[str, int] | None
+#: Where memory is mapped from: device and number of a file, and whether the file has lost its name; None for memory that is no
+#: file's. A file system gives the number of a file that is gone to the next one.
+Inode = tuple[str, int, bool] | None
 
 
 class _Piece(ctypes.Structure):
@@ -106,7 +107,8 @@ class Mappings:
                 start, end = (int(each, 16) for each in place.split("-"))
                 special = inode == "0" and name and not name[0].startswith(("[heap]", "[anon"))
                 if mode.startswith("rw-p") and not special:
-                    entries.append((start, end, (device, int(inode)) if inode != "0" else None))
+                    unnamed = bool(name) and name[0].rstrip().endswith(" (deleted)")
+                    entries.append((start, end, (device, int(inode), unnamed) if inode != "0" else None))
         return cls([start for start, _, _ in entries], entries)
 
     def inodes(self, start: int, end: int) -> set[Inode] | None:

@@ -150,7 +150,7 @@ def _is_replaceable(tensor: torch.Tensor, inodes: set[linux_memory.Inode] | None
     """
     if inodes is None:
         return False
-    foreign = {inode for inode in inodes if inode is not None and inode[1] not in regions.files}
+    foreign = {inode for inode in inodes if inode is not None and not (inode[2] and inode[1] in regions.files)}
     return foreign == inodes or (not foreign and linux_memory.is_block(tensor.data_ptr(), tensor.nbytes))
 
 

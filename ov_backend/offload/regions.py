@@ -45,7 +45,7 @@ class Region:
     head: bytes
     tail: bytes
     crc: int
-    inode: tuple[str, int] | None = None
+    inode: linux_memory.Inode = None
 
     def is_of(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has this memory."""
@@ -73,7 +73,7 @@ class Regions:
         self._regions: dict[int, Region] = {}
         #: Grows when regions are added, or found mapped from elsewhere.
         self.epoch = 0
-        #: The numbers of all files that memory was moved into.
+        #: The numbers of all files that memory was moved into; none of them has a name.
         self.files: set[int] = set()
 
     def add(self, added: Iterable[Region]) -> None:
