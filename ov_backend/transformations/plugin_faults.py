@@ -4,8 +4,9 @@ All were seen with OpenVINO 2026.4. Of one-dimensional values, an absolute value
 also for those who read the concatenation itself. A reduction of integers, which the device computes together with the arithmetic
 after it, writes a part of its result only at some shapes. A reduction of the first or the last of three axes, together with a
 sum or product with one number for each row of the second axis, takes another row's numbers. A product with one number for each
-pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. Of a weight that is
-multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for both.
+pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. Where a constant is
+divided by the result of a layer or a reduction, the device divides the result by the constant. Of a weight that is multiplied both
+as it is and transposed, or that two kinds of operators read, one packed form is kept for both.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def avoid_faults(model: ov.Model) -> None:
         elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node):
             _of_two_axes(node, axis)
         elif kind in _CONVOLUTIONS and _is_product_by_pixels(node.input_value(0).get_node()):
-            zero = opset13.constant(np.zeros(1, np.int64))  # a roll by nothing, past which nothing is folded
-            node.input(0).replace_source_output(opset13.roll(node.input_value(0), zero, zero).output(0))
+            node.input(0).replace_source_output(_apart(node.input_value(0)))
+        elif kind == "Divide" and _is_constant(node.input_value(0)) and not _is_constant(node.input_value(1)):
+            node.input(1).replace_source_output(_apart(node.input_value(1)))
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
@@ -151,6 +153,15 @@ def _is_constant(output: ov.Output) -> bool:
     """Whether the device computes an output once, of constants alone."""
     sources = output.get_node().input_values()
     return all(map(_is_constant, sources)) if sources else output.get_node().get_type_name() == "Constant"
+
+
+def _apart(output: ov.Output) -> ov.Output:
+    """The same value, past which nothing is folded or fused: a roll by nothing."""
+    zero = opset13.constant(np.zeros(1, np.int64))
+    if output.get_partial_shape().rank != 0:
+        return opset13.roll(output, zero, zero).output(0)
+    row = opset13.roll(opset13.reshape(output, np.array([1]), False), zero, zero)
+    return opset13.reshape(row, np.zeros(0, np.int64), False).output(0)
 
 
 def _elements(output: ov.Output) -> int:

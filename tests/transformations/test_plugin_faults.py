@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -131,3 +132,38 @@ def _assert_right(strict: Callable[..., Settings], module: torch.nn.Module, x: t
     with torch.no_grad():
         for got, expected in zip(network(x), module(x), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
+LAYERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "linear": lambda x: torch.nn.functional.linear(x, _weight(6, 4)),
+    "convolution": lambda x: torch.nn.functional.conv2d(x, _weight(6, 3, 2, 2)),
+    "transposed convolution": lambda x: torch.nn.functional.conv_transpose2d(x, _weight(3, 6, 2, 2)),
+    "product": lambda x: x @ x.mT,
+    "enlarged": lambda x: torch.nn.functional.interpolate(x, scale_factor=2.0),
+    "normalized": lambda x: torch.nn.functional.instance_norm(x),
+    "sum": lambda x: x.sum((2, 3), keepdim=True),
+    "sum of all": lambda x: x.sum(),
+    "layer and arithmetic": lambda x: torch.nn.functional.linear(x, _weight(6, 4)).abs() + 1,
+}
+
+
+def _weight(*shape: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, math.prod(shape)).sin().reshape(shape)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("for_each_channel", [False, True])
+def test_a_constant_is_divided_by_a_result(strict: Callable[..., Settings], layer: str, for_each_channel: bool) -> None:
+    class Quotient(torch.nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.linspace(0.3, 0.7, size), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = LAYERS[layer](x)
+            return self.scale.reshape(-1, *[1] * max(result.dim() - 2, 0)) / result
+
+    x = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    result = LAYERS[layer](x)
+    module = Quotient(result.shape[1] if for_each_channel and result.dim() else 1)
+    _assert_right(strict, module, x)
