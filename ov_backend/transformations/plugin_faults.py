@@ -5,8 +5,8 @@ also for those who read the concatenation itself. A reduction of integers, which
 after it, writes a part of its result only at some shapes. A reduction of the first or the last of three axes, together with a
 sum or product with one number for each row of the second axis, takes another row's numbers. A product with one number for each
 pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. Where a constant is
-divided by the result of a layer or a reduction, the device divides the result by the constant. Of a weight that is multiplied both
-as it is and transposed, or that two kinds of operators read, one packed form is kept for both.
+divided by the result of a layer or a reduction, the device divides the result by the constant. Of a weight that is multiplied
+both as it is and transposed, or that two kinds of operators read, one packed form is kept for both.
 """
 
 from __future__ import annotations
