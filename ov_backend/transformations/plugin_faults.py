@@ -4,9 +4,10 @@ All were seen with OpenVINO 2026.4. Of one-dimensional values, an absolute value
 also for those who read the concatenation itself. A reduction of integers, which the device computes together with the arithmetic
 after it, writes a part of its result only at some shapes. A reduction of the first or the last of three axes, together with a
 sum or product with one number for each row of the second axis, takes another row's numbers. A product with one number for each
-pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. Where a constant is
-divided by the result of a layer or a reduction, the device divides the result by the constant. Of a weight that is multiplied
-both as it is and transposed, or that two kinds of operators read, one packed form is kept for both.
+pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. A division by a
+constant that is computed together with a reduction or a product of matrices is wrong at some shapes, and of a constant that is
+divided by a layer's result the device makes the result divided by the constant. Of a weight that is multiplied both as it is and
+transposed, or that two kinds of operators read, one packed form is kept for both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from openvino import opset13
 _CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"})
 _PACKING = _CONVOLUTIONS | {"MatMul"}
 _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-_REDUCTIONS = frozenset({"ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceMean"})
+#: What may make another number of one whose last bit differs.
+_ROUNDING = frozenset({"Ceiling", "Floor", "FloorMod", "Mod", "Round", "Sign"})
+#: Operators that keep a value's numbers, or compute with each by itself.
+_BY_ELEMENT = frozenset({
+    "Abs", "Add", "Broadcast", "Clamp", "Concat", "Convert", "Divide", "Gather", "Maximum", "Minimum", "Multiply", "Negative", "Pad",
+    "Power", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice", "Subtract", "Tile", "Transpose",
+    "Unsqueeze", "VariadicSplit",
+})
+_REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
 
 
 def avoid_faults(model: ov.Model) -> None:
@@ -36,9 +45,10 @@ def avoid_faults(model: ov.Model) -> None:
         elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node):
             _of_two_axes(node, axis)
         elif kind in _CONVOLUTIONS and _is_product_by_pixels(node.input_value(0).get_node()):
-            node.input(0).replace_source_output(_apart(node.input_value(0)))
-        elif kind == "Divide" and _is_constant(node.input_value(0)) and not _is_constant(node.input_value(1)):
-            node.input(1).replace_source_output(_apart(node.input_value(1)))
+            zero = opset13.constant(np.zeros(1, np.int64))  # a roll by nothing, past which nothing is folded
+            node.input(0).replace_source_output(opset13.roll(node.input_value(0), zero, zero).output(0))
+        elif kind == "Divide" and _is_constant(node.input_value(0)) != _is_constant(node.input_value(1)):
+            _quotient(node)
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
@@ -151,17 +161,49 @@ def _is_product_by_pixels(node: ov.Node) -> bool:
 
 def _is_constant(output: ov.Output) -> bool:
     """Whether the device computes an output once, of constants alone."""
-    sources = output.get_node().input_values()
+    sources = _sources(output.get_node())
     return all(map(_is_constant, sources)) if sources else output.get_node().get_type_name() == "Constant"
 
 
-def _apart(output: ov.Output) -> ov.Output:
-    """The same value, past which nothing is folded or fused: a roll by nothing."""
-    zero = opset13.constant(np.zeros(1, np.int64))
-    if output.get_partial_shape().rank != 0:
-        return opset13.roll(output, zero, zero).output(0)
-    row = opset13.roll(opset13.reshape(output, np.array([1]), False), zero, zero)
-    return opset13.reshape(row, np.zeros(0, np.int64), False).output(0)
+def _sources(node: ov.Node) -> list[ov.Output]:
+    """The inputs that a node's numbers come from."""
+    return node.input_values()[:1] if node.get_type_name() == "ConvertLike" else node.input_values()
+
+
+def _quotient(node: ov.Node) -> None:
+    """Multiply by the reciprocal of a constant, or else hide that it is constant.
+
+    A reciprocal may change the last bit, which decides the whole number that a quotient is rounded to.
+    """
+    dtype, divisor = node.get_output_element_type(0), node.input_value(1).get_node()
+    while divisor.get_type_name() in ("Convert", "ConvertLike"):
+        divisor = divisor.input_value(0).get_node()
+    if divisor.get_type_name() == "Constant" and dtype == ov.Type.f32 and not _is_rounded(node):
+        with np.errstate(divide="ignore"):
+            reciprocal = 1 / divisor.get_data(dtype=np.float32)
+        if np.isfinite(reciprocal).all() and (np.abs(reciprocal) >= np.finfo(np.float32).tiny).all():
+            _replace(node, opset13.multiply(node.input_value(0), opset13.constant(reciprocal)))
+            return
+    side = int(_is_constant(node.input_value(1)))
+    value, constant = node.input_value(1 - side), node.input_value(side)
+    zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
+    # Both choices are the constant, but the device does not see it, and so computes the quotient by itself.
+    node.input(side).replace_source_output(opset13.select(opset13.greater(value, zero), constant, constant).output(0))
+
+
+def _is_rounded(node: ov.Node) -> bool:
+    """Whether something may decide by the last bit of a value, or of what is computed of it element by element."""
+    waiting, seen = [node], set[str]()
+    while waiting:
+        for target in waiting.pop().output(0).get_target_inputs():
+            reader = target.get_node()
+            real = not reader.get_output_size() or reader.get_output_element_type(0).is_real()
+            if reader.get_type_name() in _ROUNDING or not real:
+                return True
+            if reader.get_name() not in seen and reader.get_type_name() in _BY_ELEMENT:
+                seen.add(reader.get_name())
+                waiting.append(reader)
+    return False
 
 
 def _elements(output: ov.Output) -> int:

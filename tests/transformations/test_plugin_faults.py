@@ -91,10 +91,13 @@ class Reduced(torch.nn.Module):
         self.dim, self.keep, self.product = dim, keep, product
         self.rows = torch.nn.Parameter(torch.randn(size))
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = self.rows[:, None] if self.keep or self.dim == 0 else self.rows
         mean, largest = x.mean(self.dim, keepdim=self.keep), x.amax(self.dim, keepdim=self.keep).relu()
-        return (mean * rows, largest * rows.exp()) if self.product else (mean + rows, largest + rows.exp())
+        length = torch.linalg.vector_norm(x, dim=self.dim, keepdim=self.keep)
+        if self.product:
+            return mean * rows, largest * rows.exp(), length * rows
+        return mean + rows, largest + rows.exp(), length + rows
 
 
 @pytest.mark.parametrize("product", [False, True])
@@ -167,3 +170,33 @@ def test_a_constant_is_divided_by_a_result(strict: Callable[..., Settings], laye
     result = LAYERS[layer](x)
     module = Quotient(result.shape[1] if for_each_channel and result.dim() else 1)
     _assert_right(strict, module, x)
+
+
+QUOTIENTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum and a number": lambda x, w: x.sum(1) / 7,
+    "sum and a fraction": lambda x, w: x.sum(1, keepdim=True) / 1.7,
+    "mean and a weight": lambda x, w: x.mean(1) / w[:1],
+    "largest and a computed weight": lambda x, w: x.amax(1) / w[1:2].exp(),
+    "sum and a huge number": lambda x, w: x.sum(1) / 3e38 * 3e38,
+    "arithmetic between": lambda x, w: (x.square().sum(1) + 1).sqrt() / 7.5 + x[:, 0],
+    "product": lambda x, w: (x @ x.tanh()) / w,
+    "integers": lambda x, w: (x * 10).int().sum(1) // 7,
+    "true quotient of integers": lambda x, w: (x * 10).int().sum(1) / 7,
+    "rounded": lambda x, w: (x.sum(1).round() * 41 / 41).floor(),
+    "rounded division": lambda x, w: torch.div(x.sum(1).round() * 41, 41, rounding_mode="floor"),
+    "compared": lambda x, w: ((x.sum(1).round().abs() * 41 / 41) >= x.sum(1).round().abs()).float(),
+}
+
+
+@pytest.mark.parametrize("quotient", QUOTIENTS)
+def test_a_result_is_divided_by_a_constant(strict: Callable[..., Settings], quotient: str) -> None:
+    class Quotient(torch.nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.linspace(0.3, 0.7, size), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return QUOTIENTS[quotient](x, self.weight)
+
+    for size in (2, 7):
+        _assert_right(strict, Quotient(size), torch.randn(size, size, size, generator=torch.Generator().manual_seed(0)))
