@@ -27,9 +27,9 @@ _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _ROUNDING = frozenset({"Ceiling", "Floor", "FloorMod", "Mod", "Round", "Sign"})
 #: Operators that keep a value's numbers, or compute with each by itself.
 _BY_ELEMENT = frozenset({
-    "Abs", "Add", "Broadcast", "Clamp", "Concat", "Convert", "Divide", "Gather", "Maximum", "Minimum", "Multiply", "Negative", "Pad",
-    "Power", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice", "Subtract", "Tile", "Transpose",
-    "Unsqueeze", "VariadicSplit",
+    "Abs", "Add", "Broadcast", "Clamp", "Concat", "Convert", "Divide", "Gather", "Maximum", "Minimum", "Multiply", "Negative",
+    "Pad", "Power", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice", "Subtract", "Tile",
+    "Transpose", "Unsqueeze", "VariadicSplit",
 })
 _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
 
