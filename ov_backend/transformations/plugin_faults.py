@@ -1,13 +1,27 @@
 """Rewrites around faults of the CPU device, where another form of the same computation is right.
 
-All were seen with OpenVINO 2026.4. Of one-dimensional values, an absolute value after a concatenation is moved in front of it,
-also for those who read the concatenation itself. A reduction of integers, which the device computes together with the arithmetic
-after it, writes a part of its result only at some shapes. A reduction of the first or the last of three axes, together with a
-sum or product with one number for each row of the second axis, takes another row's numbers. A product with one number for each
-pixel is folded into the weight of a convolution behind it, as if the number were for the weight's own pixel. A division by a
-constant that is computed together with a reduction or a product of matrices is wrong at some shapes, and of a constant that is
-divided by a layer's result the device makes the result divided by the constant. Of a weight that is multiplied both as it is and
-transposed, or that two kinds of operators read, one packed form is kept for both.
+All were seen with OpenVINO 2026.4.
+
+Wrong numbers:
+
+- Of one-dimensional values, an absolute value after a concatenation is moved in front of it, also for those who read the
+  concatenation itself.
+- A reduction of integers, which the device computes together with the arithmetic after it, writes a part of its result only at
+  some shapes.
+- A reduction of the first or the last of three axes, together with a sum or product with one number for each row of the second
+  axis, takes another row's numbers.
+- A product with one number for each pixel is folded into the weight of a convolution behind it, as if the number were for the
+  weight's own pixel.
+- The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it.
+- A division by a constant that is computed together with a reduction or a product of matrices is wrong at some shapes, and of a
+  constant that is divided by a layer's result the device makes the result divided by the constant.
+- Of a weight that is multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for
+  both.
+
+Compiling these ends the process:
+
+- attention whose result is read more than once,
+- a group normalisation of two axes, less another value.
 """
 
 from __future__ import annotations
@@ -36,19 +50,26 @@ _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "Red
 
 def avoid_faults(model: ov.Model) -> None:
     """Rewrite, in place, what the CPU device would get wrong."""
+    constants = _Constants(model)
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
         if kind == "Abs" and len(node.get_output_shape(0)) == 1 and node.input_value(0).get_node().get_type_name() == "Concat":
             _behind_a_reshape(node)
         elif kind in _REDUCTIONS and node.get_output_element_type(0).is_integral():
             _in_floats(node)
-        elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node):
+        elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node, constants):
             _of_two_axes(node, axis)
-        elif kind in _CONVOLUTIONS and _is_product_by_pixels(node.input_value(0).get_node()):
-            zero = opset13.constant(np.zeros(1, np.int64))  # a roll by nothing, past which nothing is folded
-            node.input(0).replace_source_output(opset13.roll(node.input_value(0), zero, zero).output(0))
-        elif kind == "Divide" and _is_constant(node.input_value(0)) != _is_constant(node.input_value(1)):
-            _quotient(node)
+        elif kind in _CONVOLUTIONS:
+            if _is_product_by_pixels(node.input_value(0).get_node(), constants):
+                node.input(0).replace_source_output(_rolled(node.input_value(0)).output(0))
+            if not kind.endswith("BackpropData") and _has_padded_steps(node):
+                _step_first(node)
+        elif _is_attention(node, constants) and _is_read_twice(node):
+            _behind_a_roll(node)
+        elif kind == "GroupNormalization" and len(node.get_output_partial_shape(0)) == 2:
+            _of_three_axes(node)
+        elif kind == "Divide" and (node.input_value(0) in constants) != (node.input_value(1) in constants):
+            _quotient(node, constants)
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
@@ -128,7 +149,7 @@ def _outer_axis(node: ov.Node) -> int | None:
     return reduced.pop() if reduced in ({0}, {2}) else None
 
 
-def _meets_rows(node: ov.Node) -> bool:
+def _meets_rows(node: ov.Node, constants: _Constants) -> bool:
     """Whether a result, or what is computed of it element by element, meets a constant of fewer elements than it has."""
     elements = math.prod(node.get_output_shape(0))
     waiting, seen = [node.output(0)], set[str]()
@@ -139,17 +160,17 @@ def _meets_rows(node: ov.Node) -> bool:
                 continue
             seen.add(reader.get_name())
             others = [reader.input_value(i) for i in range(reader.get_input_size()) if i != target.get_index()]
-            if any(1 < _elements(each) < elements and _is_constant(each) for each in others):
+            if any(1 < _elements(each) < elements and each in constants for each in others):
                 return True
             waiting.append(reader.output(0))
     return False
 
 
-def _is_product_by_pixels(node: ov.Node) -> bool:
+def _is_product_by_pixels(node: ov.Node, constants: _Constants) -> bool:
     """Whether a node multiplies by, or divides by, constants of which one has more than one number for a channel."""
     axes = len(node.get_output_partial_shape(0)) - 2
     while node.get_type_name() in ("Multiply", "Divide"):
-        constant = [_is_constant(value) for value in node.input_values()]
+        constant = [value in constants for value in node.input_values()]
         factors = [value.get_partial_shape() for value, is_one in zip(node.input_values(), constant) if is_one]
         if any(not shape.is_static or math.prod(shape.to_shape()[-axes:]) > 1 for shape in factors):
             return True
@@ -159,18 +180,91 @@ def _is_product_by_pixels(node: ov.Node) -> bool:
     return False
 
 
-def _is_constant(output: ov.Output) -> bool:
-    """Whether the device computes an output once, of constants alone."""
-    sources = _sources(output.get_node())
-    return all(map(_is_constant, sources)) if sources else output.get_node().get_type_name() == "Constant"
+def _has_padded_steps(node: ov.Node) -> bool:
+    """Whether a convolution of single pixels has padding, and leaves pixels out."""
+    attributes, pixels = node.get_attributes(), len(node.get_attributes()["strides"])
+    single = all(size == 1 for size in [*node.get_input_partial_shape(1)][-pixels:])
+    return bool(single and max(attributes["strides"]) > 1 and any([*attributes["pads_begin"], *attributes["pads_end"]]))
 
 
-def _sources(node: ov.Node) -> list[ov.Output]:
-    """The inputs that a node's numbers come from."""
-    return node.input_values()[:1] if node.get_type_name() == "ConvertLike" else node.input_values()
+def _step_first(node: ov.Node) -> None:
+    """Pad, leave pixels out, and then compute every pixel that is left."""
+    attributes = node.get_attributes()
+    pixels, steps = len(attributes["strides"]), np.array(attributes["strides"])
+    begin, end = ([0, 0, *attributes[name]] for name in ("pads_begin", "pads_end"))
+    zero = ov.op.Constant(node.get_input_element_type(0), ov.Shape([]), [0])
+    padded = opset13.pad(node.input_value(0), np.array(begin), np.array(end), "constant", zero)
+    start, stop, axes = np.zeros(pixels, np.int64), np.full(pixels, np.iinfo(np.int64).max), np.arange(2, 2 + pixels)
+    left = opset13.slice(padded, start, stop, steps, axes)
+    kind = opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution
+    ones, none = [1] * pixels, [0] * pixels
+    _replace(node, kind(left, node.input_value(1), ones, none, none, ones))
 
 
-def _quotient(node: ov.Node) -> None:
+def _is_attention(node: ov.Node, constants: _Constants) -> bool:
+    """Whether a node is attention, or a product of matrices with weights that a softmax made."""
+    if node.get_type_name() != "MatMul":
+        return bool(node.get_type_name() == "ScaledDotProductAttention")
+    node = node.input_value(0).get_node()
+    while node.get_type_name() not in _PACKING | {"Softmax"}:
+        values = [value for value in node.input_values() if value not in constants]
+        if not values:
+            return False
+        node = values[0].get_node()
+    return bool(node.get_type_name() == "Softmax")
+
+
+def _is_read_twice(node: ov.Node) -> bool:
+    """Whether a result, or what is computed of it before the next layer, has more than one reader."""
+    while node.get_type_name() != "Result" and node.get_output_size() == 1:
+        readers = list(node.output(0).get_target_inputs())
+        if len(readers) != 1:
+            return len(readers) > 1
+        node = readers[0].get_node()
+        if node.get_type_name() in _PACKING:
+            return False
+    return False
+
+
+def _behind_a_roll(node: ov.Node) -> None:
+    """Have all readers of a value read it rolled by nothing, which the device computes by itself."""
+    readers = node.output(0).get_target_inputs()
+    rolled = _rolled(node.output(0))
+    for reader in readers:
+        reader.replace_source_output(rolled.output(0))
+
+
+def _rolled(output: ov.Output) -> ov.Node:
+    """A value rolled by nothing, past which no layer is fused; arithmetic with one number is moved past it, though."""
+    zero = opset13.constant(np.zeros(1, np.int64))
+    return opset13.roll(output, zero, zero)
+
+
+def _of_three_axes(node: ov.Node) -> None:
+    attributes = node.get_attributes()
+    value = opset13.unsqueeze(node.input_value(0), np.array([2]))
+    scale, shift = node.input_value(1), node.input_value(2)
+    normal = opset13.group_normalization(value, scale, shift, attributes["num_groups"], attributes["epsilon"])
+    _replace(node, opset13.squeeze(normal, np.array([2])))
+
+
+class _Constants:
+    """The outputs that the device computes once, of constants alone."""
+
+    def __init__(self, model: ov.Model) -> None:
+        self._names = set[str]()
+        for node in model.get_ordered_ops():
+            # Where a value's type is another's, that one's numbers do not count.
+            sources = node.input_values()[:1] if node.get_type_name() == "ConvertLike" else node.input_values()
+            if sources and all(source in self for source in sources):
+                self._names.add(node.get_name())
+
+    def __contains__(self, output: ov.Output) -> bool:
+        node = output.get_node()
+        return node.get_type_name() == "Constant" or node.get_name() in self._names
+
+
+def _quotient(node: ov.Node, constants: _Constants) -> None:
     """Multiply by the reciprocal of a constant, or else hide that it is constant.
 
     A reciprocal may change the last bit, which decides the whole number that a quotient is rounded to.
@@ -184,7 +278,7 @@ def _quotient(node: ov.Node) -> None:
         if np.isfinite(reciprocal).all() and (np.abs(reciprocal) >= np.finfo(np.float32).tiny).all():
             _replace(node, opset13.multiply(node.input_value(0), opset13.constant(reciprocal)))
             return
-    side = int(_is_constant(node.input_value(1)))
+    side = int(node.input_value(1) in constants)
     value, constant = node.input_value(1 - side), node.input_value(side)
     zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
     # Both choices are the constant, but the device does not see it, and so computes the quotient by itself.

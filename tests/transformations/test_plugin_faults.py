@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -200,3 +203,84 @@ def test_a_result_is_divided_by_a_constant(strict: Callable[..., Settings], quot
 
     for size in (2, 7):
         _assert_right(strict, Quotient(size), torch.randn(size, size, size, generator=torch.Generator().manual_seed(0)))
+
+
+ATTENTION: dict[str, Callable[..., torch.Tensor]] = {
+    "product": lambda a, x: a * x.relu() + a,
+    "computed": lambda a, x: (a * 2).exp() * x.relu() + (a * 2).exp(),
+    "joined": lambda a, x: torch.cat([a * x.relu(), a], -1),
+    "parts": lambda a, x: a[..., :2] * a[..., 2:].relu() + a[..., 2:],
+}
+WEIGHTS: dict[str, Callable[..., torch.Tensor]] = {
+    "softmax": lambda x, y: torch.softmax(x @ y.mT, -1) @ x,
+    "masked": lambda x, y: torch.softmax((x @ y.mT).masked_fill(y > 0, -1e9), -1) @ x,
+    "arithmetic": lambda x, y: torch.softmax(x @ y.mT, -1).sqrt().tanh() @ x,
+    "one operator": lambda x, y: torch.nn.functional.scaled_dot_product_attention(x, y, x),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_attention_that_is_read_twice_is_compiled(weights: str) -> None:
+    """In a process of its own: the device would end it."""
+    code = f"""
+import torch
+from ov_backend import Settings
+from tests.helpers.small import engine_for
+from tests.transformations.test_plugin_faults import ATTENTION, WEIGHTS
+
+class Attention(torch.nn.Module):
+    def __init__(self, reading):
+        super().__init__()
+        self.reading = reading
+
+    def forward(self, x, y):
+        return self.reading(WEIGHTS[{weights!r}](x, y), x)
+
+inputs = torch.randn(2, 2, 3, 4, 4)
+for reading in ATTENTION.values():
+    for precision, tolerance in (("f32", 1e-3), ("bf16", 0.1)):
+        module = Attention(reading)
+        network = engine_for(Settings(precision=precision, model_caching=False, fallback="raise"), module)
+        torch.testing.assert_close(network(*inputs), module(*inputs), rtol=tolerance, atol=tolerance)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_group_normalization_of_two_axes() -> None:
+    code = """
+import torch
+from ov_backend import Settings
+from tests.helpers.small import engine_for
+
+class Difference(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(2, 4)
+
+    def forward(self, x, y):
+        return self.norm(x) - y
+
+module, inputs = Difference().requires_grad_(False), torch.randn(2, 3, 4)
+network = engine_for(Settings(precision="f32", model_caching=False, fallback="raise"), module)
+torch.testing.assert_close(network(*inputs), module(*inputs), rtol=1e-3, atol=1e-4)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize("convolution", [torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_of_single_pixels_with_padding_and_steps(
+    strict: Callable[..., Settings], convolution: Callable[..., torch.nn.Module], groups: int
+) -> None:
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = convolution(4, 6, 1, stride=2, padding=1, groups=groups).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.convolution(x.relu() + 1)
+            return y, y.flatten(2).mean(-1)
+
+    dimensions = {torch.nn.Conv1d: 1, torch.nn.Conv2d: 2, torch.nn.Conv3d: 3}[convolution]
+    for size in (5, 6):
+        _assert_right(strict, Steps(), torch.randn(2, 4, *[size] * dimensions))
