@@ -291,8 +291,9 @@ def _is_rounded(node: ov.Node) -> bool:
     while waiting:
         for target in waiting.pop().output(0).get_target_inputs():
             reader = target.get_node()
-            real = not reader.get_output_size() or reader.get_output_element_type(0).is_real()
-            if reader.get_type_name() in _ROUNDING or not real:
+            if reader.get_type_name() in ("Result", "ShapeOf"):
+                continue
+            if reader.get_type_name() in _ROUNDING or not reader.get_output_element_type(0).is_real():
                 return True
             if reader.get_name() not in seen and reader.get_type_name() in _BY_ELEMENT:
                 seen.add(reader.get_name())
