@@ -145,16 +145,28 @@ def _part(net: RandomNetwork, x: torch.Tensor) -> Drawn:
 
 
 def _scaled(net: RandomNetwork, x: torch.Tensor) -> Drawn:
-    shape = net.choose((x.shape[-1],), (x.shape[1], *[1] * (x.dim() - 2)), x.shape[1:])
-    layer = net.add_layer(torch.nn.ParameterList([torch.randn(shape)]))
-    return f"{{}} * weight{tuple(shape)}", lambda x: x * layer[0], 1
+    shape = net.choose((1,), (x.shape[-1],), (x.shape[1], *[1] * (x.dim() - 2)), x.shape[1:])
+    layer, weight = net.add_layer(torch.nn.ParameterList([torch.randn(shape)])), f"weight{tuple(shape)}"
+    return net.choose(
+        (f"{{}} * {weight}", lambda x: x * layer[0], 1),
+        (f"{{}} + {weight}", lambda x: x + layer[0], 1),
+        (f"{{}} / ({weight}.abs() + 0.5)", lambda x: x / (layer[0].abs() + 0.5), 1),
+        (f"{weight} / ({{}}.abs() + 1)", lambda x: layer[0] / (x.abs() + 1), 1),
+    )
+
+
+def _reduced(net: RandomNetwork, x: torch.Tensor) -> Drawn:
+    dim, keep, number = net.choose(*range(x.dim())), net.choose(True, False), net.choose(1, 7, 1.7)
+    name = net.choose("mean", "sum", "amax")
+    reduce = getattr(torch, name)
+    return f"{name}({{}}, {dim}, {keep}) / {number}", lambda x: reduce(x, dim, keepdim=keep) / number, 1
 
 
 def _conv(net: RandomNetwork, x: torch.Tensor) -> Drawn:
     channels, kernel, stride = x.shape[1], net.choose(1, 3), net.choose(1, 1, 2)
     groups = net.choose(1, 1, channels)
     out = channels if groups > 1 else net.choose(channels, 8, 16)
-    layer = net.add_layer(torch.nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups))
+    layer = net.add_layer(torch.nn.Conv2d(channels, out, kernel, stride, net.choose(kernel // 2, 1), groups=groups))
     return f"{layer}({{}})", layer, 1
 
 
@@ -205,6 +217,7 @@ def _attention(net: RandomNetwork, x: torch.Tensor) -> Drawn:
         ("softmax({}, -1)", lambda x: x.softmax(-1), 1),
         ("attention({0}, {0}, {0})", lambda x: F.scaled_dot_product_attention(x, x, x), 1),
         ("{0} @ {0}.mT @ {1}", lambda a, b: a @ a.mT @ b / a.shape[-1], 2),
+        ("softmax({0} @ {0}.mT, -1) @ {1}", lambda a, b: (a @ a.mT).softmax(-1) @ b, 2),
     )
 
 
@@ -241,10 +254,10 @@ def _flat_to_rows(net: RandomNetwork, x: torch.Tensor) -> Drawn:
     )
 
 
-_ANY = [_activation, _binary, _binary, _scalar, _cat, _part, _scaled, _linear, _layer_norm]
+_ANY = [_activation, _binary, _binary, _scalar, _cat, _part, _scaled, _reduced, _linear, _layer_norm]
 _PICTURE = [*_ANY, _conv, _conv, _conv, _deconv, _group_norm, _resize, _picture_to_rows, _picture_to_rows]
 _ROWS = [*_ANY, _linear, _attention, _rows_to_others, _rows_to_others, _conv1d]
-_FLAT = [*_ANY, _linear, _flat_to_rows]
+_FLAT = [*_ANY, _linear, _group_norm, _flat_to_rows]
 
 
 def judge(seed: int) -> str:
