@@ -1,4 +1,4 @@
-"""Rewrites around faults of the CPU device, where another form of the same computation is right.
+"""Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
 
 All were seen with OpenVINO 2026.4.
 
@@ -15,6 +15,7 @@ Wrong numbers:
 - The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it.
 - A division by a constant that is computed together with a reduction or a product of matrices is wrong at some shapes, and of a
   constant that is divided by a layer's result the device makes the result divided by the constant.
+- A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Of a weight that is multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for
   both.
 
@@ -66,6 +67,8 @@ def avoid_faults(model: ov.Model) -> None:
                 _step_first(node)
         elif _is_attention(node, constants) and _is_read_twice(node):
             _behind_a_roll(node)
+        elif kind == "Interpolate" and node.get_attributes()["coordinate_transformation_mode"] == "pytorch_half_pixel":
+            node.set_attribute("coordinate_transformation_mode", "half_pixel")
         elif kind == "GroupNormalization" and len(node.get_output_partial_shape(0)) == 2:
             _of_three_axes(node)
         elif kind == "Divide" and (node.input_value(0) in constants) != (node.input_value(1) in constants):

@@ -284,3 +284,16 @@ def test_a_convolution_of_single_pixels_with_padding_and_steps(
     dimensions = {torch.nn.Conv1d: 1, torch.nn.Conv2d: 2, torch.nn.Conv3d: 3}[convolution]
     for size in (5, 6):
         _assert_right(strict, Steps(), torch.randn(2, 4, *[size] * dimensions))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"])
+def test_a_picture_is_resized_to_a_single_pixel(strict: Callable[..., Settings], mode: str) -> None:
+    dimensions = {"linear": 1, "trilinear": 3}.get(mode, 2)
+    sizes: list[tuple[int, ...]] = [(1, 2, 3)[:dimensions], (3, 1, 1)[:dimensions], (1, 1, 1)[:dimensions]]
+
+    class Resized(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(torch.nn.functional.interpolate(x, size=list(size), mode=mode) + 1 for size in sizes)
+
+    for size in (2, 5):
+        _assert_right(strict, Resized(), torch.randn(2, 3, *[size] * dimensions))
