@@ -16,6 +16,7 @@ Wrong numbers:
 - A division by a constant that is computed together with a reduction or a product of matrices is wrong at some shapes, and of a
   constant that is divided by a layer's result the device makes the result divided by the constant.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
+- Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
 - Of a weight that is multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for
   both.
 
@@ -65,7 +66,7 @@ def avoid_faults(model: ov.Model) -> None:
                 node.input(0).replace_source_output(_rolled(node.input_value(0)).output(0))
             if not kind.endswith("BackpropData") and _has_padded_steps(node):
                 _step_first(node)
-        elif _is_attention(node, constants) and _is_read_twice(node):
+        elif (kind == "Transpose" and _swaps_equal_axes(node)) or (_is_attention(node, constants) and _is_read_twice(node)):
             _behind_a_roll(node)
         elif kind == "Interpolate" and node.get_attributes()["coordinate_transformation_mode"] == "pytorch_half_pixel":
             node.set_attribute("coordinate_transformation_mode", "half_pixel")
@@ -202,6 +203,14 @@ def _step_first(node: ov.Node) -> None:
     kind = opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution
     ones, none = [1] * pixels, [0] * pixels
     _replace(node, kind(left, node.input_value(1), ones, none, none, ones))
+
+
+def _swaps_equal_axes(node: ov.Node) -> bool:
+    """Whether a transpose swaps the second and the third of four axes, which are equally long."""
+    order, shape = node.input_value(1).get_node(), node.get_output_partial_shape(0)
+    if order.get_type_name() != "Constant" or not shape.is_static or order.data.tolist() != [0, 2, 1, 3]:
+        return False
+    return shape[1] == shape[2] and shape[1] != 1
 
 
 def _is_attention(node: ov.Node, constants: _Constants) -> bool:
