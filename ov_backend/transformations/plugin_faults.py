@@ -1,6 +1,6 @@
 """Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
 
-All were seen with OpenVINO 2026.4.
+All were seen with OpenVINO 2026.4; those of convolutions and of quotients have modules of their own.
 
 Wrong numbers:
 
@@ -10,11 +10,6 @@ Wrong numbers:
   some shapes.
 - A reduction of the first or the last of three axes, together with a sum or product with one number for each row of the second
   axis, takes another row's numbers.
-- A product with one number for each pixel is folded into the weight of a convolution behind it, as if the number were for the
-  weight's own pixel.
-- The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it.
-- A division by a constant that is computed together with a reduction or a product of matrices is wrong at some shapes, and of a
-  constant that is divided by a layer's result the device makes the result divided by the constant.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
 - Of a weight that is multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for
@@ -35,24 +30,20 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
+from ov_backend.transformations.convolutions import avoid_faults_of_convolution
+from ov_backend.transformations.nodes import Constants, replace, rolled
+from ov_backend.transformations.quotients import avoid_faults_of_quotient
+
 #: Operators whose weights the device packs, and what is folded into a weight before.
 _CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"})
 _PACKING = _CONVOLUTIONS | {"MatMul"}
 _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-#: What may make another number of one whose last bit differs.
-_ROUNDING = frozenset({"Ceiling", "Floor", "FloorMod", "Mod", "Round", "Sign"})
-#: Operators that keep a value's numbers, or compute with each by itself.
-_BY_ELEMENT = frozenset({
-    "Abs", "Add", "Broadcast", "Clamp", "Concat", "Convert", "Divide", "Gather", "Maximum", "Minimum", "Multiply", "Negative",
-    "Pad", "Power", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice", "Subtract", "Tile",
-    "Transpose", "Unsqueeze", "VariadicSplit",
-})
 _REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
 
 
 def avoid_faults(model: ov.Model) -> None:
     """Rewrite, in place, what the CPU device would get wrong."""
-    constants = _Constants(model)
+    constants = Constants(model)
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
         if kind == "Abs" and len(node.get_output_shape(0)) == 1 and node.input_value(0).get_node().get_type_name() == "Concat":
@@ -62,10 +53,7 @@ def avoid_faults(model: ov.Model) -> None:
         elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node, constants):
             _of_two_axes(node, axis)
         elif kind in _CONVOLUTIONS:
-            if _is_product_by_pixels(node.input_value(0).get_node(), constants):
-                node.input(0).replace_source_output(_rolled(node.input_value(0)).output(0))
-            if not kind.endswith("BackpropData") and _has_padded_steps(node):
-                _step_first(node)
+            avoid_faults_of_convolution(node, constants)
         elif (kind == "Transpose" and _swaps_equal_axes(node)) or (_is_attention(node, constants) and _is_read_twice(node)):
             _behind_a_roll(node)
         elif kind == "Interpolate" and node.get_attributes()["coordinate_transformation_mode"] == "pytorch_half_pixel":
@@ -73,7 +61,7 @@ def avoid_faults(model: ov.Model) -> None:
         elif kind == "GroupNormalization" and len(node.get_output_partial_shape(0)) == 2:
             _of_three_axes(node)
         elif kind == "Divide" and (node.input_value(0) in constants) != (node.input_value(1) in constants):
-            _quotient(node, constants)
+            avoid_faults_of_quotient(node, constants)
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
@@ -133,7 +121,7 @@ def _fixed(node: ov.Node) -> str:
 def _behind_a_reshape(node: ov.Node) -> None:
     shape = list(node.get_output_shape(0))
     row = opset13.reshape(node.input_value(0), np.array([1, *shape]), False)
-    _replace(node, opset13.reshape(opset13.abs(row), np.array(shape), False))
+    replace(node, opset13.reshape(opset13.abs(row), np.array(shape), False))
 
 
 def _in_floats(node: ov.Node) -> None:
@@ -141,7 +129,7 @@ def _in_floats(node: ov.Node) -> None:
     dtype = node.get_output_element_type(0)
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
     floats = opset13.convert(node.input_value(0), "f32")
-    _replace(node, opset13.convert(reduction(floats, node.input_value(1), node.get_keep_dims()), dtype))
+    replace(node, opset13.convert(reduction(floats, node.input_value(1), node.get_keep_dims()), dtype))
 
 
 def _outer_axis(node: ov.Node) -> int | None:
@@ -153,7 +141,7 @@ def _outer_axis(node: ov.Node) -> int | None:
     return reduced.pop() if reduced in ({0}, {2}) else None
 
 
-def _meets_rows(node: ov.Node, constants: _Constants) -> bool:
+def _meets_rows(node: ov.Node, constants: Constants) -> bool:
     """Whether a result, or what is computed of it element by element, meets a constant of fewer elements than it has."""
     elements = math.prod(node.get_output_shape(0))
     waiting, seen = [node.output(0)], set[str]()
@@ -170,41 +158,6 @@ def _meets_rows(node: ov.Node, constants: _Constants) -> bool:
     return False
 
 
-def _is_product_by_pixels(node: ov.Node, constants: _Constants) -> bool:
-    """Whether a node multiplies by, or divides by, constants of which one has more than one number for a channel."""
-    axes = len(node.get_output_partial_shape(0)) - 2
-    while node.get_type_name() in ("Multiply", "Divide"):
-        constant = [value in constants for value in node.input_values()]
-        factors = [value.get_partial_shape() for value, is_one in zip(node.input_values(), constant) if is_one]
-        if any(not shape.is_static or math.prod(shape.to_shape()[-axes:]) > 1 for shape in factors):
-            return True
-        if len(factors) != 1:
-            return False
-        node = node.input_value(constant.index(False)).get_node()
-    return False
-
-
-def _has_padded_steps(node: ov.Node) -> bool:
-    """Whether a convolution of single pixels has padding, and leaves pixels out."""
-    attributes, pixels = node.get_attributes(), len(node.get_attributes()["strides"])
-    single = all(size == 1 for size in [*node.get_input_partial_shape(1)][-pixels:])
-    return bool(single and max(attributes["strides"]) > 1 and any([*attributes["pads_begin"], *attributes["pads_end"]]))
-
-
-def _step_first(node: ov.Node) -> None:
-    """Pad, leave pixels out, and then compute every pixel that is left."""
-    attributes = node.get_attributes()
-    pixels, steps = len(attributes["strides"]), np.array(attributes["strides"])
-    begin, end = ([0, 0, *attributes[name]] for name in ("pads_begin", "pads_end"))
-    zero = ov.op.Constant(node.get_input_element_type(0), ov.Shape([]), [0])
-    padded = opset13.pad(node.input_value(0), np.array(begin), np.array(end), "constant", zero)
-    start, stop, axes = np.zeros(pixels, np.int64), np.full(pixels, np.iinfo(np.int64).max), np.arange(2, 2 + pixels)
-    left = opset13.slice(padded, start, stop, steps, axes)
-    kind = opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution
-    ones, none = [1] * pixels, [0] * pixels
-    _replace(node, kind(left, node.input_value(1), ones, none, none, ones))
-
-
 def _swaps_equal_axes(node: ov.Node) -> bool:
     """Whether a transpose swaps the second and the third of four axes, which are equally long."""
     order, shape = node.input_value(1).get_node(), node.get_output_partial_shape(0)
@@ -213,7 +166,7 @@ def _swaps_equal_axes(node: ov.Node) -> bool:
     return shape[1] == shape[2] and shape[1] != 1
 
 
-def _is_attention(node: ov.Node, constants: _Constants) -> bool:
+def _is_attention(node: ov.Node, constants: Constants) -> bool:
     """Whether a node is attention, or a product of matrices with weights that a softmax made."""
     if node.get_type_name() != "MatMul":
         return bool(node.get_type_name() == "ScaledDotProductAttention")
@@ -241,15 +194,9 @@ def _is_read_twice(node: ov.Node) -> bool:
 def _behind_a_roll(node: ov.Node) -> None:
     """Have all readers of a value read it rolled by nothing, which the device computes by itself."""
     readers = node.output(0).get_target_inputs()
-    rolled = _rolled(node.output(0))
+    value = rolled(node.output(0))
     for reader in readers:
-        reader.replace_source_output(rolled.output(0))
-
-
-def _rolled(output: ov.Output) -> ov.Node:
-    """A value rolled by nothing, past which no layer is fused; arithmetic with one number is moved past it, though."""
-    zero = opset13.constant(np.zeros(1, np.int64))
-    return opset13.roll(output, zero, zero)
+        reader.replace_source_output(value.output(0))
 
 
 def _of_three_axes(node: ov.Node) -> None:
@@ -257,60 +204,7 @@ def _of_three_axes(node: ov.Node) -> None:
     value = opset13.unsqueeze(node.input_value(0), np.array([2]))
     scale, shift = node.input_value(1), node.input_value(2)
     normal = opset13.group_normalization(value, scale, shift, attributes["num_groups"], attributes["epsilon"])
-    _replace(node, opset13.squeeze(normal, np.array([2])))
-
-
-class _Constants:
-    """The outputs that the device computes once, of constants alone."""
-
-    def __init__(self, model: ov.Model) -> None:
-        self._names = set[str]()
-        for node in model.get_ordered_ops():
-            # Where a value's type is another's, that one's numbers do not count.
-            sources = node.input_values()[:1] if node.get_type_name() == "ConvertLike" else node.input_values()
-            if sources and all(source in self for source in sources):
-                self._names.add(node.get_name())
-
-    def __contains__(self, output: ov.Output) -> bool:
-        node = output.get_node()
-        return node.get_type_name() == "Constant" or node.get_name() in self._names
-
-
-def _quotient(node: ov.Node, constants: _Constants) -> None:
-    """Multiply by the reciprocal of a constant, or else hide that it is constant.
-
-    A reciprocal may change the last bit, which decides the whole number that a quotient is rounded to.
-    """
-    dtype, divisor = node.get_output_element_type(0), node.input_value(1).get_node()
-    while divisor.get_type_name() in ("Convert", "ConvertLike"):
-        divisor = divisor.input_value(0).get_node()
-    if divisor.get_type_name() == "Constant" and dtype == ov.Type.f32 and not _is_rounded(node):
-        with np.errstate(divide="ignore"):
-            reciprocal = 1 / divisor.get_data(dtype=np.float32)
-        if np.isfinite(reciprocal).all() and (np.abs(reciprocal) >= np.finfo(np.float32).tiny).all():
-            _replace(node, opset13.multiply(node.input_value(0), opset13.constant(reciprocal)))
-            return
-    side = int(node.input_value(1) in constants)
-    value, constant = node.input_value(1 - side), node.input_value(side)
-    zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
-    # Both choices are the constant, but the device does not see it, and so computes the quotient by itself.
-    node.input(side).replace_source_output(opset13.select(opset13.greater(value, zero), constant, constant).output(0))
-
-
-def _is_rounded(node: ov.Node) -> bool:
-    """Whether something may decide by the last bit of a value, or of what is computed of it element by element."""
-    waiting, seen = [node], set[str]()
-    while waiting:
-        for target in waiting.pop().output(0).get_target_inputs():
-            reader = target.get_node()
-            if reader.get_type_name() in ("Result", "ShapeOf"):
-                continue
-            if reader.get_type_name() in _ROUNDING or not reader.get_output_element_type(0).is_real():
-                return True
-            if reader.get_name() not in seen and reader.get_type_name() in _BY_ELEMENT:
-                seen.add(reader.get_name())
-                waiting.append(reader)
-    return False
+    replace(node, opset13.squeeze(normal, np.array([2])))
 
 
 def _elements(output: ov.Output) -> int:
@@ -323,10 +217,4 @@ def _of_two_axes(node: ov.Node, axis: int) -> None:
     rows = [first, second * third] if axis == 0 else [first * second, third]
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
     reduced = reduction(opset13.reshape(node.input_value(0), np.array(rows), False), np.array([min(axis, 1)]), False)
-    _replace(node, opset13.reshape(reduced, np.array(node.get_output_shape(0)), False))
-
-
-def _replace(node: ov.Node, new: ov.Node) -> None:
-    new.set_friendly_name(node.get_friendly_name())
-    for target in node.output(0).get_target_inputs():
-        target.replace_source_output(new.output(0))
+    replace(node, opset13.reshape(reduced, np.array(node.get_output_shape(0)), False))

@@ -317,3 +317,17 @@ def test_attention_with_as_many_heads_as_tokens(strict: Callable[..., Settings],
     torch.manual_seed(0)
     for batch in (1, 3):
         _assert_right(strict, Attention(), 2 * torch.randn(batch, 3, 4))
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+def test_a_convolution_of_one_channel_to_a_column(strict: Callable[..., Settings], stride: int) -> None:
+    class Column(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = torch.nn.Conv2d(1, 16, (2, 3), (1, stride)).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.convolution(x)
+            return y, y.relu()
+
+    _assert_right(strict, Column(), torch.randn(2, 1, 5, 3))

@@ -1,0 +1,75 @@
+"""Convolutions that the CPU device (OpenVINO 2026.4) gets wrong.
+
+A product with one number for each pixel is folded into the weight of a convolution behind it, as if the number were for the
+weight's own pixel. The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it. A
+convolution of one channel whose result is one pixel wide, with steps along that axis, is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+
+from ov_backend.transformations.nodes import Constants, replace, rolled
+
+
+def avoid_faults_of_convolution(node: ov.Node, constants: Constants) -> None:
+    """Rewrite, in place, a convolution of any kind, if the device would get it wrong."""
+    if _is_product_by_pixels(node.input_value(0).get_node(), constants):
+        node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
+    if not node.get_type_name().endswith("BackpropData") and _has_padded_steps(node):
+        _step_first(node)
+    elif node.get_type_name() == "Convolution" and _is_narrow(node):
+        _of_whole_rows(node)
+
+
+def _is_product_by_pixels(node: ov.Node, constants: Constants) -> bool:
+    """Whether a node multiplies by, or divides by, constants of which one has more than one number for a channel."""
+    axes = len(node.get_output_partial_shape(0)) - 2
+    while node.get_type_name() in ("Multiply", "Divide"):
+        constant = [value in constants for value in node.input_values()]
+        factors = [value.get_partial_shape() for value, is_one in zip(node.input_values(), constant) if is_one]
+        if any(not shape.is_static or math.prod(shape.to_shape()[-axes:]) > 1 for shape in factors):
+            return True
+        if len(factors) != 1:
+            return False
+        node = node.input_value(constant.index(False)).get_node()
+    return False
+
+
+def _has_padded_steps(node: ov.Node) -> bool:
+    """Whether a convolution of single pixels has padding, and leaves pixels out."""
+    attributes, pixels = node.get_attributes(), len(node.get_attributes()["strides"])
+    single = all(size == 1 for size in [*node.get_input_partial_shape(1)][-pixels:])
+    return bool(single and max(attributes["strides"]) > 1 and any([*attributes["pads_begin"], *attributes["pads_end"]]))
+
+
+def _step_first(node: ov.Node) -> None:
+    """Pad, leave pixels out, and then compute every pixel that is left."""
+    attributes = node.get_attributes()
+    pixels, steps = len(attributes["strides"]), np.array(attributes["strides"])
+    begin, end = ([0, 0, *attributes[name]] for name in ("pads_begin", "pads_end"))
+    zero = ov.op.Constant(node.get_input_element_type(0), ov.Shape([]), [0])
+    padded = opset13.pad(node.input_value(0), np.array(begin), np.array(end), "constant", zero)
+    start, stop, axes = np.zeros(pixels, np.int64), np.full(pixels, np.iinfo(np.int64).max), np.arange(2, 2 + pixels)
+    left = opset13.slice(padded, start, stop, steps, axes)
+    kind = opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution
+    ones, none = [1] * pixels, [0] * pixels
+    replace(node, kind(left, node.input_value(1), ones, none, none, ones))
+
+
+def _is_narrow(node: ov.Node) -> bool:
+    """Whether a convolution of one channel takes steps along the last axis, and yet finds place for one only."""
+    channels, width = node.get_input_partial_shape(1)[1], node.get_output_partial_shape(0)[-1]
+    return bool(channels == 1 and width == 1 and node.get_attributes()["strides"][-1] > 1)
+
+
+def _of_whole_rows(node: ov.Node) -> None:
+    """Compute whole rows, and take the first pixel of each."""
+    attributes, sources = node.get_attributes(), node.input_values()
+    strides, pads = [*attributes["strides"][:-1], 1], (attributes["pads_begin"], attributes["pads_end"])
+    rows = opset13.convolution(*sources, strides, *pads, attributes["dilations"])
+    replace(node, opset13.slice(rows, np.array([0]), np.array([1]), np.array([1]), np.array([-1])))

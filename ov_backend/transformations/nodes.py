@@ -1,0 +1,36 @@
+"""What rewrites of a model share: which outputs are constant, replacing a node, and keeping two nodes apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+
+
+class Constants:
+    """The outputs that the device computes once, of constants alone."""
+
+    def __init__(self, model: ov.Model) -> None:
+        self._names = set[str]()
+        for node in model.get_ordered_ops():
+            # Where a value's type is another's, that one's numbers do not count.
+            sources = node.input_values()[:1] if node.get_type_name() == "ConvertLike" else node.input_values()
+            if sources and all(source in self for source in sources):
+                self._names.add(node.get_name())
+
+    def __contains__(self, output: ov.Output) -> bool:
+        node = output.get_node()
+        return node.get_type_name() == "Constant" or node.get_name() in self._names
+
+
+def replace(node: ov.Node, new: ov.Node) -> None:
+    """Have all readers of a node read another one, which gets its name."""
+    new.set_friendly_name(node.get_friendly_name())
+    for target in node.output(0).get_target_inputs():
+        target.replace_source_output(new.output(0))
+
+
+def rolled(output: ov.Output) -> ov.Node:
+    """A value rolled by nothing, past which no layer is fused; arithmetic with one number is moved past it, though."""
+    zero = opset13.constant(np.zeros(1, np.int64))
+    return opset13.roll(output, zero, zero)
