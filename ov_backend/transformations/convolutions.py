@@ -2,12 +2,13 @@
 
 A product with one number for each pixel is folded into the weight of a convolution behind it, as if the number were for the
 weight's own pixel. The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it. A
-convolution of one channel whose result is one pixel wide, with steps along that axis, is wrong.
+convolution of one channel, or of groups of one, whose result is one pixel wide, with steps along that axis, is wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import openvino as ov
@@ -20,9 +21,11 @@ def avoid_faults_of_convolution(node: ov.Node, constants: Constants) -> None:
     """Rewrite, in place, a convolution of any kind, if the device would get it wrong."""
     if _is_product_by_pixels(node.input_value(0).get_node(), constants):
         node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
-    if not node.get_type_name().endswith("BackpropData") and _has_padded_steps(node):
+    if node.get_type_name().endswith("BackpropData"):
+        return
+    if _has_padded_steps(node):
         _step_first(node)
-    elif node.get_type_name() == "Convolution" and _is_narrow(node):
+    elif _is_narrow(node):
         _of_whole_rows(node)
 
 
@@ -56,20 +59,25 @@ def _step_first(node: ov.Node) -> None:
     padded = opset13.pad(node.input_value(0), np.array(begin), np.array(end), "constant", zero)
     start, stop, axes = np.zeros(pixels, np.int64), np.full(pixels, np.iinfo(np.int64).max), np.arange(2, 2 + pixels)
     left = opset13.slice(padded, start, stop, steps, axes)
-    kind = opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution
     ones, none = [1] * pixels, [0] * pixels
-    replace(node, kind(left, node.input_value(1), ones, none, none, ones))
+    replace(node, _kind_of(node)(left, node.input_value(1), ones, none, none, ones))
 
 
 def _is_narrow(node: ov.Node) -> bool:
     """Whether a convolution of one channel takes steps along the last axis, and yet finds place for one only."""
-    channels, width = node.get_input_partial_shape(1)[1], node.get_output_partial_shape(0)[-1]
-    return bool(channels == 1 and width == 1 and node.get_attributes()["strides"][-1] > 1)
+    strides, width = node.get_attributes()["strides"], node.get_output_partial_shape(0)[-1]
+    channels = node.get_input_partial_shape(1)[-1 - len(strides)]
+    return bool(channels == 1 and width == 1 and strides[-1] > 1)
 
 
 def _of_whole_rows(node: ov.Node) -> None:
     """Compute whole rows, and take the first pixel of each."""
     attributes, sources = node.get_attributes(), node.input_values()
     strides, pads = [*attributes["strides"][:-1], 1], (attributes["pads_begin"], attributes["pads_end"])
-    rows = opset13.convolution(*sources, strides, *pads, attributes["dilations"])
+    rows = _kind_of(node)(*sources, strides, *pads, attributes["dilations"])
     replace(node, opset13.slice(rows, np.array([0]), np.array([1]), np.array([1]), np.array([-1])))
+
+
+def _kind_of(node: ov.Node) -> Callable[..., ov.Node]:
+    """What makes a convolution of the same kind."""
+    return opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution

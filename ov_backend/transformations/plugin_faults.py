@@ -12,6 +12,7 @@ Wrong numbers:
   axis, takes another row's numbers.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
+- Attention to constant keys, of which each row of a batch has its own, is wrong or not finite in bf16.
 - Of a weight that is multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for
   both.
 
@@ -56,6 +57,8 @@ def avoid_faults(model: ov.Model) -> None:
             avoid_faults_of_convolution(node, constants)
         elif (kind == "Transpose" and _swaps_equal_axes(node)) or (_is_attention(node, constants) and _is_read_twice(node)):
             _behind_a_roll(node)
+        elif kind == "Softmax" and _is_of_constant_keys(node, constants):
+            node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
         elif kind == "Interpolate" and node.get_attributes()["coordinate_transformation_mode"] == "pytorch_half_pixel":
             node.set_attribute("coordinate_transformation_mode", "half_pixel")
         elif kind == "GroupNormalization" and len(node.get_output_partial_shape(0)) == 2:
@@ -170,13 +173,27 @@ def _is_attention(node: ov.Node, constants: Constants) -> bool:
     """Whether a node is attention, or a product of matrices with weights that a softmax made."""
     if node.get_type_name() != "MatMul":
         return bool(node.get_type_name() == "ScaledDotProductAttention")
+    source = _source(node, constants)
+    return source is not None and source.get_type_name() == "Softmax"
+
+
+def _is_of_constant_keys(node: ov.Node, constants: Constants) -> bool:
+    """Whether a softmax is of products with constants, of which each row of a batch has its own."""
+    source = _source(node, constants)
+    if source is None or source.get_type_name() != "MatMul":
+        return False
+    return source.input_value(1) in constants and len(source.get_input_partial_shape(1)) > 2
+
+
+def _source(node: ov.Node, constants: Constants) -> ov.Node | None:
+    """The layer or softmax that a node's first input comes from, by arithmetic and changes of shape; None if there is none."""
     node = node.input_value(0).get_node()
     while node.get_type_name() not in _PACKING | {"Softmax"}:
         values = [value for value in node.input_values() if value not in constants]
         if not values:
-            return False
+            return None
         node = values[0].get_node()
-    return bool(node.get_type_name() == "Softmax")
+    return node
 
 
 def _is_read_twice(node: ov.Node) -> bool:

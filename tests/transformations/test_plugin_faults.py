@@ -319,15 +319,32 @@ def test_attention_with_as_many_heads_as_tokens(strict: Callable[..., Settings],
         _assert_right(strict, Attention(), 2 * torch.randn(batch, 3, 4))
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("stride", [2, 3])
-def test_a_convolution_of_one_channel_to_a_column(strict: Callable[..., Settings], stride: int) -> None:
+def test_a_convolution_of_one_channel_to_a_column(strict: Callable[..., Settings], stride: int, groups: int) -> None:
     class Column(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.convolution = torch.nn.Conv2d(1, 16, (2, 3), (1, stride)).requires_grad_(False)
+            self.convolution = torch.nn.Conv2d(groups, 16, (2, 3), (1, stride), groups=groups).requires_grad_(False)
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             y = self.convolution(x)
             return y, y.relu()
 
-    _assert_right(strict, Column(), torch.randn(2, 1, 5, 3))
+    _assert_right(strict, Column(), torch.randn(2, groups, 5, 3))
+
+
+@pytest.mark.parametrize("size", [4, 16, 17])
+def test_attention_to_constant_keys(strict: Callable[..., Settings], size: int) -> None:
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.keys = torch.nn.Parameter(torch.randn(2, size, 8), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x @ self.keys.mT * 0.5, -1) @ x
+
+    torch.manual_seed(0)
+    module, x = Attention(), torch.randn(2, size, 8)
+    for precision, tolerance in (("f32", 1e-3), ("bf16", 0.05)):
+        torch.testing.assert_close(engine_for(strict(precision=precision), module)(x), module(x), rtol=tolerance, atol=tolerance)
