@@ -68,8 +68,24 @@ class Twice(torch.nn.Module):
         return (self.convolution(x).permute(0, 2, 3, 1).flatten(2).transpose(1, 2),)
 
 
-@pytest.mark.parametrize("make", [Rows, lambda: Twice(True), lambda: Twice(False)], ids=["rows", "transposed", "convolution"])
-def test_reshaped_values_are_transposed_as_they_are(strict: Callable[..., Settings], make: Callable[[], torch.nn.Module]) -> None:
+class Repeated(torch.nn.Module):
+    """Of each channel of a pooled picture [2, 4, 4, 4], a product with all of a repeated one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(4) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.nn.functional.max_pool2d(x.flatten(0, 1).unsqueeze(1)[:1], 2)
+        return (y * self.weight) @ y.expand(2, 3, 4, 4).mT, (y + self.weight) @ y.repeat(2, 2, 1, 1).mT
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Rows, lambda: Twice(True), lambda: Twice(False), Repeated],
+    ids=["rows", "transposed", "convolution", "repeated"],
+)
+def test_values_are_transposed_as_they_are(strict: Callable[..., Settings], make: Callable[[], torch.nn.Module]) -> None:
     module, x = make(), torch.randn(2, 4, 8, 8)
     network = engine_for(strict(precision="f32"), module)
     with torch.no_grad():
