@@ -30,7 +30,7 @@ def avoid_faults_of_quotient(node: ov.Node, constants: Constants) -> None:
     dtype, divisor = node.get_output_element_type(0), node.input_value(1).get_node()
     while divisor.get_type_name() in ("Convert", "ConvertLike"):
         divisor = divisor.input_value(0).get_node()
-    if divisor.get_type_name() == "Constant" and dtype == ov.Type.f32 and not _is_rounded(node):
+    if divisor.get_type_name() == "Constant" and dtype.to_string() == "f32" and not _is_rounded(node):
         with np.errstate(divide="ignore"):
             reciprocal = 1 / divisor.get_data(dtype=np.float32)
         if np.isfinite(reciprocal).all() and (np.abs(reciprocal) >= np.finfo(np.float32).tiny).all():
