@@ -55,7 +55,9 @@ def avoid_faults(model: ov.Model) -> None:
             _of_two_axes(node, axis)
         elif kind in _CONVOLUTIONS:
             avoid_faults_of_convolution(node, constants)
-        elif (kind == "Transpose" and _swaps_equal_axes(node)) or (_is_attention(node, constants) and _is_read_twice(node)):
+        elif (_swaps_equal_axes(node) and node.output(0) not in constants) or (
+            _is_attention(node, constants) and _is_read_twice(node)
+        ):
             _behind_a_roll(node)
         elif kind == "Softmax" and _is_of_constant_keys(node, constants):
             node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
@@ -162,7 +164,9 @@ def _meets_rows(node: ov.Node, constants: Constants) -> bool:
 
 
 def _swaps_equal_axes(node: ov.Node) -> bool:
-    """Whether a transpose swaps the second and the third of four axes, which are equally long."""
+    """Whether a node swaps the second and the third of four axes, which are equally long."""
+    if node.get_type_name() != "Transpose":
+        return False
     order, shape = node.input_value(1).get_node(), node.get_output_partial_shape(0)
     if order.get_type_name() != "Constant" or not shape.is_static or order.data.tolist() != [0, 2, 1, 3]:
         return False
