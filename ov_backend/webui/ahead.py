@@ -26,6 +26,7 @@ from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import prepared
 from ov_backend.ui.snapshot import Job
 from ov_backend.webui import compatibility
+from ov_backend.webui.ending import ending
 from ov_backend.webui.patch_points import HostNetwork, networks_of
 from ov_backend.webui.session import CACHE_DIR, session
 
@@ -174,17 +175,17 @@ class Readiness:
     def _prepare_when_idle(self, asked: Asked | None) -> None:
         if not _acquire_when_idle():
             return
-        marker = Marker(CACHE_DIR)
-        try:
+        with contextlib.ExitStack() as marked:
             try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
                 model = sd_models.model_data.sd_model  # shared.sd_model would load one
                 run = None if session.status.busy else _likely(asked)
                 if run is None:
                     return
+                marker = Marker(CACHE_DIR)
                 if marker.died():
                     session.status.add_message(_STOPPED)
                     return
-                marker.set()
+                marked.enter_context(ending.marked(marker))
                 session.configure(run.choices.settings(str(CACHE_DIR)))
                 _prepare(run.calls, run.choices)
                 if self._waiting and session.engine is not None:
@@ -194,8 +195,6 @@ class Readiness:
             if session.engine is not None:
                 session.engine.resources.ahead.wait()
                 self._show_ready(run, model)
-        finally:
-            marker.remove()
 
     def _show_ready(self, run: _Likely, model: Any) -> None:
         """Show what is ready, if everything is and nothing else has begun."""

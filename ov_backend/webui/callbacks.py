@@ -10,6 +10,7 @@ from ov_backend.ui.choices import Choices
 from ov_backend.webui import routes, settings_page
 from ov_backend.webui.ahead import readiness
 from ov_backend.webui.always_on import always_on
+from ov_backend.webui.ending import ending
 from ov_backend.webui.generation import Generation
 from ov_backend.webui.session import session
 from ov_backend.webui.settings_page import defaults
@@ -25,6 +26,7 @@ def register() -> None:
     script_callbacks.on_model_loaded(_model_loaded)
     script_callbacks.on_script_unloaded(unload)
     routes.register()
+    ending.handle_signals()
 
 
 def report(message: str) -> None:
@@ -34,6 +36,7 @@ def report(message: str) -> None:
 
 def unload() -> None:
     """Restore and clear everything: the extension is disabled, or the WebUI's page is reloaded."""
+    ending.restore_signals()
     always_on.end()
     if Generation.current is not None:
         Generation.current.close()
