@@ -193,7 +193,12 @@ def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> to
 
 
 def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -> torch.Tensor:
-    """Integers as float16: those beyond its range become infinite; OpenVINO computes in more bits and would keep them."""
+    """Integers as float16: those beyond its range become infinite; OpenVINO computes in more bits and would keep them.
+
+    Integers as booleans: of int32, OpenVINO takes the smallest for 0.
+    """
+    if dtype is torch.bool and x.dtype is torch.int32:
+        return x.to(torch.float32) != 0
     if dtype is not torch.float16 or x.dtype not in (torch.int32, torch.int64):
         return NotImplemented
     wide = x.to(torch.float32)

@@ -55,9 +55,9 @@ def avoid_faults(model: ov.Model) -> None:
             _of_two_axes(node, axis)
         elif kind in _CONVOLUTIONS:
             avoid_faults_of_convolution(node, constants)
-        elif (_swaps_equal_axes(node) and node.output(0) not in constants) or (
-            _is_attention(node, constants) and _is_read_twice(node)
-        ):
+        elif _swaps_equal_axes(node) and node.output(0) not in constants:
+            _of_five_axes(node)
+        elif _is_attention(node, constants) and _is_read_twice(node):
             _behind_a_roll(node)
         elif kind == "Softmax" and _is_of_constant_keys(node, constants):
             node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
@@ -203,7 +203,7 @@ def _source(node: ov.Node, constants: Constants) -> ov.Node | None:
 def _is_read_twice(node: ov.Node) -> bool:
     """Whether a result, or what is computed of it before the next layer, has more than one reader."""
     while node.get_type_name() != "Result" and node.get_output_size() == 1:
-        readers = list(node.output(0).get_target_inputs())
+        readers = [each for each in node.output(0).get_target_inputs() if each.get_node().get_type_name() != "ShapeOf"]
         if len(readers) != 1:
             return len(readers) > 1
         node = readers[0].get_node()
@@ -218,6 +218,13 @@ def _behind_a_roll(node: ov.Node) -> None:
     value = rolled(node.output(0))
     for reader in readers:
         reader.replace_source_output(value.output(0))
+
+
+def _of_five_axes(node: ov.Node) -> None:
+    """A transpose in four axes is dropped beside attention where the result has the same shape."""
+    last = np.array([4])
+    transposed = opset13.transpose(opset13.unsqueeze(node.input_value(0), last), np.array([0, 2, 1, 3, 4]))
+    replace(node, opset13.squeeze(transposed, last))
 
 
 def _of_three_axes(node: ov.Node) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import openvino as ov
-import openvino.opset13 as ops
+
+from ov_backend.transformations.nodes import rolled
 
 #: Operators that give the same memory another shape.
 _SHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
@@ -12,6 +12,8 @@ _SHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 _REPEATS = frozenset({"Broadcast", "Tile"})
 #: Those that are computed once of a weight.
 _FOLDED = _SHAPES | {"Convert", "Transpose"}
+#: Layers whose results the device never stores with channels last.
+_ROWS = frozenset({"MatMul", "ScaledDotProductAttention"})
 
 
 def copy_shared_inputs(model: ov.Model) -> None:
@@ -23,16 +25,16 @@ def copy_shared_inputs(model: ov.Model) -> None:
     stand last, and does not see that another reader may overwrite it: ``y`` that goes to a transpose and a convolution, and to a
     reshape and a product, gave a wrong convolution; ``y`` that goes to a concatenation, and by a reshape and a transpose to a
     matrix product, a wrong product. Where a convolution is transposed, reshaped and transposed, the device takes both
-    transposes for one. Where pooling is read by arithmetic, and repeated for a product with that, the product was wrong. A roll
-    by nothing copies, and is the one copy that the device does not remove.
+    transposes for one; not so for a product of matrices, such as the heads of attention, where the copy would cost a third of a
+    step. Where pooling is read by arithmetic, and repeated for a product with that, the product was wrong. A roll by nothing
+    copies, and is the one copy that the device does not remove; it is slow, so the usual networks must not need one.
     """
     for node in model.get_ordered_ops():
         source = node.input_value(0) if node.get_type_name() == "Transpose" or _is_repeated_for_a_product(node) else None
         if source is None or _is_weight(source):
             continue
         if _is_shared(source) or (node.get_type_name() == "Transpose" and _is_transposed(source)):
-            zero = ops.constant(np.zeros(1, np.int64))
-            node.input(0).replace_source_output(ops.roll(source, zero, zero).output(0))
+            node.input(0).replace_source_output(rolled(source).output(0))
 
 
 def _is_repeated_for_a_product(node: ov.Node) -> bool:
@@ -58,14 +60,27 @@ def _is_shared(output: ov.Output) -> bool:
 
 
 def _is_transposed(output: ov.Output) -> bool:
-    """Whether an output is another shape of a transposed one."""
+    """Whether an output is another shape of a transposed one, which is not of :data:`_ROWS`."""
     node = _behind(output, _SHAPES)
-    return node is not output.get_node() and node.get_type_name() == "Transpose"
+    if node is output.get_node() or node.get_type_name() != "Transpose":
+        return False
+    return _behind_constants(node.input_value(0)).get_type_name() not in _ROWS
 
 
 def _is_weight(output: ov.Output) -> bool:
     """Whether the device computes an output once, when it compiles."""
     return _behind(output, _FOLDED).get_type_name() == "Constant"
+
+
+def _behind_constants(output: ov.Output) -> ov.Node:
+    """The node that an output comes from, through changes of shape and sums and products with weights."""
+    node = _behind(output, _SHAPES | {"Transpose"})
+    while node.get_type_name() in ("Add", "Multiply"):
+        others = [value for value in node.input_values() if not _is_weight(value)]
+        if len(others) != 1:
+            break
+        node = _behind(others[0], _SHAPES | {"Transpose"})
+    return node
 
 
 def _behind(output: ov.Output, kinds: frozenset[str]) -> ov.Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
@@ -14,6 +15,7 @@ from typing import Any
 
 #: The fresh processes hash strings in another order than the tests' own process, whose seed is random.
 HASH_SEED = "12345"
+_starting = threading.Lock()
 
 
 def fresh_process(function: Callable[..., None], *args: Any) -> BaseProcess:
@@ -31,9 +33,14 @@ def alone(function: Callable[..., Any], *args: Any) -> Any:
         return pool.submit(function, *args).result()
 
 
-@functools.cache
 def _context() -> BaseContext:
     """Processes are forked from a server, where there is one (not on Windows): an import of torch takes seconds."""
+    with _starting:  # one thread at a time changes the environment
+        return _started()
+
+
+@functools.cache
+def _started() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

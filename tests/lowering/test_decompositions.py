@@ -205,6 +205,12 @@ def test_the_users_choice_precedes_ours_and_ours_precedes_pytorchs() -> None:
     assert decompositions(("aten.std_mean",))[aten.std_mean.correction] is selected(("aten.std_mean",))[aten.std_mean.correction]
 
 
+def test_only_zero_is_false() -> None:
+    x = torch.tensor([torch.iinfo(torch.int32).min, -1, 0, 1, torch.iinfo(torch.int32).max], dtype=torch.int32)
+    gm = decompose(traced(lambda x: x.bool(), x), OPENVINO_DECOMPOSITIONS)
+    assert_close(run_openvino(gm, x), [x.bool()])
+
+
 def test_integers_beyond_float16_become_infinite() -> None:
     x = torch.tensor([70000, -70000, 65504, 65519, 65520, 3, 0], dtype=torch.int32)
     gm = decompose(traced(lambda x: x.to(torch.float16).abs().sqrt(), x), OPENVINO_DECOMPOSITIONS)

@@ -177,7 +177,7 @@ def _deconv(net: RandomNetwork, x: torch.Tensor) -> Drawn:
 
 def _group_norm(net: RandomNetwork, x: torch.Tensor) -> Drawn:
     groups = net.choose(1, 2, 4)
-    if x.shape[1] % groups:
+    if x.shape[1] % groups or x.numel() == groups:  # PyTorch refuses groups of a single value
         return None
     layer = net.add_layer(torch.nn.GroupNorm(groups, x.shape[1]))
     return f"{layer}({{}})", layer, 1

@@ -299,26 +299,6 @@ def test_a_picture_is_resized_to_a_single_pixel(strict: Callable[..., Settings],
         _assert_right(strict, Resized(), torch.randn(2, 3, *[size] * dimensions))
 
 
-@pytest.mark.parametrize("one_operator", [False, True])
-def test_attention_with_as_many_heads_as_tokens(strict: Callable[..., Settings], one_operator: bool) -> None:
-    class Attention(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 12) for _ in range(3)]).requires_grad_(False)
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            q, k, v = (layer(x).unflatten(-1, (3, 4)).transpose(1, 2) for layer in self.layers)
-            if one_operator:
-                attended = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-            else:
-                attended = torch.softmax(q @ k.mT / 2, -1) @ v
-            return attended, attended.sum(1)
-
-    torch.manual_seed(0)
-    for batch in (1, 3):
-        _assert_right(strict, Attention(), 2 * torch.randn(batch, 3, 4))
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("stride", [2, 3])
 def test_a_convolution_of_one_channel_to_a_column(strict: Callable[..., Settings], stride: int, groups: int) -> None:
