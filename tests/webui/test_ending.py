@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,16 +42,25 @@ def test_only_a_killed_process_leaves_its_mark(tmp_path: Path, how: object, code
     assert (ended.returncode, Marker(tmp_path).died()) == (code, died)
 
 
+@pytest.fixture
+def unhandled() -> Iterator[None]:
+    """SIGTERM as in a new process; the stand-in of the WebUI, which has loaded the script, gets its handler back."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("unhandled")
 def test_nothing_of_ours_is_left(tmp_path: Path) -> None:
-    ending, leave, before = Ending(), os._exit, signal.getsignal(signal.SIGTERM)
+    ending, leave = Ending(), os._exit
     ending.handle_signals()
-    assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == ending._end
     with ending.marked(Marker(tmp_path)):
         assert os._exit is not leave
         assert list(tmp_path.iterdir())
     ending.restore_signals()
     assert os._exit is leave
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert not list(tmp_path.iterdir())
 
 
