@@ -106,6 +106,7 @@ MEMBERS_ONLY = frozenset(
 TEXTS_OF_NAMES = frozenset(
     {"diffusers.models.modeling_utils.__getattr__", "transformers.utils.generic.infer_framework_from_repr"}
     | {"transformers.utils.output_capturing.get", "transformers.utils.output_capturing.wrapper"}
+    | {"transformers.utils.deprecation.wrapped_func"}
     | {"transformers.modeling_layers.forward_with_checkpointing", "peft.tuners.lora.layer._check_forward_args"}
 )
 #: Called when an object is made: of no matter for modules, which are made before they are called.

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -16,6 +13,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.transformations.plugin_faults import avoid_faults
+from tests.helpers.alone import alone
 from tests.helpers.small import engine_for
 
 
@@ -219,52 +217,53 @@ WEIGHTS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-def test_attention_that_is_read_twice_is_compiled(weights: str) -> None:
-    """In a process of its own: the device would end it."""
-    code = f"""
-import torch
-from ov_backend import Settings
-from tests.helpers.small import engine_for
-from tests.transformations.test_plugin_faults import ATTENTION, WEIGHTS
-
 class Attention(torch.nn.Module):
-    def __init__(self, reading):
+    """Attention whose result is read by ``reading``."""
+
+    def __init__(self, weights: str, reading: str) -> None:
         super().__init__()
-        self.reading = reading
+        self.weights, self.reading = WEIGHTS[weights], ATTENTION[reading]
 
-    def forward(self, x, y):
-        return self.reading(WEIGHTS[{weights!r}](x, y), x)
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.reading(self.weights(x, y), x)
 
-inputs = torch.randn(2, 2, 3, 4, 4)
-for reading in ATTENTION.values():
-    for precision, tolerance in (("f32", 1e-3), ("bf16", 0.1)):
-        module = Attention(reading)
+
+def compare_attention(weights: str, precision: str, tolerance: float) -> None:
+    """Every reading of the attention's result agrees with PyTorch's."""
+    inputs = torch.randn(2, 2, 3, 4, 4)
+    for reading in ATTENTION:
+        module = Attention(weights, reading)
         network = engine_for(Settings(precision=precision, model_caching=False, fallback="raise"), module)
         torch.testing.assert_close(network(*inputs), module(*inputs), rtol=tolerance, atol=tolerance)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
-def test_a_group_normalization_of_two_axes() -> None:
-    code = """
-import torch
-from ov_backend import Settings
-from tests.helpers.small import engine_for
+@pytest.mark.parametrize("precision, tolerance", [("f32", 1e-3), ("bf16", 0.1)])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_attention_that_is_read_twice_is_compiled(weights: str, precision: str, tolerance: float) -> None:
+    """In a process of its own: the device would end it."""
+    alone(compare_attention, weights, precision, tolerance)
 
-class Difference(torch.nn.Module):
-    def __init__(self):
+
+class NormalizedLess(torch.nn.Module):
+    """A group normalisation of two axes less another value."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.norm = torch.nn.GroupNorm(2, 4)
 
-    def forward(self, x, y):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return self.norm(x) - y
 
-module, inputs = Difference().requires_grad_(False), torch.randn(2, 3, 4)
-network = engine_for(Settings(precision="f32", model_caching=False, fallback="raise"), module)
-torch.testing.assert_close(network(*inputs), module(*inputs), rtol=1e-3, atol=1e-4)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+def compare_difference() -> None:
+    """The difference agrees with PyTorch's."""
+    module, inputs = NormalizedLess().requires_grad_(False), torch.randn(2, 3, 4)
+    network = engine_for(Settings(precision="f32", model_caching=False, fallback="raise"), module)
+    torch.testing.assert_close(network(*inputs), module(*inputs), rtol=1e-3, atol=1e-4)
+
+
+def test_a_group_normalization_of_two_axes() -> None:
+    alone(compare_difference)
 
 
 @pytest.mark.parametrize("convolution", [torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d])
