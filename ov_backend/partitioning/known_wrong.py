@@ -6,6 +6,7 @@ arguments with which it is wrong. Such an operator stays in PyTorch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,8 @@ def reason(node: Node) -> str:
     if _integers_beyond_float16(node):
         return "turns integers into float16, and OpenVINO keeps those that are too large for it"
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
+    if packet_of(node) in _ARITHMETIC and _infinite_in_bfloat16(node):
+        return "computes with an infinite number in bfloat16, of which OpenVINO makes the largest finite one"
     if entry is None:
         return _BEYOND if _beyond_float16(node) else ""
     is_wrong, why = entry
@@ -96,6 +99,14 @@ def _beyond_float16(node: Node) -> bool:
     return any(torch.finfo(torch.float16).max < number < _OPEN_END for number in numbers)
 
 
+def _infinite_in_bfloat16(node: Node) -> bool:
+    """A number among the arguments is infinite, in an operator on bfloat16."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.bfloat16:
+        return False
+    return any(isinstance(argument, float) and math.isinf(argument) for argument in node.args)
+
+
 def _integers_beyond_float16(node: Node) -> bool:
     """A mixture of integers of 32 or 64 bits with float16; a mere conversion is decomposed instead."""
     value = node.meta.get("val")
@@ -119,6 +130,14 @@ def _after_rounding(node: Node) -> bool:
     sources = [source.meta["val"].dtype for source in copied if isinstance(source, Node)]
     widened = [dtype for dtype in sources if dtype in (torch.float16, torch.bfloat16)]
     return len(operands) == 2 and len({*dtypes, *widened}) > 1
+
+
+def _whole_of_half(node: Node) -> bool:
+    """A number in a half precision becomes an integer: only its rounding may decide which."""
+    source = node.all_input_nodes[0].meta["val"] if node.all_input_nodes else None
+    result = node.meta["val"].dtype
+    is_integer = not result.is_floating_point and not result.is_complex and result is not torch.bool
+    return is_integer and isinstance(source, torch.Tensor) and source.dtype in (torch.float16, torch.bfloat16)
 
 
 def _boolean(node: Node) -> bool:
@@ -156,6 +175,7 @@ def _for_any_arguments(why: str, *names: str) -> dict[Any, tuple[Test, str]]:
     return dict.fromkeys(aten_packets(*names), (_with_any_arguments, why))
 
 
+_ARITHMETIC = frozenset(aten_packets("add", "sub", "rsub", "mul", "div"))
 _TO_COPY = frozenset(aten_packets("_to_copy"))
 #: By operator packet: the test of a node's arguments, and the reason in words.
 _WRONG: dict[Any, tuple[Test, str]] = {
@@ -186,6 +206,10 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **dict.fromkeys(
         aten_packets("eq", "ne", "lt", "le", "gt", "ge"),
         (_after_rounding, "it compares numbers of two precisions, and OpenVINO leaves out the rounding to the lower one"),
+    ),
+    **dict.fromkeys(
+        aten_packets("_to_copy"),
+        (_whole_of_half, "it makes integers of a half precision, and OpenVINO leaves out the rounding to that before"),
     ),
     **dict.fromkeys(aten_packets("masked_fill"), (_boolean, "OpenVINO's conversion of it fails for bool")),
     **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),

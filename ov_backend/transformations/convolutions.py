@@ -1,8 +1,9 @@
 """Convolutions that the CPU device (OpenVINO 2026.4) gets wrong.
 
 A product with one number for each pixel is folded into the weight of a convolution behind it, as if the number were for the
-weight's own pixel. The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it. A
-convolution of one channel, or of groups of one, whose result is one pixel wide, with steps along that axis, is wrong.
+weight's own pixel. The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it; so
+are those of a convolution of single pixels that follows a padded one. A convolution of one channel, or of groups of one, whose
+result is one pixel wide, with steps along that axis, is wrong.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def avoid_faults_of_convolution(node: ov.Node, constants: Constants) -> None:
         return
     if _has_padded_steps(node):
         _step_first(node)
+    elif _is_padded(node):
+        _behind_a_roll(node)
     elif _is_narrow(node):
         _of_whole_rows(node)
 
@@ -45,9 +48,22 @@ def _is_product_by_pixels(node: ov.Node, constants: Constants) -> bool:
 
 def _has_padded_steps(node: ov.Node) -> bool:
     """Whether a convolution of single pixels has padding, and leaves pixels out."""
+    return _is_padded(node) and bool(max(node.get_attributes()["strides"]) > 1)
+
+
+def _is_padded(node: ov.Node) -> bool:
+    """Whether a convolution of single pixels has padding."""
     attributes, pixels = node.get_attributes(), len(node.get_attributes()["strides"])
     single = all(size == 1 for size in [*node.get_input_partial_shape(1)][-pixels:])
-    return bool(single and max(attributes["strides"]) > 1 and any([*attributes["pads_begin"], *attributes["pads_end"]]))
+    return bool(single and any([*attributes["pads_begin"], *attributes["pads_end"]]))
+
+
+def _behind_a_roll(node: ov.Node) -> None:
+    """Keep the steps of what follows from being taken before the padding."""
+    readers = node.output(0).get_target_inputs()
+    value = rolled(node.output(0))
+    for reader in readers:
+        reader.replace_source_output(value.output(0))
 
 
 def _step_first(node: ov.Node) -> None:

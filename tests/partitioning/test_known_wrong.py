@@ -173,3 +173,20 @@ def test_packets() -> None:
     gm = traced(lambda x: x + 1, x)
     assert packet_of(node_of(gm, "aten.add")) is aten.add
     assert aten_packets("add", "no_such_operator", "mul") == [aten.add, aten.mul]
+
+
+def test_integers_made_of_half_precision_are_rounded_before() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float16).to(torch.int16)
+
+    reasons = [known_wrong.reason(node) for node in fx_utils.operators(traced(function, torch.tensor([5127], dtype=torch.int16)))]
+    assert [bool(reason) for reason in reasons] == [False, True]
+
+
+def test_infinite_numbers_in_bfloat16_arithmetic_stay_in_pytorch() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * float("inf"), x - float("inf"), x * 2
+
+    for dtype, wrong in ((torch.bfloat16, [True, True, False]), (torch.float32, [False] * 3)):
+        graph = traced(function, torch.zeros(3, dtype=dtype))
+        assert ["infinite" in known_wrong.reason(node) for node in fx_utils.operators(graph)] == wrong

@@ -198,6 +198,8 @@ _add(_integers, "{0} << 1", "{0} >> 1", "torch.bitwise_left_shift({0}, 2)", "tor
 for _scalar in ("1", "3", "-2", "0.5", "-1.5", "127", "16777217"):
     _add(_numbers, f"{{0}} + {_scalar}", f"{{0}} * {_scalar}", f"{{0}} // {_scalar}", f"{{0}} % {_scalar}", f"{_scalar} - {{0}}",
          f"{{0}} == {_scalar}", f"{{0}} < {_scalar}", f"{{0}}.clamp(max={_scalar})")  # fmt: skip
+_add(_floating, "{0} * float('inf')", "{0} + float('inf')")
+_add(_integers, "({0} % 10000).to(torch.float16).to(torch.int32)")
 _add(_numbers, "{0}.clamp(-1, 2)", "{0}.clamp(min=0)")
 
 for _name in ("sum", "prod", "any", "all", "amax", "amin", "mean", "logsumexp", "count_nonzero"):

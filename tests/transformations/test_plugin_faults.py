@@ -327,3 +327,17 @@ def test_attention_to_constant_keys(strict: Callable[..., Settings], size: int) 
     module, x = Attention(), torch.randn(2, size, 8)
     for precision, tolerance in (("f32", 1e-3), ("bf16", 0.05)):
         torch.testing.assert_close(engine_for(strict(precision=precision), module)(x), module(x), rtol=tolerance, atol=tolerance)
+
+
+def test_steps_behind_a_padded_convolution_of_single_pixels(strict: Callable[..., Settings]) -> None:
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.padded = torch.nn.GroupNorm(2, 16), torch.nn.Conv2d(16, 8, 1, padding=1)
+            self.steps, self.last = torch.nn.Conv2d(8, 8, 1, 2), torch.nn.Conv2d(8, 8, 1, padding=1, groups=8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            stepped = self.steps(self.padded(self.norm(x)))
+            return stepped.mean((2, 3)), self.last(stepped)
+
+    _assert_right(strict, Steps(), torch.randn(2, 16, 8, 8))
