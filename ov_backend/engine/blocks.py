@@ -31,6 +31,7 @@ from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import CaptureError, DeviceError, OVBackendError
+from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.patching import unwrap
@@ -129,6 +130,8 @@ class Blockwise(_Retried):
     ) -> None:
         super().__init__(resources, name, module, forward, hooks)
         self._blocks: dict[int, Block] = {}
+        #: Of the weights of all blocks.
+        self.readings = Readings()
         #: Those that were called since a run of calls began; the others may be of modules that are no longer in the network.
         self._called: set[int] = set()
         #: The paths of the modules inside, by their ids.
@@ -227,6 +230,8 @@ class Blockwise(_Retried):
         super().begin_run()
         self.blocks_precision.begin_run()
         self._begin_blocks()
+        for block in list(self._blocks.values()):
+            block.begin_run()
 
     def _begin_blocks(self) -> None:
         self._met.clear()
@@ -294,7 +299,7 @@ class Block(_Retried):
         self.shadow = vars(module).get("forward")
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
         hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
-        super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics)
+        super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics, whole.readings)
         common = whole.resources, whole.name, module, hooks, whole.statistics
         self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
         self._whole, self._original = whole, original

@@ -20,6 +20,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards import content, inputs
+from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
@@ -43,6 +44,7 @@ class Lookup:
         forward: the original forward.
         hooks: of the network.
         statistics: of the network.
+        readings: of the network's weights, see :class:`Guards`.
     """
 
     def __init__(
@@ -53,11 +55,12 @@ class Lookup:
         forward: Callable[..., Any],
         hooks: NetworkHooks,
         statistics: NetworkStats,
+        readings: Readings | None = None,
     ) -> None:
         self._resources, self._name, self._module, self._hooks, self._statistics = resources, name, module, hooks, statistics
         self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
         self.lock = threading.RLock()
-        self._guards = Guards(module, (forward, *hooks.traced_code), hooks)
+        self._guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
         #: The fingerprints of the code since the last answer from OpenVINO.

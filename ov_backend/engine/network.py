@@ -29,6 +29,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
+from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
@@ -54,6 +55,7 @@ class Network:
         forward: the original forward.
         hooks: see :class:`NetworkHooks`.
         statistics: shared with other networks that count as one; None begins new ones.
+        readings: of weights, shared with other networks that are read as one.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class Network:
         forward: Callable[..., Any],
         hooks: NetworkHooks,
         statistics: NetworkStats | None = None,
+        readings: Readings | None = None,
     ) -> None:
         self.resources, self.name, self.module, self.forward, self.hooks = resources, name, module, forward, hooks
         self.statistics = NetworkStats() if statistics is None else statistics
         #: The signatures of all calls so far.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
-        self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics)
+        self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
         self._job_context = JobContext(name, self.statistics, self._lookup.compiled, self._capture, self._lookup.is_current)
         #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals

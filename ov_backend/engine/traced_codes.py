@@ -15,10 +15,10 @@ import torch
 from ov_backend import compiler
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.guards.checksums import Checksums, Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.guards.weights import Checksums
 
 _MAX_FAMILIES = 512
 #: The most kinds of code in one family, and the most guards of one network.
@@ -59,11 +59,18 @@ class Guards:
         module: the network's module.
         roots: the functions that are called from outside.
         hooks: of the network.
+        readings: of its weights, shared with other networks that are read as one; None where there are none.
     """
 
-    def __init__(self, module: torch.nn.Module, roots: tuple[Callable[..., object], ...], hooks: NetworkHooks) -> None:
-        self._module, self._roots, self._hooks = module, roots, hooks
-        self._checksums = Checksums()
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        roots: tuple[Callable[..., object], ...],
+        hooks: NetworkHooks,
+        readings: Readings | None = None,
+    ) -> None:
+        self._module, self._roots, self._hooks, self._readings = module, roots, hooks, readings
+        self._checksums = Checksums(readings)
         self._guards: dict[TracedCode, Guard] = {}
         self._wide: Guard | None = None
         #: The code that traces of this very network have run.
@@ -115,7 +122,7 @@ class Guards:
         self._guards.clear()
         self._confirmed.clear()
         self._wide = None
-        self._checksums = Checksums()
+        self._checksums = Checksums(self._readings)
 
     def _code_guard(self, code: TracedCode | None) -> CodeGuard:
         return CodeGuard(self._module, self._roots, self._hooks.ignore, self._hooks.host_modules, code)

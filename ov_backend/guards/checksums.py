@@ -6,6 +6,7 @@ everything finds it, which takes a tenth of a second for each GB or so.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -76,14 +77,45 @@ class Known:
         return self.crc != (region.crc if region is not None else content.crc32(tensor))
 
 
-class Checksums:
-    """What is known of live tensors, so that several guards read each of them once."""
+class Readings:
+    """How long it takes to read everything that is read for one network; for its blocks, all of them together.
+
+    Each is read as rarely as the whole network would be. With patience for its own seconds alone, a block, which is read in no
+    time, would be read at every step.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: weakref.WeakSet[Checksums] = weakref.WeakSet()
+
+    def add(self, checksums: Checksums) -> None:
+        """Count the seconds of these as long as they exist."""
+        with self._lock:
+            self._all.add(checksums)
+
+    def seconds(self) -> float:
+        """Seconds of the last readings, together."""
+        with self._lock:
+            return sum(each.seconds for each in self._all)
+
+
+class Checksums:
+    """What is known of live tensors, so that several guards read each of them once.
+
+    Args:
+        readings: of the network whose weights these are, or a part of; None where it has no other parts.
+
+    Attributes:
+        seconds: of the last reading of everything.
+    """
+
+    def __init__(self, readings: Readings | None = None) -> None:
+        self._readings = Readings() if readings is None else readings
         self._known: dict[int, Known] = {}
-        self._read_at, self._seconds = time.monotonic(), 0.0
+        self._read_at, self.seconds = time.monotonic(), 0.0
         #: How often reading everything again has found a change that nothing else had shown.
         self.changes = 0
+        self._readings.add(self)
 
     def of(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Known]:
         """What is known of these tensors now; only those that changed are read in full."""
@@ -93,7 +125,7 @@ class Checksums:
             self._known[id(tensor)] = known
         if len(stale) == len(self._known):  # everything was read just now
             self._read_at = time.monotonic()
-            self._seconds = self._read_at - start
+            self.seconds = self._read_at - start
         return {name: self._known[id(tensor)] for name, tensor in tensors.items()}
 
     def read_again(self, starts: bool = False, always: bool = False) -> None:
@@ -104,7 +136,7 @@ class Checksums:
             always: do not ask whether it is due.
         """
         start = time.monotonic()
-        if not always and start - self._read_at < self._seconds * (_PATIENCE_AT_START if starts else _PATIENCE):
+        if not always and start - self._read_at < self._readings.seconds() * (_PATIENCE_AT_START if starts else _PATIENCE):
             return
         regions.check_mappings()
         known = list(self._known.items())
@@ -113,11 +145,11 @@ class Checksums:
             del self._known[key]
         self.changes += bool(changed)
         self._read_at = time.monotonic()
-        self._seconds = self._read_at - start
+        self.seconds = self._read_at - start
 
     def read_since(self, moment: float) -> None:
         """Read everything again, unless that was done since a moment of the monotonic clock."""
-        if self._read_at - self._seconds < moment:
+        if self._read_at - self.seconds < moment:
             self.read_again(always=True)
 
     def _is_known(self, tensor: torch.Tensor) -> bool:

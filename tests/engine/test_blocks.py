@@ -290,6 +290,24 @@ def test_a_block_that_was_replaced_is_let_go(strict: Strict, calls_patched: None
     assert replaced() is None
 
 
+def test_blocks_are_read_in_full_when_a_run_begins_and_share_their_patience(strict: Strict, calls_patched: None) -> None:
+    large = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.SiLU()) for _ in range(2)])
+    module, network, _ = blockwise(Stepped(), strict())
+    module.blocks = large
+    x = torch.randn(2, 600)
+    with torch.no_grad():
+        network.by_blocks("it is another's", module, (x,), {})
+        known = [block._lookup._guards._checksums for block in network._blocks.values()]
+        for each in known:
+            each.seconds = 1e6  # no reading is due
+        assert network.readings.seconds() >= 2e6
+        for layer, _ in large:
+            layer.weight.numpy()[1, 3] += 40  # none of the elements that are compared at every call
+        network.begin_run()
+        assert [each.changes for each in known] == [1, 1]
+        assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
+
+
 def test_operators_of_a_block_that_stay_in_pytorch_are_no_blocks(strict: Strict, calls_patched: None) -> None:
     module, network, _ = blockwise(Stepped(), strict())
     module.blocks[0].append(torch.nn.Dropout(0.5).train())  # type: ignore[index,operator]

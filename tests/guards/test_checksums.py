@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ov_backend.guards import checksums
-from ov_backend.guards.checksums import Checksums
+from ov_backend.guards.checksums import Checksums, Readings
 
 
 class Clock:
@@ -47,6 +47,24 @@ def test_reading_again_takes_a_hundredth_of_the_time_and_is_sooner_where_a_run_b
         known.read_again(starts=starts)
         assert (clock.readings > readings) is due, (seconds, starts)
         readings = clock.readings
+
+
+def test_blocks_are_read_as_rarely_as_their_network(clock: Clock) -> None:
+    readings = Readings()
+    blocks = [Checksums(readings) for _ in range(5)]
+    for block in blocks:
+        block.of({"x": torch.ones(9)})
+        block.read_again(always=True)
+    assert readings.seconds() == 5
+    before = clock.readings
+    for seconds, starts, read in ((91, True, 0), (2, True, 1), (498, False, 0), (3, False, 1)):
+        clock.now += seconds
+        blocks[0].read_again(starts=starts)
+        assert clock.readings - before == read, (seconds, starts)
+        before = clock.readings
+    del block, blocks[1:]
+    gc.collect()
+    assert readings.seconds() == 1, "those that are gone do not count"
 
 
 def test_only_what_changed_is_forgotten() -> None:
