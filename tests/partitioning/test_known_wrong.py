@@ -190,3 +190,21 @@ def test_infinite_numbers_in_bfloat16_arithmetic_stay_in_pytorch() -> None:
     for dtype, wrong in ((torch.bfloat16, [True, True, False]), (torch.float32, [False] * 3)):
         graph = traced(function, torch.zeros(3, dtype=dtype))
         assert ["infinite" in known_wrong.reason(node) for node in fx_utils.operators(graph)] == wrong
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda mask: torch.softmax(mask, -1),
+        lambda mask: F.relu(mask),
+        lambda mask: mask @ mask.T,
+        lambda mask: 1 - mask,
+        lambda mask: mask.argmax(1),
+        lambda mask: F.max_pool1d(mask, 2),
+    ],
+)
+def test_what_pytorch_refuses_for_booleans_is_refused(function: Callable[[torch.Tensor], Any]) -> None:
+    mask = torch.eye(4, dtype=torch.bool)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        function(mask)
+    assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, mask)))
