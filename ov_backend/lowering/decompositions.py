@@ -174,7 +174,7 @@ def _std(x: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: b
 
 def argmax(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
     """The first position of the largest integer; OpenVINO's own operator takes any of several equal ones."""
-    if x.is_floating_point() or not x.dim():
+    if x.is_floating_point() or x.dtype is torch.bool or not x.dim():
         return NotImplemented
     flat, axis = (x.reshape(-1), 0) if dim is None else (x, dim % x.dim())
     size = flat.shape[axis]

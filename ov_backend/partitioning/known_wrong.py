@@ -31,6 +31,8 @@ def reason(node: Node) -> str:
     Args:
         node: of an ATen graph, with ``meta["val"]``.
     """
+    if _numbers_in_bool(node):
+        return "PyTorch does not compute it with booleans, and OpenVINO does"
     if _integers_beyond_float16(node):
         return "turns integers into float16, and OpenVINO keeps those that are too large for it"
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
@@ -121,6 +123,17 @@ def _after_rounding(node: Node) -> bool:
     return len(operands) == 2 and len({*dtypes, *widened}) > 1
 
 
+def _numbers_in_bool(node: Node) -> bool:
+    """It takes booleans for numbers, where PyTorch refuses them; a mere choice or a logical operator does not."""
+    packet, value = packet_of(node), node.meta.get("val")
+    if packet in _REFUSES_ANY_BOOL:
+        return any(each.dtype is torch.bool for source in node.all_input_nodes for each in values_read(source))
+    first = node.all_input_nodes[0] if node.all_input_nodes else None
+    if packet not in _REFUSES_BOOL or first is None or isinstance(value, (int, float)):
+        return False
+    return any(each.dtype is torch.bool for each in values_read(first))
+
+
 def _boolean(node: Node) -> bool:
     return bool(node.meta["val"].dtype is torch.bool)
 
@@ -149,6 +162,19 @@ _READS_POSITIONS = frozenset(
         *("index_copy", "index_fill", "_unsafe_index", "take", "_to_copy"),
     )
 )
+#: Operators that PyTorch refuses for booleans: if any argument is one, or if the first is.
+_REFUSES_ANY_BOOL = frozenset(aten_packets("sub", "rsub"))
+_REFUSES_BOOL = frozenset(
+    aten_packets(
+        *("_softmax", "_log_softmax", "softmax", "log_softmax", "gelu", "silu", "relu", "hardswish", "softplus", "mish", "glu"),
+        *("mm", "bmm", "addmm", "baddbmm", "round", "argmax", "argmin", "topk", "leaky_relu", "elu", "hardtanh", "hardsigmoid"),
+        *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d"),
+        *("upsample_bicubic2d", "upsample_trilinear3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d"),
+        *("max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool1d", "max_pool2d", "max_pool3d", "convolution"),
+        *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d"),
+        *("replication_pad3d", "neg", "floor", "ceil", "trunc", "frac", "cross"),
+    )
+)
 _SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
 
 
@@ -174,6 +200,7 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO computes it by a difference of squares, which overflows", "_cdist_forward"),
     **_for_any_arguments("OpenVINO does not know a tensor's strides", "as_strided"),
     **_for_any_arguments("OpenVINO's approximation is coarser", "erfinv"),
+    **_for_any_arguments("PyTorch refuses numbers beyond 0 and 1", "binary_cross_entropy"),
     **dict.fromkeys(
         aten_packets("clamp", "clamp_min", "clamp_max"), (_integers_to_float, "OpenVINO rounds the limits to whole numbers")
     ),

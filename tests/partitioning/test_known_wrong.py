@@ -173,3 +173,21 @@ def test_packets() -> None:
     gm = traced(lambda x: x + 1, x)
     assert packet_of(node_of(gm, "aten.add")) is aten.add
     assert aten_packets("add", "no_such_operator", "mul") == [aten.add, aten.mul]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda mask: torch.softmax(mask, -1),
+        lambda mask: F.relu(mask),
+        lambda mask: mask @ mask.T,
+        lambda mask: 1 - mask,
+        lambda mask: mask.argmax(1),
+        lambda mask: F.max_pool1d(mask, 2),
+    ],
+)
+def test_what_pytorch_refuses_for_booleans_is_refused(function: Callable[[torch.Tensor], Any]) -> None:
+    mask = torch.eye(4, dtype=torch.bool)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        function(mask)
+    assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, mask)))
