@@ -33,7 +33,7 @@ from ov_backend.guards.describe import (
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.options import OptionWalk
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
-from ov_backend.guards.process_state import query_of
+from ov_backend.guards.process_state import ARITHMETIC, query_of
 from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, goes_by_hashes, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import unwrap
@@ -61,6 +61,11 @@ class NameWalk(OptionWalk):
             self._of_this_process(f"{path} makes a set, or reads a hash or an address")
         if makes_texts(function.__code__) and f"{module_of(function)}.{function.__code__.co_name}" not in TEXTS_OF_NAMES:
             self._makes_texts = path
+
+    def _arithmetic(self) -> None:
+        """How decimal numbers are rounded and which errors numpy raises: any line of code may depend on it."""
+        for name, read in ARITHMETIC.items():
+            self._state(read, name)
 
     def _value(self, value: Any, path: str) -> None:
         """Describe a value; one that lies too deep in others comes later."""

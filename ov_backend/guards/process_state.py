@@ -25,6 +25,13 @@ def _environment() -> Any:
     return dict(os.environ)
 
 
+def _decimal_rules() -> Any:
+    """How decimal numbers are computed, without the flags, which their computation sets."""
+    now = decimal.getcontext()
+    traps = [signal.__name__ for signal, is_on in now.traps.items() if is_on]
+    return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, traps
+
+
 def _torch_functions() -> list[Any]:
     names = [
         *("get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision", "get_deterministic_debug_mode"),
@@ -48,6 +55,8 @@ _ENVIRONMENT = ("environ", "getenv", "environb", "getenvb")
 _QUERIES.update({id(getattr(os, name)): _environment for name in _ENVIRONMENT if hasattr(os, name)})
 _QUERIES[id(warnings.filters)] = lambda: list(warnings.filters)
 _QUERIES[id(decimal.getcontext)] = lambda: str(decimal.getcontext())
+#: How numbers of Python and numpy are computed in this thread; code asks for neither by a name.
+ARITHMETIC: dict[str, Callable[[], Any]] = {"decimal": _decimal_rules, "numpy": np.geterr}
 _QUERIES[id(torch._tensor_str.PRINT_OPTS)] = lambda: repr(torch._tensor_str.PRINT_OPTS)
 #: What the names of torch's functions in C have in common that show a switch, and the states that each thread has for itself.
 _SWITCH = "_get_"

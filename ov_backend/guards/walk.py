@@ -97,6 +97,7 @@ class Walk(LibraryWalk):
             if hooks:
                 self.refused = "a hook for all modules of the process is registered"
         self._torch_functions()
+        self._arithmetic()
         self._call_of_modules()
         self._einops()
         self.watch.class_members(torch.Tensor)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import decimal
 import os
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,10 +46,26 @@ ASKED: dict[str, tuple[Callable[[Any], float], Change]] = {
 }
 
 
+def _divided(module: Any) -> float:
+    try:
+        return 2.0 + float(np.float32(1) / np.float32(0) < 0)
+    except FloatingPointError:
+        return 3.0
+
+
+ASKED["how decimal numbers are rounded"] = (
+    lambda m: float(decimal.Decimal(2) / decimal.Decimal(3)),
+    lambda patch: patch.setattr(decimal.getcontext(), "prec", 1),
+)
+ASKED["which errors numpy raises"] = _divided, lambda patch: np.seterr(divide="raise")
+
+
 @pytest.fixture(autouse=True)
 def _restored() -> Any:
+    errors = np.seterr(divide="ignore")
     limit, precision = sys.getrecursionlimit(), torch.get_float32_matmul_precision()
     yield
+    np.seterr(**errors)
     sys.setrecursionlimit(limit)
     torch.use_deterministic_algorithms(False)
     torch.backends.mkldnn.set_flags(True)
