@@ -33,8 +33,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import versioned
+from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for
+from ov_backend.guards.describe import is_installed, versioned
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
 
@@ -88,6 +90,7 @@ _OF_INTERPRETER = frozenset(
     {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
     | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id", "locked", "__globals__", "f_back"}
     | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate", "__import__"}
+    | {"exc_info"}
 )
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")
@@ -119,6 +122,10 @@ class Observer:
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         #: Variables of functions around those that ran and set them, with what they held before.
         self._cells: dict[int, tuple[CellType, Any]] = {}
+        #: Code objects that ask for the class of something, with the variables.
+        self._classes: dict[CodeType, frozenset[tuple[str, tuple[str, ...]]]] = {}
+        #: Whether code has asked for the class of a tensor, and so for that of a stand-in.
+        self._asked_for_class = False
         self._importing = 0
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
@@ -190,8 +197,12 @@ class Observer:
             else:
                 if code not in self.executed:
                     self._begins(code, frame.f_globals)
+                if code in self._classes:
+                    self._ask_for_classes(frame)
                 if code in _IMPURE_CODE and frame.f_back is not None:
                     self._note(frame.f_back, _IMPURE_CODE[code])
+        elif event == "return" and frame.f_code in self._classes:
+            self._ask_for_classes(frame)
         elif event != "c_call":
             return
         elif getattr(argument, "__self__", None) is _GENERATOR:
@@ -205,9 +216,21 @@ class Observer:
         elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in _TODAY:
             self._note(frame, f"{owner.__name__}.{argument.__name__}()")
 
+    def _ask_for_classes(self, frame: FrameType) -> None:
+        """Note whether one of the variables whose class this code asks for is a tensor, when it begins or ends."""
+        for name, attributes in self._classes[frame.f_code]:
+            value = frame.f_locals.get(name)
+            for attribute in attributes:
+                value = getattr(value, "__dict__", {}).get(attribute)
+            self._asked_for_class |= isinstance(value, FakeTensor)
+
     def _begins(self, code: CodeType, table: dict[str, Any]) -> None:
         """A function runs for the first time in this trace."""
         self.executed[code] = table.get("__name__", "")
+        asked = classes_asked_for(code) if own_code({code: self.executed[code]}) else frozenset()
+        if asked - {UNNAMED}:
+            self._classes[code] = asked - {UNNAMED}
+        self._asked_for_class |= UNNAMED in asked and not is_installed(self.executed[code])
         for name in globals_set_by(code):
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
@@ -224,6 +247,8 @@ class Observer:
                 if content is not _ABSENT:
                     cell.cell_contents = content
                 yield "sets a variable of the function around it"
+        if self._asked_for_class:
+            yield "asks for the class of a tensor"
         for code in own_code(self.executed):
             if drawn := _GENERATORS_OF_NUMPY.intersection(code.co_names):
                 yield f"draws random numbers ({min(drawn)})"

@@ -171,7 +171,7 @@ def _is_standard(name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
     """Whether a module is a part of Python or of an installed package, and no code of the program itself."""
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     return versioned(name) or not {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
@@ -262,7 +262,7 @@ def registered_with(cls: abc.ABCMeta) -> list[str]:
     dump = getattr(importlib.import_module("_abc"), "_get_dump", None)
     found = [] if dump is None else [each() for each in dump(cls)[0]]
     whole = not is_of_package(cls)
-    own = (each for each in found if each is not None and (whole or not _is_installed(each.__module__)))
+    own = (each for each in found if each is not None and (whole or not is_installed(each.__module__)))
     return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
 
 

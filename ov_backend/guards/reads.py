@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_CALL = frozenset({"CALL", "CALL_FUNCTION"})
+GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+CALLS = frozenset({"CALL", "CALL_FUNCTION"})
 _COMPARISONS = frozenset({"IS_OP", "COMPARE_OP", "CONTAINS_OP"})
 _TENSORS = frozenset({"Tensor", "Parameter"})
 #: Stand between the parts of a chain and change nothing of it.
-_BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "NOP", "RESUME"})
+BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "NOP", "RESUME"})
 
 
 class Chain(NamedTuple):
@@ -39,14 +39,14 @@ def chains_of(code: types.CodeType) -> tuple[Chain, ...]:
 def _chains(code: types.CodeType) -> Iterator[Chain]:
     root, attributes = "", list[str]()
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _BETWEEN:
+        if instruction.opname in BETWEEN:
             continue
-        if root and instruction.opname in _ATTRIBUTE:
+        if root and instruction.opname in ATTRIBUTES:
             attributes.append(str(instruction.argval))
             continue
         if root:
             yield Chain(root, tuple(attributes))
-        root, attributes = (str(instruction.argval), []) if instruction.opname in _GLOBAL else ("", [])
+        root, attributes = (str(instruction.argval), []) if instruction.opname in GLOBALS else ("", [])
     if root:
         yield Chain(root, tuple(attributes))
 
@@ -69,9 +69,9 @@ def outer_set_by(code: types.CodeType) -> frozenset[str]:
 def compares_with_tensor(code: types.CodeType) -> bool:
     """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
     instructions = list(dis.get_instructions(code))
-    if "__class__" not in code.co_names and not any(each.opname in _GLOBAL and each.argval == "type" for each in instructions):
+    if "__class__" not in code.co_names and not any(each.opname in GLOBALS and each.argval == "type" for each in instructions):
         return False
-    places = (i for i, each in enumerate(instructions) if each.opname in (*_ATTRIBUTE, *_GLOBAL) and each.argval in _TENSORS)
+    places = (i for i, each in enumerate(instructions) if each.opname in (*ATTRIBUTES, *GLOBALS) and each.argval in _TENSORS)
     return any(_is_compared(instructions[place + 1 :]) for place in places)
 
 
@@ -140,17 +140,17 @@ def names_functions(code: types.CodeType) -> bool:
         return True
     if any(isinstance(constant, str) and constant in NAMES_OF_FUNCTIONS for constant in code.co_consts):
         return True
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
-    named = (i for i, each in enumerate(instructions) if each.opname in _ATTRIBUTE and each.argval in NAMES_OF_FUNCTIONS)
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    named = (i for i, each in enumerate(instructions) if each.opname in ATTRIBUTES and each.argval in NAMES_OF_FUNCTIONS)
     return any(not _is_of_class(instructions[:i]) for i in named)
 
 
 def _is_of_class(before: list[dis.Instruction]) -> bool:
     """Whether what was computed last is the class of something: ``x.__class__`` or ``type(x)``."""
-    if before and before[-1].opname in _ATTRIBUTE:
+    if before and before[-1].opname in ATTRIBUTES:
         return bool(before[-1].argval == "__class__")
-    called = bool(before) and before[-1].opname in _CALL and before[-1].arg == 1
-    return called and any(each.opname in _GLOBAL and each.argval == "type" for each in before[-6:])
+    called = bool(before) and before[-1].opname in CALLS and before[-1].arg == 1
+    return called and any(each.opname in GLOBALS and each.argval == "type" for each in before[-6:])
 
 
 #: What makes a text of an object; that of an object without a ``__repr__`` of its own has its address in it.
@@ -167,17 +167,17 @@ def makes_texts(code: types.CodeType) -> bool:
     """
     if any(makes_texts(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
     return any(_is_text(instructions, i) and not _is_told(instructions[i + 1 :]) for i in range(len(instructions)))
 
 
 def _is_text(instructions: list[dis.Instruction], i: int) -> bool:
     each = instructions[i]
-    if each.opname in _GLOBAL and each.argval in _TEXT_FUNCTIONS:  # or it is a class that something is compared with
+    if each.opname in GLOBALS and each.argval in _TEXT_FUNCTIONS:  # or it is a class that something is compared with
         return not any(
-            other.opname in _GLOBAL and other.argval in ("isinstance", "issubclass") for other in instructions[max(0, i - 8) : i]
+            other.opname in GLOBALS and other.argval in ("isinstance", "issubclass") for other in instructions[max(0, i - 8) : i]
         )
-    if each.opname in _ATTRIBUTE and each.argval in _TEXT_METHODS:
+    if each.opname in ATTRIBUTES and each.argval in _TEXT_METHODS:
         return True
     formats = each.opname == "BINARY_MODULO" or (each.opname == "BINARY_OP" and each.argrepr in ("%", "%="))
     return each.opname in _INTO_TEXT or (
@@ -218,7 +218,7 @@ def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
     """The sets that stand in a code object and that it may go through; their order differs between processes."""
     if not any(isinstance(constant, frozenset) for constant in code.co_consts):
         return []
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
     pairs = pairwise(instructions)
     return [each.argval for each, after in pairs if isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP"]
 
@@ -239,8 +239,8 @@ def goes_by_hashes(code: types.CodeType) -> bool:
     """Whether a code object, or one defined in it, may go through a set that it makes, or reads a hash or an address."""
     if any(goes_by_hashes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
-    roots = {each.argval for each in instructions if each.opname in _GLOBAL}
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    roots = {each.argval for each in instructions if each.opname in GLOBALS}
     if not _BY_HASHES.isdisjoint(roots) or not _METHODS_BY_HASHES.isdisjoint(names_in(code)):
         return True
     joins = any(map(_may_join_views, instructions)) or not _OPERATORS_AS_FUNCTIONS.isdisjoint(code.co_names)
@@ -256,13 +256,13 @@ def _may_join_views(each: dis.Instruction) -> bool:
 
 def _computes_names(code: types.CodeType) -> bool:
     """Whether some ``getattr`` or ``hasattr`` is given a name that is no constant."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
     named = 0
     for i, instruction in enumerate(instructions):
-        if instruction.opname in _CALL and instruction.arg in (2, 3) and i >= instruction.arg:
+        if instruction.opname in CALLS and instruction.arg in (2, 3) and i >= instruction.arg:
             name = instructions[i - (instruction.arg - 1)]
             named += name.opname == "LOAD_CONST" and isinstance(name.argval, str)
-    reads = sum(each.opname in _GLOBAL and each.argval in _BY_NAME for each in instructions)
+    reads = sum(each.opname in GLOBALS and each.argval in _BY_NAME for each in instructions)
     return named < reads
 
 
@@ -318,11 +318,11 @@ def _own_names(code: types.CodeType) -> frozenset[str]:
 
 def _asked(code: types.CodeType) -> frozenset[str]:
     """The names of globals and attributes that one code object uses only as the right side of ``in``."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
     asked, otherwise = set[str | None](), set[str | None]()
     for each, after in pairwise([*instructions, None]):
         if each is not None:
-            asks = each.opname in _GLOBAL | _ATTRIBUTE and after is not None and after.opname == "CONTAINS_OP"
+            asks = each.opname in GLOBALS | ATTRIBUTES and after is not None and after.opname == "CONTAINS_OP"
             (asked if asks else otherwise).add(each.argval if isinstance(each.argval, str) else None)
     constants = {text for text in _own_names(code) if text not in code.co_names}
     return frozenset(str(name) for name in asked - otherwise - constants)

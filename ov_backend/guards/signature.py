@@ -15,6 +15,9 @@ from ov_backend.errors import CaptureError
 from ov_backend.guards.pytree import Spec, flatten, restore
 from ov_backend.tensors import TensorSpec
 
+#: The classes of tensors by which nothing is computed otherwise.
+_KINDS = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter)})
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -86,6 +89,8 @@ class Binder:
         bound.apply_defaults()
         leaves, spec = flatten(bound.arguments)
         for name, tensor in leaves:
+            if type(tensor) not in _KINDS:
+                raise CaptureError(f"input {name} is a {type(tensor).__name__}, a class of tensors that may compute otherwise")
             if tensor.device.type != "cpu":
                 raise CaptureError(f"input {name} is on {tensor.device}; only tensors in the host's memory can be passed on")
             if tensor.requires_grad and torch.is_grad_enabled():

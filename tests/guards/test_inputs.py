@@ -65,6 +65,52 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
 }
 
 
+class Doubling(torch.Tensor):
+    """A tensor of a class of its own, which computes otherwise."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func is torch.nn.functional.linear else result
+
+
+def test_an_input_of_a_class_of_its_own_stays_in_pytorch(strict: Strict) -> None:
+    module = Asking(lambda x: True)
+    network = engine_for(strict(fallback="pytorch"), module)
+    for x in (X, X.as_subclass(Doubling), X):
+        answer = network(x)
+        assert type(answer) is type(x)
+        torch.testing.assert_close(answer, module(x))
+    assert network.statistics.calls == 2
+
+
+KIND, FACTORS, ONES = torch.Tensor, {torch.Tensor: 1}, torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: type(x).__name__ == "Tensor",
+        lambda x: x.__class__.__name__ == "Tensor",
+        lambda x: type(x) is KIND,
+        lambda x: FACTORS.get(type(x)),
+        lambda x: FACTORS.get(type(x + 1)),
+        lambda x: next(FACTORS.get(kind) for kind in map(type, [x])),
+    ],
+)
+def test_the_class_of_a_tensor_stays_in_pytorch(strict: Strict, ask: Callable[[torch.Tensor], Any]) -> None:
+    module = Asking(ask)
+    network = engine_for(strict(fallback="pytorch"), module)
+    torch.testing.assert_close(network(X), module(X))
+    assert network.statistics.calls == 0
+
+
+@pytest.mark.parametrize("ask", [lambda x: type(ONES) is KIND, lambda x: isinstance(x, KIND)])
+def test_the_class_of_something_else_is_answered(strict: Strict, ask: Callable[[torch.Tensor], Any]) -> None:
+    module = Asking(ask)
+    assert_eager(engine_for(strict(), module), module, X)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_trace_cannot_see_of_an_input_stays_in_pytorch(strict: Strict, name: str) -> None:
     ask, x = CASES[name]
