@@ -17,9 +17,18 @@ from ov_backend.guards.describe import SCALARS, TORCH_VALUES
 #: What PyTorch's functions take and do not call; other arguments may have code of their own.
 _KNOWN = (*SCALARS, *TORCH_VALUES, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, slice, np.ndarray)
 
+_OF_PYTORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "torchvision"})
+
 
 def _is_known(value: Any) -> bool:
     return type(value) in SCALARS or isinstance(value, _KNOWN)
+
+
+def _is_of_program(function: Any) -> bool:
+    """Whether an operator is none of PyTorch's own: its kernel may be Python code, which reads what it likes."""
+    if isinstance(function, torch._ops.OpOverload):
+        return function.namespace not in _OF_PYTORCH
+    return isinstance(function, torch._ops.OpOverloadPacket) and function._qualified_op_name.partition("::")[0] not in _OF_PYTORCH
 
 
 class Slots(TorchFunctionMode):
@@ -40,7 +49,7 @@ class Slots(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        watched = all(map(_is_known, tree_flatten((args, kwargs))[0]))
+        watched = all(map(_is_known, tree_flatten((args, kwargs))[0])) and not _is_of_program(func)
         with self._observer.paused() if watched else contextlib.nullcontext():
             args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs))
             if func is torch.nn.functional.pad:

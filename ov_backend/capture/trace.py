@@ -195,9 +195,11 @@ def capture(
             if len(others) == len(inputs) or {id(tensor) for _, tensor in after} != others:
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
         if kinds != list(map(_kind, [*inputs, *slots])):
-            raise CaptureError("its forward gives an input or a weight another shape, another attribute or asks for gradients")
+            raise CaptureError("its forward gives an input or a weight another shape, another attribute or a gradient")
         leaves, spec = flatten(result)
         specs.append(spec)
+        if reach is not None:
+            _refuse_own(result, [tensor for _, tensor in leaves], live, inputs, reach)
         _refuse_attributes([tensor for _, tensor in leaves], [*slots, *inputs])
         return [tensor for _, tensor in leaves]
 
@@ -210,7 +212,36 @@ def capture(
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a forward could change of an input's stand-in beside its values."""
-    return tuple(tensor.shape), tensor.stride(), tensor.requires_grad, [name for name in vars(tensor) if not name.startswith("_")]
+    attributes = [name for name in vars(tensor) if not name.startswith("_")]
+    has_gradient = tensor.is_leaf and tensor.grad is not None
+    return tuple(tensor.shape), tensor.stride(), tensor.requires_grad, has_gradient, attributes
+
+
+def _refuse_own(
+    result: Any,
+    tensors: Sequence[torch.Tensor],
+    live: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    reach: Reach,
+) -> None:
+    """Refuse results that a compiled graph would only copy: weights, parameters, what asks for gradients, lists of the module."""
+    weights, given = set(map(id, live)), set(map(id, inputs))
+    for tensor in tensors:
+        if id(tensor) in weights:
+            raise CaptureError("its result is one of its weights, of which a compiled graph would return a copy")
+        if id(tensor) not in given and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
+            raise CaptureError("its result asks for gradients or is a parameter, which a compiled graph would not return")
+    if not {id(table) for table in reach.tables}.isdisjoint(_containers_in(result)):
+        raise CaptureError("its result is a list or dict that it keeps, of which a compiled graph would return a copy")
+
+
+def _containers_in(value: Any) -> Iterator[int]:
+    """The identities of the lists and dicts in a result."""
+    if isinstance(value, (Mapping, list, tuple)):
+        if not isinstance(value, tuple):
+            yield id(value)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _containers_in(item)
 
 
 def _refuse_attributes(results: Iterable[torch.Tensor], others: Sequence[torch.Tensor]) -> None:

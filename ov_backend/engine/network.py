@@ -97,19 +97,24 @@ class Network:
                 result = self._answer(args, kwargs)
                 if recorder is not None:
                     self._record(recorder, args, kwargs, result)
+            self._lookup.answered()
+            self._count()
+            return result
         except Interrupted:
             raise
-        except NothingToCompute:
-            return self.forward(*args, **kwargs)
         except OVBackendError as error:
-            return self._fall_back(error, args, kwargs)
+            failed = error
         except Exception as error:  # OpenVINO's errors, or a failure of this package: PyTorch can still answer
             log.debug("%s failed", self.name, exc_info=True)
             kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-            return self._fall_back(OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}"), args, kwargs)
-        self._lookup.answered()
-        self._count()
-        return result
+            failed = OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}")
+            failed.__cause__ = error
+        try:  # after the handlers: within them the forward would find an error that is being handled
+            if isinstance(failed, NothingToCompute):
+                return self.forward(*args, **kwargs)
+            return self._fall_back(failed, args, kwargs)
+        finally:
+            del failed  # its traceback leads to this frame
 
     @property
     def group(self) -> Group | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 
 from ov_backend import Settings
@@ -50,3 +53,67 @@ def test_a_result_with_an_attribute_stays_in_pytorch(strict: Strict) -> None:
     network = engine_for(strict(fallback="pytorch"), Marked())
     assert network(X).scale == 2.0
     assert network.statistics.calls == 0
+
+
+class Answering(torch.nn.Module):
+    """Returns what a function makes of it and of its linear layer's result."""
+
+    def __init__(self, answer: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.names = ["a"]
+        self.answer = answer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.answer(self, self.linear(x))
+
+
+def _backward(module: Any, y: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        module.linear(X).sum().backward()
+    return y
+
+
+REFUSED: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "asks for gradients": lambda m, y: y.requires_grad_(),
+    "a parameter": lambda m, y: torch.nn.Parameter(y, requires_grad=False),
+    "a weight": lambda m, y: (y, m.linear.weight),
+    "a list of the module": lambda m, y: (y, m.names),
+    "gradients of weights": _backward,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_result_that_is_more_than_its_values_stays_in_pytorch(strict: Strict, name: str) -> None:
+    module = Answering(REFUSED[name])
+    network = engine_for(strict(fallback="pytorch"), module)
+    for _ in range(2):
+        answer, expected = network(X), module(X)
+    first = answer[0] if isinstance(answer, tuple) else answer
+    assert type(first) is type(expected[0] if isinstance(expected, tuple) else expected)
+    if isinstance(answer, tuple):
+        assert answer[1] is expected[1]
+    else:
+        assert answer.requires_grad == expected.requires_grad
+    assert network.statistics.calls == 0
+    assert (module.linear.weight.grad is not None) == (name == "gradients of weights")
+
+
+def test_the_forward_that_pytorch_runs_finds_no_error_of_ours(strict: Strict) -> None:
+    module = Answering(lambda m, y: y if sys.exc_info()[0] is None else -y)
+    network = engine_for(strict(fallback="pytorch"), module)
+    for _ in range(2):
+        torch.testing.assert_close(network(X), module(X))
+    assert network.statistics.calls == 0
+
+
+def test_what_the_kernel_of_an_operator_reads_is_followed(strict: Strict) -> None:
+    factor = [2.0]
+    library = torch.library.Library("of_this_test", "DEF")
+    library.define("scale(Tensor x) -> Tensor")
+    library.impl("scale", lambda x: x * factor[0], "CompositeImplicitAutograd")
+    module = Answering(lambda m, y: torch.ops.of_this_test.scale(y))
+    network = engine_for(strict(fallback="pytorch"), module)
+    for factor[0] in (2.0, 3.0):
+        assert_eager(network, module)
+    library._destroy()
