@@ -122,7 +122,7 @@ class Observer:
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         #: Variables of functions around those that ran and set them, with what they held before.
         self._cells: dict[int, tuple[CellType, Any]] = {}
-        #: Code objects that ask for the class of something, with the variables.
+        #: Code objects of programs that ask for the class of something, with the variables. Installed packages know stand-ins.
         self._classes: dict[CodeType, frozenset[tuple[str, tuple[str, ...]]]] = {}
         #: Whether code has asked for the class of a tensor, and so for that of a stand-in.
         self._asked_for_class = False
@@ -227,10 +227,11 @@ class Observer:
     def _begins(self, code: CodeType, table: dict[str, Any]) -> None:
         """A function runs for the first time in this trace."""
         self.executed[code] = table.get("__name__", "")
-        asked = classes_asked_for(code) if own_code({code: self.executed[code]}) else frozenset()
-        if asked - {UNNAMED}:
-            self._classes[code] = asked - {UNNAMED}
-        self._asked_for_class |= UNNAMED in asked and not is_installed(self.executed[code])
+        if own_code({code: self.executed[code]}) and not is_installed(self.executed[code]):
+            asked = classes_asked_for(code)
+            if named := asked - {UNNAMED}:
+                self._classes[code] = named
+            self._asked_for_class |= UNNAMED in asked
         for name in globals_set_by(code):
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):

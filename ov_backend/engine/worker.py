@@ -13,6 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
+import numpy as np
+
 from ov_backend.errors import Interrupted, OVBackendError
 
 #: Seconds between two checks whether the waiting caller was interrupted.
@@ -69,10 +71,10 @@ class Worker:
             context = contextvars.copy_context()
             context.run(_inside.set, True)
             try:
-                future = self._alive_pool().submit(self._run_job, context, key, job)
+                future = self._alive_pool().submit(self._run_job, context, np.geterr(), key, job)
             except RuntimeError:  # somebody has shut it down; while the interpreter ends, the second try raises too
                 self._pool = None
-                future = self._alive_pool().submit(self._run_job, context, key, job)
+                future = self._alive_pool().submit(self._run_job, context, np.geterr(), key, job)
             self._pending[key] = future
             return future
 
@@ -83,9 +85,10 @@ class Worker:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ov_backend")
         return self._pool
 
-    def _run_job(self, context: contextvars.Context, key: Hashable, job: Callable[[], Any]) -> Any:
+    def _run_job(self, context: contextvars.Context, errors: Any, key: Hashable, job: Callable[[], Any]) -> Any:
         try:
-            return context.run(job)
+            with np.errstate(**errors):  # the caller's; before version 2 numpy keeps them for each thread
+                return context.run(job)
         except SystemExit as error:  # it would end the caller's program
             raise OVBackendError(f"the compile was ended from outside ({error!r})") from error
         finally:

@@ -116,4 +116,4 @@ def test_what_the_kernel_of_an_operator_reads_is_followed(strict: Strict) -> Non
     network = engine_for(strict(fallback="pytorch"), module)
     for factor[0] in (2.0, 3.0):
         assert_eager(network, module)
-    library._destroy()
+    del library
