@@ -223,18 +223,18 @@ class PictureGenerator:
             marker.set()
             engine = self._configure(run.choices)
             networks = [self._network(engine, role, module, module.forward) for role, module in modules.items()]
-            engine.prepare_ahead(run.calls, networks)
+            begun = engine.prepare_ahead(run.calls, networks)
             if self._preparer.superseded:
                 engine.resources.ahead.cancel()
         finally:
             self._lock.release()
         engine.resources.ahead.wait()
-        ready = partial(self._show_ready, engine, run, networks)
+        ready = partial(self._show_ready, engine, run, networks, begun > 0)
         self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler), ready)
 
-    def _show_ready(self, engine: Engine, run: Likely, networks: Sequence[Network]) -> None:
+    def _show_ready(self, engine: Engine, run: Likely, networks: Sequence[Network], is_new: bool) -> None:
         """Show what is ready, if everything is; under the lock."""
-        may_show = self._engine is engine and not self._preparer.superseded and self.status.may_show_ready()
+        may_show = self.status.may_show_ready(run.size, is_new) and self._engine is engine and not self._preparer.superseded
         if may_show and engine.is_prepared(run.calls, networks):
             self.status.job = run.ready()
 

@@ -153,8 +153,15 @@ class Status:
         """Whether anything is running: a generation, a stage, a job."""
         return bool(self._stages) or self.generating or self._job_is_running()
 
-    def may_show_ready(self) -> bool:
-        """Whether nothing runs, and no comparison is shown that news of a prepared size would hide."""
+    def may_show_ready(self, size: str, is_new: bool) -> bool:
+        """Whether nothing runs, and news of a prepared size would hide neither a comparison nor the last picture's figures.
+
+        Args:
+            size: the picture size, "512x512".
+            is_new: whether anything was prepared for it just now; if not, a picture of this size has said as much already.
+        """
+        if self.job is None and not is_new and self._run is not None and self._run.what == f"Making {size}":
+            return False
         return not self.busy and (self.job is None or self.job.kind == "precompile")
 
     def snapshot(self) -> dict[str, Any]:

@@ -187,21 +187,21 @@ class Readiness:
                     return
                 marked.enter_context(ending.marked(marker))
                 session.configure(run.choices.settings(str(CACHE_DIR)))
-                _prepare(run.calls, run.choices)
+                is_new = _prepare(run.calls, run.choices) > 0 or asked is None
                 if self._waiting and session.engine is not None:
                     session.engine.resources.ahead.cancel()
             finally:
                 call_queue.queue_lock.release()
             if session.engine is not None:
                 session.engine.resources.ahead.wait()
-                self._show_ready(run, model)
+                self._show_ready(run, model, is_new)
 
-    def _show_ready(self, run: _Likely, model: Any) -> None:
-        """Show what is ready, if everything is and nothing else has begun."""
+    def _show_ready(self, run: _Likely, model: Any, is_new: bool) -> None:
+        """Show what is ready, if everything is and nothing else has begun; see :meth:`Status.may_show_ready`."""
         if not call_queue.queue_lock.acquire(blocking=False):
             return
         try:
-            may_show = not self._waiting and session.status.may_show_ready()
+            may_show = not self._waiting and session.status.may_show_ready(run.size, is_new)
             if may_show and sd_models.model_data.sd_model is model and _is_prepared(run):
                 result = prepared([run.size], run.batch, run.choices, run.guided)
                 session.status.job = Job("precompile", state="done", result=result)

@@ -226,6 +226,21 @@ def test_the_result_of_a_job_goes_away_when_a_generation_begins() -> None:
     assert status.snapshot()["job"]["state"] == "running"
 
 
+def test_a_size_that_the_last_picture_had_is_no_news() -> None:
+    status = Status()
+    assert status.may_show_ready("64x64", is_new=False)
+    status.begin("Making 64x64")
+    assert not status.may_show_ready("96x64", is_new=True), "a picture is being made"
+    status.end()
+    assert not status.may_show_ready("64x64", is_new=False)
+    assert status.may_show_ready("64x64", is_new=True)
+    assert status.may_show_ready("96x64", is_new=False)
+    status.job = Job("precompile", state="done")
+    assert status.may_show_ready("64x64", is_new=False), "in the place of another size"
+    status.job = Job("compare", state="done")
+    assert not status.may_show_ready("96x64", is_new=True)
+
+
 def test_overlapping_stages_are_counted_once_and_waiting_for_one_is_preparing(clock: Clock) -> None:
     status = Status(clock)
     status.progress("unet", "compile", LATENTS)  # left behind by an interrupted generation
