@@ -13,6 +13,7 @@ from typing import NamedTuple
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 CALLS = frozenset({"CALL", "CALL_FUNCTION"})
+_LOADS = GLOBALS | {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF"}
 _COMPARISONS = frozenset({"IS_OP", "COMPARE_OP", "CONTAINS_OP"})
 _TENSORS = frozenset({"Tensor", "Parameter"})
 #: Stand between the parts of a chain and change nothing of it.
@@ -244,10 +245,30 @@ def goes_by_hashes(code: types.CodeType) -> bool:
     if not _BY_HASHES.isdisjoint(roots) or not _METHODS_BY_HASHES.isdisjoint(names_in(code)):
         return True
     joins = any(map(_may_join_views, instructions)) or not _OPERATORS_AS_FUNCTIONS.isdisjoint(code.co_names)
-    if joins and not {"keys", "items"}.isdisjoint(code.co_names):
+    if joins and any(_is_kept_view(instructions, i) for i in range(len(instructions))):
         return True
     built = (after for each, after in pairwise(instructions) if each.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE"))
     return any(after.opname != "CONTAINS_OP" for after in built)
+
+
+def _is_kept_view(instructions: list[dis.Instruction], i: int) -> bool:
+    """Whether an instruction reads ``keys`` or ``items`` and the view could be joined with another one.
+
+    It could not where it is used up at once: ``list(x.keys())``, ``for key in x.keys()``, ``key in x.keys()``.
+    """
+    if instructions[i].argval not in ("keys", "items") or instructions[i].opname not in (*ATTRIBUTES, *GLOBALS, "LOAD_CONST"):
+        return False
+    call, user = [*instructions[i + 1 : i + 3], None, None][:2]
+    if call is None or user is None or call.opname not in (*CALLS, "CALL_METHOD") or call.arg:
+        return True
+    if user.opname in ("GET_ITER", "CONTAINS_OP"):
+        return False
+    start = i - 1
+    while start > 0 and instructions[start].opname in ATTRIBUTES:
+        start -= 1
+    function = instructions[start - 1] if start > 0 and instructions[start].opname in _LOADS else None
+    lists = function is not None and function.opname in GLOBALS and function.argval in ("list", "tuple", "sorted", "len")
+    return not (lists and user.opname in CALLS and user.arg == 1)
 
 
 def _may_join_views(each: dis.Instruction) -> bool:
