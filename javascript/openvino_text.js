@@ -177,13 +177,22 @@
         return lines;
     }
 
+    // A reason as a sentence: with one full stop.
+    const ended = (reason) => `${reason.replace(/\.+$/, "")}.`;
+
     function fallbacks(snapshot) {
         const times = (count) => `${count} ${count === 1 ? "time" : "times"}`;
         return Object.values(snapshot.networks).flatMap((network) => [
-            ...fallbacksOf(network).map(([reason, count]) => `${titled(network.label)} ran in PyTorch ${times(count)}: ${reason}`),
-            ...correctionsOf(network).map(([reason, count]) => `${titled(network.label)}, ${times(count)}: ${reason}`),
+            ...fallbacksOf(network).map(([reason, count]) => `${titled(network.label)} ran in PyTorch ${times(count)}: ${ended(reason)}`),
+            ...correctionsOf(network).map(([reason, count]) => `${titled(network.label)}, ${times(count)}: ${ended(reason)}`),
             ...["text", "memory"].filter((name) => network.int8?.[name]).map((name) => `${titled(network.label)}: ${network.int8[name]}`),
         ]);
+    }
+
+    // What the user should know of this generation; a message whose reason stands in a line with its count is not said again.
+    function notes(snapshot) {
+        const reasons = Object.values(snapshot.networks).flatMap(fallbacksOf).map(([reason]) => ` in PyTorch: ${ended(reason)}`);
+        return [...fallbacks(snapshot), ...snapshot.messages.filter((message) => !reasons.some((reason) => message.endsWith(reason)))];
     }
 
     // How many compiled networks are in memory, and their bytes; how many bytes of weights were given back, or why none were.
@@ -243,6 +252,6 @@
     }
 
     globalThis.OpenVINOText = {
-        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, isSize, onPage, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
+        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, isSize, notes, onPage, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
     };
 })();

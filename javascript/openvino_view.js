@@ -156,7 +156,7 @@
         renderShares(root, snapshot);
         renderTable(root, snapshot);
         renderList(root, "coverage", OpenVINOText.coverage(snapshot));
-        renderList(root, "fallbacks", [...OpenVINOText.fallbacks(snapshot), ...snapshot.messages]);
+        renderList(root, "fallbacks", OpenVINOText.notes(snapshot));
         renderButtons(root, snapshot);
         renderProposal(root);
         renderComparison(root, snapshot);

@@ -278,7 +278,7 @@ class Generation:
         """What was computed again in this generation, or is known from an earlier one to need more precision."""
         networks = session.engine.networks.items() if session.engine else ()
         return {
-            f"{_label(name)}: {reason}."
+            f"{_label(name)}: {reason.rstrip('.')}."
             for name, network in networks
             if self._openvino_calls[name.partition(" #")[0]]
             for reason in network.statistics.corrections
@@ -286,12 +286,14 @@ class Generation:
 
 
 def _label(role: str) -> str:
-    return network_label(switch_of(role))
+    """A network's name at the start of a sentence."""
+    label = network_label(switch_of(role))
+    return label[:1].upper() + label[1:]
 
 
 def _by_blocks(role: str, reason: str) -> str:
-    return f"{_label(role)} by its blocks: {reason}."
+    return f"{_label(role)} by its blocks: {reason.rstrip('.')}."
 
 
 def _in_pytorch(role: str, reason: str) -> str:
-    return f"{_label(role)} in PyTorch: {reason}."
+    return f"{_label(role)} in PyTorch: {reason.rstrip('.')}."

@@ -107,10 +107,16 @@ test("coverage and fallbacks name network, operator, count and reason", () => {
     };
     assert.deepEqual(copy(text.coverage(snapshot({ networks }))), ["UNet: 100 % in OpenVINO", "VAE decoder: in PyTorch aten.foo (2)"]);
     assert.deepEqual(copy(text.fallbacks(snapshot({ networks }))), [
-        "VAE decoder ran in PyTorch 1 time: a reason",
-        "Text encoder, 2 times: not finite",
+        "VAE decoder ran in PyTorch 1 time: a reason.",
+        "Text encoder, 2 times: not finite.",
         "UNet #2: int8: a sentence",
     ]);
+});
+
+test("a reason is said once, with one full stop", () => {
+    const networks = { unet: { label: "UNet", calls: 2, in_pytorch: {}, fallbacks: { "no such property.": 2 } } };
+    const messages = ["UNet in PyTorch: no such property.", "VAE in PyTorch: it is split.", "A file is missing."];
+    assert.deepEqual(copy(text.notes(snapshot({ networks, messages }))), ["UNet ran in PyTorch 2 times: no such property.", ...messages.slice(1)]);
 });
 
 test("two sides within 5 percent are equally fast", () => {
@@ -157,7 +163,7 @@ test("sizes that no picture can have are no sizes", () => {
 test("reasons of an earlier generation are not shown", () => {
     const network = { label: "UNet", calls: 9, fallbacks: { old: 2, new: 1 }, corrections: { old: 1 }, run_corrections: {} };
     const shown = (run_fallbacks) => ["fallbacks", "coverage"].flatMap((name) => copy(text[name](snapshot({ networks: { unet: { ...network, run_fallbacks } } }))));
-    assert.deepEqual(shown({ new: 1 }), ["UNet ran in PyTorch 1 time: new"]);
+    assert.deepEqual(shown({ new: 1 }), ["UNet ran in PyTorch 1 time: new."]);
     assert.deepEqual(shown({}), ["UNet: 100 % in OpenVINO"]);
 });
 
