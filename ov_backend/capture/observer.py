@@ -90,7 +90,10 @@ _OF_INTERPRETER = frozenset(
     {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
     | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id", "locked", "__globals__", "f_back"}
     | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate", "__import__"}
-    | {"exc_info"}
+    | {"exc_info", "isenabled", "get_running_loop", "get_event_loop", "current_task", "all_tasks", "is_tracing"}
+    | {"__annotations__", "get_annotations", "get_type_hints", "getsource", "getsourcelines", "getsourcefile", "getfile"}
+    | {"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab", "getline", "getlines"}
+    | {"getsignal", "getdefaulttimeout", "sched_getaffinity", "getpriority", "getrlimit", "get_int_max_str_digits"}
 )
 #: Methods of dates that ask for the time.
 _TODAY = ("now", "utcnow", "today")
@@ -253,7 +256,8 @@ class Observer:
         for code in own_code(self.executed):
             if drawn := _GENERATORS_OF_NUMPY.intersection(code.co_names):
                 yield f"draws random numbers ({min(drawn)})"
-            if asked := _OF_INTERPRETER.intersection(code.co_names):
+            texts = code.co_consts if "getattr" in code.co_names else ()
+            if asked := _OF_INTERPRETER.intersection((*code.co_names, *(text for text in texts if isinstance(text, str)))):
                 yield f"asks the interpreter ({min(asked)})"
             if compares_with_tensor(code):
                 yield "asks whether the class of something is torch.Tensor"
