@@ -1,0 +1,75 @@
+"""What the live status says in words: messages, and the reasons for which PyTorch answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+
+from ov_backend import Settings
+from ov_backend.engine.engine import Engine
+from ov_backend.engine.stats import NetworkStats
+from ov_backend.ui.snapshot import network_dict
+from ov_backend.ui.status import Status
+
+
+def test_messages_are_shown_once_and_bounded() -> None:
+    status = Status()
+    for i in range(50):
+        status.add_message(f"message {i}")
+        status.add_message(f"message {i}")
+    messages = status.snapshot()["messages"]
+    assert messages[-1] == "message 49"
+    assert len(messages) == len(set(messages)) == 20
+
+
+def test_messages_are_shown_until_the_next_generation() -> None:
+    status = Status()
+    messages = lambda: status.snapshot()["messages"]  # noqa: E731
+    status.add_message("before the first")
+    status.begin("one")
+    status.add_message("in the first")
+    status.end()
+    assert messages() == ["before the first", "in the first"]
+    status.add_message("before the second")
+    status.begin("two")
+    assert messages() == ["before the second"]
+
+
+def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) -> None:
+    engine = Engine(strict(fallback="pytorch"))
+    status = Status()
+    status.attach(engine)
+    net = torch.nn.Conv2d(4, 4, 3, padding=1).eval()
+    network = engine.network("vae_decode", net)
+    with torch.enable_grad():
+        network(torch.randn(1, 4, 8, 8, requires_grad=True))
+    fallbacks = status.snapshot()["networks"]["vae_decode"]["fallbacks"]
+    assert list(fallbacks.values()) == [1]
+    assert "gradients" in next(iter(fallbacks))
+
+
+def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() -> None:
+    fallbacks: dict[str, dict[str, int]] = {"unet": {"old": 2}}
+    calls = {"unet": 7}
+    engine = SimpleNamespace(
+        networks={"unet": SimpleNamespace(statistics=NetworkStats())},
+        stats=lambda: {name: {"calls": calls.get(name, 0), "fallbacks": dict(counts)} for name, counts in fallbacks.items()},
+    )
+    status = Status()
+    status._engine = engine
+    status.begin("64x64", 1)
+    fallbacks["unet"].update(old=3, new=1)
+    fallbacks["vae"] = {"first": 1}
+    calls["unet"] = 9
+    assert status._run is not None
+    now, before = fallbacks, status._run.before(engine)
+    shown = {name: network_dict(name, stats, before.get(name)) for name, stats in engine.stats().items()}
+    assert shown["unet"]["fallbacks"] == now["unet"]
+    assert shown["unet"]["run_fallbacks"] == {"old": 1, "new": 1}
+    assert shown["vae"]["run_fallbacks"] == {"first": 1}
+    assert shown["vae"]["run_corrections"] == {}
+    assert [shown[name]["run_calls"] for name in ("unet", "vae")] == [2, 0]
+    engine.networks["unet"] = SimpleNamespace(statistics=NetworkStats())  # another model has taken the name
+    assert "unet" not in status._run.before(engine)
