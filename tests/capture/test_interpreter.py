@@ -38,6 +38,7 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_what_code_asks_the_interpreter_stays_in_pytorch(strict: Strict, name: str) -> None:
+    ASKED[name]()  # a line that Python has read already asks the file no more: then only the name of the question tells
     module = Answering(lambda m, y: y * (2.0 + float(ASKED[name]())))
     network = engine_for(strict(fallback="pytorch"), module)
     torch.testing.assert_close(network(X), module(X))
