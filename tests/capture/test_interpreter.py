@@ -8,6 +8,7 @@ import linecache
 import signal
 import socket
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -32,6 +33,7 @@ ASKED = {
     "line of a file": lambda: len(linecache.getline(__file__, 1)),
     "signal": lambda: signal.getsignal(signal.SIGINT) is signal.SIG_DFL,
     "by a text": lambda: getattr(sys, "get_int_max_str_digits", int)(),
+    "memory": lambda: tracemalloc.is_tracing(),
     "time limit": lambda: socket.getdefaulttimeout() is None,
 }
 
