@@ -10,23 +10,30 @@ from typing import Any
 
 import psutil
 
+from benchmarks.webui_files import link_checkpoints
 from ov_backend.batch.row import Row
 from tests.integration.e2e.client import WebUI, argument_list, started
 
 
-def loop(rows: Sequence[Row], folder: Path) -> tuple[float, float, float, int]:
+def loop(rows: Sequence[Row], folder: Path, networks: str | None) -> tuple[float, float, float, int]:
     """Make every row's picture; the WebUI is started before and is not timed.
 
     Args:
         rows: with checkpoints in one folder and LoRAs in another.
         folder: of temporary files; the WebUI's settings and its store of graphs.
+        networks: what the checkpoints of ``batch_lists`` are; None for others, which the WebUI knows how to load.
 
     Returns:
         seconds, seconds of CPU of the WebUI, seconds of preparing networks of the extension without loading checkpoints, and
         compiles.
     """
     loras = next(path.parent for row in rows for path, _ in row.loras)
-    flags = ["--ckpt-dir", str(rows[0].checkpoint.parent), "--lora-dir", str(loras)]
+    checkpoints = {row.checkpoint for row in rows}
+    models = rows[0].checkpoint.parent
+    if networks is not None:
+        models = folder / "webui-models"
+        link_checkpoints(sorted(checkpoints), networks, models)
+    flags = ["--ckpt-dir", str(models), "--lora-dir", str(loras)]
     os.environ["OPENVINO_TORCH_CACHE_DIR"] = str(folder / "graphs-webui")
     (folder / "webui-home").mkdir()
     with started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], folder / "webui-home", *flags) as webui:

@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Seconds, pictures an hour and compiles of every way, and how many times as many the batch makes."""
     job, before = write_job(options, folder), os.getloadavg()[0]
     known: dict[str, Callable[[Path, Path], dict[str, float]]] = {
-        "batch": run_batch, "loop": run_loop, "standalone": run_standalone, "webui": run_webui,
+        "batch": run_batch, "loop": run_loop, "standalone": run_standalone,
+        "webui": partial(run_webui, networks=None if options.checkpoint else options.networks),
     }
     ways = {}
     for name in options.ways:
@@ -172,12 +174,12 @@ def row_by_row(job: Path, folder: Path, way: str, pipeline_of: Callable[[Path], 
     return result
 
 
-def run_webui(job: Path, folder: Path) -> dict[str, float]:
+def run_webui(job: Path, folder: Path, networks: str | None) -> dict[str, float]:
     """A request for each row to a WebUI, in the order of the job."""
     from benchmarks.batch_webui import loop
 
     rows = Batch(job, folder / "webui", Options()).job.rows
-    seconds, cpu, prepared, compiles = loop(rows, folder)
+    seconds, cpu, prepared, compiles = loop(rows, folder, networks)
     return figures(seconds, cpu, len(rows), prepared, compiles)
 
 

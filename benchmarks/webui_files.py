@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,28 @@ def write_checkpoints(folder: Path, tiny: bool) -> tuple[Path, Path]:
     return paths
 
 
-def _configuration(unet: dict[str, Any], vae: dict[str, Any], text: Path) -> dict[str, Any]:
-    """The original classes' configuration of a random checkpoint, which predicts velocity."""
+def link_checkpoints(checkpoints: Sequence[Path], networks: str, folder: Path) -> None:
+    """Make links to checkpoints of ``batch_lists`` that a WebUI can load without a network: each has a configuration beside it.
+
+    Args:
+        checkpoints: their files.
+        networks: what they are, "small" or "sd15"; the demo checkpoint's configuration is taken as it is.
+        folder: a new folder of the links, and of the text encoder's configuration.
+    """
+    unet, vae, changes = {"small": _SMALL, "sd15": _LARGE, "demo": ({}, {}, {})}[networks]
+    text = _write_text_configuration(folder / "text", changes)
+    configuration = _configuration(unet, vae, text, is_random=networks != "demo")
+    for checkpoint in checkpoints:
+        link = folder / checkpoint.name
+        link.symlink_to(checkpoint)
+        link.with_suffix(".yaml").write_text(json.dumps(configuration, indent=1), encoding="utf-8")
+
+
+def _configuration(unet: dict[str, Any], vae: dict[str, Any], text: Path, is_random: bool = True) -> dict[str, Any]:
+    """The original classes' configuration of a checkpoint; a random one predicts velocity."""
     configuration: dict[str, Any] = parse_yaml((_DEMO / "fluent-sd.yaml").read_text(encoding="utf-8"))
     model = configuration["model"]["params"]
-    model |= {"parameterization": "v", "scale_factor": 1.0}
+    model |= {"parameterization": "v", "scale_factor": 1.0} if is_random else {}
     model["unet_config"]["params"] |= unet
     model["first_stage_config"]["params"]["ddconfig"] |= vae
     model["cond_stage_config"]["params"]["version"] = str(text)
