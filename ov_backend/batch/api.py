@@ -230,19 +230,27 @@ class Batch:
                 pictures.remove(self.folder / name)
             plan = self.plan(manifest)
             report({"event": "plan", **summary(plan)})
+            if plan.pending:  # a killed run leaves no pages that look as if they were its own
+                for page in contact_sheet.present(self.folder):
+                    pictures.remove(page)
             tally = self._run(plan, manifest, journal, report, paints)
-            sheets = self._sheets(tally.made)
+            sheets = self._sheets()
             write_parquet(self.folder)
         seconds = round(time.monotonic() - start, 2)
         result = Result(tally.made, plan.skipped, tally.failed, seconds, self.folder / MANIFEST, tuple(sheets))
         report({"event": "end", **{name: _plain(value) for name, value in vars(result).items()}})
         return result
 
-    def _sheets(self, made: int) -> list[Path]:
+    def _sheets(self) -> list[Path]:
+        """The pages of thumbnails, without the old picture of a row that was changed and then failed."""
         if not self._options.contact_sheet:
             return []
-        present = contact_sheet.present(self.folder)
-        return contact_sheet.write_sheets(self.folder, self.job.rows) if made or not present else present
+        entries, device = Manifest(self.folder).entries, self._settings.device
+        digests = {number: entry.digest for number, entry in entries.items()}
+        rows = [row for row in self.job.rows if digests.get(row.number) == row.digest(self._fingerprints, device)]
+        if contact_sheet.is_complete(self.folder, rows):
+            return contact_sheet.present(self.folder)
+        return contact_sheet.write_sheets(self.folder, rows)
 
     def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Tally:
         with self._maker(plan, paints, report) as maker:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -82,6 +84,7 @@ def _text(value: Any) -> str:
 
 
 def _name_of_file(value: Any) -> str:
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise _Unexpected("the path of a file")
     if value.startswith("data:") or len(value) > 4096:
@@ -89,10 +92,15 @@ def _name_of_file(value: Any) -> str:
     return value.strip()
 
 
+def _may_be_number(value: Any) -> bool:
+    """Whether it is a number of Python's or NumPy's, or text."""
+    return isinstance(value, (numbers.Real, str)) and not isinstance(value, bool)
+
+
 def _whole(example: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         try:
-            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            if not _may_be_number(value):
                 raise ValueError
             if isinstance(value, str):
                 return int(value) if len(value) < 30 else int("")
@@ -108,7 +116,7 @@ def _whole(example: int) -> Callable[[Any], int]:
 def _number(example: float) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         try:
-            number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+            number = float(value) if _may_be_number(value) else math.nan
         except (ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
@@ -126,7 +134,7 @@ def _size(value: Any) -> tuple[int, int]:
 
 def _precision(value: Any) -> str:
     if not isinstance(value, str) or value.strip().lower() not in PRECISIONS:
-        raise _Unexpected(f"one of {', '.join(PRECISIONS)}")
+        raise _Unexpected(f"one of {', '.join(each for each in PRECISIONS if each != 'int8')}")  # which has a message of its own
     return value.strip().lower()
 
 
@@ -136,7 +144,7 @@ def _loras(value: Any) -> str:
     if isinstance(value, str):
         pairs = [part.partition(":")[::2] for part in value.split(",") if part.strip()]
     elif isinstance(value, Mapping):
-        pairs = list(value.items())
+        pairs = [(name, strength) for name, strength in value.items() if strength is not None]  # Parquet gives all rows all names
     else:
         raise _Unexpected(expected)
     tags = []

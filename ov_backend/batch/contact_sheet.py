@@ -38,6 +38,13 @@ def write_sheets(folder: Path, rows: Iterable[Row]) -> list[Path]:
     return pages
 
 
+def is_complete(folder: Path, rows: Iterable[Row]) -> bool:
+    """Whether a folder has as many pages as the pictures of these rows need."""
+    there = ((folder / name).is_file() for row in rows for name in row.files)
+    count = sum(1 for _ in itertools.islice(filter(None, there), MAX_PAGES * PAGE))
+    return len(present(folder)) == -(-count // PAGE)
+
+
 def present(folder: Path) -> list[Path]:
     """The pages that are in a folder."""
     return sorted(path for path in folder.glob("contact-*.jpg") if _NAME.fullmatch(path.name) and path.is_file())

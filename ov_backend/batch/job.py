@@ -85,7 +85,7 @@ def _add(rows: list[Row], source: SourceRow, places: Places, precision: Callable
     if len(source.values) > MAX_COLUMNS:
         raise SettingsError(f"it has {len(source.values)} columns; at most {MAX_COLUMNS} are read, so remove some.")
     columns = read_columns(source.values)
-    empty = next((name for name, value in columns.items() if value == []), None)
+    empty = next((name for name, value in columns.items() if isinstance(value, list) and not value), None)
     if empty is not None:
         raise SettingsError(f"{empty} is an empty list; write values into it, or remove it.")
     if len(rows) + grid_size(columns) > MAX_ROWS:

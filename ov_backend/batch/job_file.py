@@ -86,7 +86,8 @@ def _json_row(number: int, line: int, text: str) -> SourceRow:
         return SourceRow(number, line, problem=f"it has {str(error)!r} twice; leave one of them")
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else first_line(error)
-        hint = "; a job file has one object on each line, without a list around them" if text[0] in "[]{" else ""
+        is_part = text[0] in "[]" or (text[0] == "{" and text[-1] != "}") or getattr(error, "msg", "") == "Extra data"
+        hint = "; a job file has one object on each line, without a list around them" if is_part else ""
         return SourceRow(number, line, problem=f"it is no JSON ({reason}){hint}; correct this line")
     if not isinstance(value, dict):
         return SourceRow(number, line, problem=f'it is {text[:40]!r}; write an object, {{"prompt": "a lighthouse"}}')
@@ -122,7 +123,7 @@ def _read_csv(path: Path) -> Iterator[SourceRow]:
                 return  # what follows cannot be told apart
             if not header:
                 header = _checked_header(path, cells)
-            elif cells:  # an empty line is none
+            elif any(cell.strip() for cell in cells):  # an empty line is none, nor is one of commas as spreadsheets write it
                 number += 1
                 yield _csv_row(number, reader.line_num, header, cells)
 

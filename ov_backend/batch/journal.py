@@ -36,10 +36,12 @@ _COLUMNS: dict[str, Any] = {
     "seconds": (int, float),
     "sampling_seconds": (int, float),
     "prepared_seconds": (int, float),
+    "work": (int, float),
     "precision": str,
     "answered": str,
     "parameters": str,
     "error": str,
+    "attempts": int,
 }
 
 
@@ -127,11 +129,14 @@ def check_folder(folder: Path) -> None:
     """Check that nothing in a folder would be taken for a batch's own, and so be replaced or removed.
 
     Raises:
-        SettingsError: it has a manifest that is none of a batch, or no manifest and files with the names of a batch's own.
+        SettingsError: it is no folder, it has a manifest that is none of a batch, or no manifest and files with the names of a
+            batch's own.
     """
     advice = "give another folder as --out, or move what is in it"
     try:
         mode = (folder / MANIFEST).lstat().st_mode
+    except NotADirectoryError:
+        raise SettingsError(f"{folder} is no folder, or is below a file; give a folder as --out.") from None
     except FileNotFoundError:
         mine = sorted(path.name for path in folder.iterdir() if pictures.is_own_name(path.name)) if folder.is_dir() else []
         if mine:
@@ -203,7 +208,7 @@ class Journal:
 
 
 def write_parquet(folder: Path) -> Path | None:
-    """Write the last record of every picture into ``manifest.parquet``; None where pyarrow is not installed.
+    """Write what became of every row at last into ``manifest.parquet``; None where pyarrow is not installed.
 
     The manifest is read twice, so that no more than :data:`_RECORDS_AT_ONCE` of its records are in memory.
     """
@@ -212,9 +217,7 @@ def write_parquet(folder: Path) -> Path | None:
         from pyarrow import parquet
     except ImportError:
         return None
-    last = {(record["row"], record["file"]): place for place, record in enumerate(read_records(folder)) if _is_own(record)}
-    made = {row for row, name in last if name}
-    chosen = {place for (row, name), place in last.items() if name or row not in made}
+    chosen = {place for _, files in _last_records(folder).values() for place in files.values()}
     records = (record for place, record in enumerate(read_records(folder)) if place in chosen)
     types = {int: pyarrow.int64(), str: pyarrow.string(), (int, float): pyarrow.float64()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS.items()])
@@ -223,6 +226,19 @@ def write_parquet(folder: Path) -> Path | None:
         while some := list(itertools.islice(records, _RECORDS_AT_ONCE)):
             writer.write_table(pyarrow.table(_columns(some), schema))
     return path
+
+
+def _last_records(folder: Path) -> dict[int, tuple[Any, dict[str | None, int]]]:
+    """For each row what its last record depends on, and the places of the records of its files; None is a failure."""
+    last: dict[int, tuple[Any, dict[str | None, int]]] = {}
+    for place, record in enumerate(read_records(folder)):
+        if not _is_own(record):
+            continue
+        row, name, digest = record["row"], record["file"], record.get("parameters")
+        before, files = last.get(row, (None, {}))
+        goes_on = digest == before and name is not None and None not in files
+        last[row] = digest, {**files, name: place} if goes_on else {name: place}
+    return last
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:

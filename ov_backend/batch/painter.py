@@ -117,10 +117,11 @@ def painter_for(settings: Settings, processes: int) -> Painter:
 
 
 def _opened(path: Path) -> Any:
-    from PIL import Image
+    """A picture as viewers show it: a camera's may lie on its side, with a note of that."""
+    from PIL import Image, ImageOps
 
     with Image.open(path) as picture:
-        return picture.convert("RGB")
+        return ImageOps.exif_transpose(picture).convert("RGB")
 
 
 def _seconds_of(stage: str) -> Callable[[Mapping[str, Mapping[str, Any]]], float]:

@@ -59,7 +59,8 @@ class BatchProgress:
         elif kind == "processes":
             self._say(_processes(event))
         elif kind == "failure":
-            self._say(f"Row {event['source']} failed: {event['error']}")
+            name = f" (number {event['row']:06d})" if event["row"] != event["source"] else ""  # of a grid, or after one
+            self._say(f"Row {event['source']}{name} failed: {event['error']}")
         elif kind == "picture":
             self._advance(event)
         elif kind == "end":

@@ -20,6 +20,7 @@ from ov_backend.batch.grid import expand
 from ov_backend.batch.job_file import MAX_ROWS
 from ov_backend.batch.plan import groups, ordered
 from ov_backend.batch.row import Row
+from ov_backend.errors import JobError
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import MakeBatch
 
@@ -76,6 +77,30 @@ def test_csv_with_quotes_empty_cells_and_a_byte_order_mark(make_batch: MakeBatch
     first, second = rows(make_batch, text, "job.csv")
     assert (first.parameters.prompt, first.parameters.seed, first.parameters.guidance) == ('a "big" cat,\nsitting', 3, 7.0)
     assert (second.parameters.prompt, second.parameters.guidance) == ("b", 5.0)
+
+
+def test_lines_of_commas_are_no_rows(make_batch: MakeBatch) -> None:
+    assert [row.parameters.prompt for row in rows(make_batch, "prompt,seed\na,1\n,\n , \n,,,\nb,2\n,\n", "job.csv")] == ["a", "b"]
+
+
+def test_values_of_numpy_and_paths_are_read(checkpoint: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    from ov_backend.batch.api import Batch, Options
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "start.png")
+    row = {"seed": np.int64(5), "cfg_scale": np.float32(2.5), "checkpoint": checkpoint, "init_image": tmp_path / "start.png"}
+    (read,) = Batch([row], tmp_path / "out", Options()).job.rows
+    assert (read.parameters.seed, read.parameters.guidance, read.checkpoint) == (5, 2.5, checkpoint)
+    assert type(read.parameters.seed) is int
+    assert read.picture == tmp_path / "start.png"
+    with pytest.raises(JobError, match="seed is array"):
+        Batch([{"seed": np.arange(3)}], tmp_path / "out", Options(checkpoint=checkpoint))
+
+
+def test_a_lora_without_a_strength_is_not_given(checkpoint: Path) -> None:
+    assert read_value("loras", {"ink": 0.5, "sepia": None}) == "<lora:ink:0.5>"
+    assert read_value("loras", {"sepia": None}) == ""
 
 
 def test_parquet_is_read(make_batch: MakeBatch, tmp_path: Path, checkpoint: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 pytest.importorskip("diffusers")
 
-from ov_backend.batch.painter import Painter
+from ov_backend.batch.painter import Painter, _opened
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.errors import CheckpointError
@@ -83,6 +83,15 @@ def test_a_picture_starts_from_another_one(painter: Painter, checkpoint: Path, t
     start = replace(SMALL, steps=4, strength=0.5)
     image = painter.paint(Row(1, 1, start, checkpoint, "f32", tmp_path / "start.png")).images[0]
     assert image.size == (64, 64)
+
+
+def test_a_picture_that_a_camera_has_laid_on_its_side_is_upright(tmp_path: Path) -> None:
+    picture, note = Image.new("RGB", (16, 8), (255, 0, 0)), Image.Exif()
+    picture.paste((0, 0, 255), (0, 0, 8, 8))
+    note[0x112] = 6
+    picture.save(tmp_path / "start.png", exif=note)
+    upright = _opened(tmp_path / "start.png")
+    assert (upright.size, upright.getpixel((4, 2)), upright.getpixel((4, 14))) == ((8, 16), (0, 0, 255), (255, 0, 0))
 
 
 def test_a_checkpoint_that_cannot_be_read_is_tried_once(checkpoint: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 pytest.importorskip("diffusers")
 
 import ov_backend
+from ov_backend.batch import contact_sheet
 from ov_backend.batch.api import Batch, Options, Result
 from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import Journal, read_records
@@ -173,6 +174,14 @@ def test_a_file_of_somebody_else_is_neither_replaced_nor_removed(run: Any, tmp_p
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {name: b"precious"}
 
 
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_file_is_no_folder(run: Any, checkpoint: Path, tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="give a folder as --out") as refused:
+        ov_backend.batch(JOB, tmp_path / out, checkpoint=checkpoint)
+    assert_sentence(str(refused.value))
+
+
 def test_a_manifest_that_is_none_of_a_batch_is_refused(run: Any, tmp_path: Path) -> None:
     manifest = tmp_path / "out" / "manifest.jsonl"
     manifest.parent.mkdir()
@@ -280,6 +289,44 @@ def test_contact_sheets_show_the_pictures_that_are_there(run: Any, tmp_path: Pat
     assert run(StandIn(), JOB, contact_sheet=False).sheets == ()
 
 
+def test_contact_sheets_of_a_killed_run_and_lost_pages_are_made_again(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sheet = tmp_path / "out" / "contact-001.jpg"
+    run(StandIn(), JOB[:2])
+    before = sheet.read_bytes()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as planted:
+        planted.setattr(contact_sheet, "write_sheets", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(StandIn())
+    result = run(StandIn())
+    assert (result.made, result.sheets) == (0, (sheet,))
+    assert sheet.read_bytes() != before
+    many = [{"prompt": "x", "size": "64x64", "seed": list(range(31))}]
+    run(StandIn(), many)
+    (tmp_path / "out" / "contact-002.jpg").unlink()
+    assert len(run(StandIn(), many).sheets) == 2
+    assert run(StandIn(), [{**many[0], "seed": [0]}]).sheets == (sheet,)
+    assert not (tmp_path / "out" / "contact-002.jpg").exists()
+
+
+def test_a_contact_sheet_has_no_picture_of_other_values(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[list[int]] = []
+
+    def draw(tiles: list[Any], original: Any = contact_sheet._draw) -> Any:
+        shown.append([row.number for _, row, _ in tiles])
+        return original(tiles)
+
+    monkeypatch.setattr(contact_sheet, "_draw", draw)
+    run(StandIn(), JOB[:2])
+    run(StandIn(failures={1: 2}), [{**JOB[0], "steps": 5}, *JOB[1:3]])
+    assert shown == [[1, 2], [2, 3]]
+
+
 def test_the_manifest_becomes_parquet(run: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -287,6 +334,26 @@ def test_the_manifest_becomes_parquet(run: Any, tmp_path: Path) -> None:
     run(StandIn(failures={2: 2}))
     rows = parquet.read_table(tmp_path / "out" / "manifest.parquet").to_pylist()
     assert {row["row"]: row["file"] for row in rows} == {1: "000001-1.png", 2: None, **{i: f"{i:06d}-{i}.png" for i in (3, 4, 5)}}
+    assert [row["attempts"] for row in rows] == [None, 2, None, None, None]
+    assert rows[0]["work"] == 64 * 64 * 20 * 2
+
+
+def test_parquet_has_what_became_of_a_changed_row(run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    def files() -> list[tuple[str | None, str | None]]:
+        rows = parquet.read_table(tmp_path / "out" / "manifest.parquet").to_pylist()
+        return [(row["file"], row["error"]) for row in rows]
+
+    pair = {"prompt": "x", "seed": 1, "size": "64x64", "batch_size": 2}
+    run(StandIn(), [pair])
+    run(StandIn(), [{**pair, "seed": 2}])
+    assert files() == [("000001-2.png", None), ("000001-3.png", None)], "the pictures of the seed 1 are gone"
+    run(StandIn(failures={1: 2}), [{**pair, "seed": 3}])
+    assert files() == [(None, "RuntimeError: planted")]
+    run(StandIn(), [{**pair, "seed": 3}])
+    assert files() == [("000001-3.png", None), ("000001-4.png", None)]
 
 
 def test_an_estimate_comes_from_earlier_pictures(make_batch: MakeBatch) -> None:

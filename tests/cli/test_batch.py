@@ -80,7 +80,7 @@ def test_a_run_makes_what_it_can_measures_and_goes_on(
     assert cli.main(command) == 1
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0] == "0 of 1 picture made, 2 were there already, 1 row failed."
-    assert "Row 2 failed: CheckpointError: foreign.safetensors belongs to another architecture" in printed.err
+    assert "Row 2 (number 000003) failed: CheckpointError: foreign.safetensors belongs to another architecture" in printed.err
     assert cli.main([*command, "--dry-run"]) == 0
     assert "There already: 2 pictures." in (out := capsys.readouterr().out)
     assert "Sampling takes some" in out
