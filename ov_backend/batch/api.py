@@ -107,6 +107,7 @@ class Plan:
         pending: the rows to run, in their order.
         skipped: number of pictures that are there already.
         groups: of the pending rows, in their order; each needs its networks compiled once.
+        replaced: number of pictures that are there and go once those of their rows are made: they are of other values.
         seconds_per_work: seconds for a unit of :func:`ov_backend.batch.plan.work`, from earlier pictures; None if there are none.
         processes: that make the pictures; None if a cluster or a measurement decides.
     """
@@ -114,6 +115,7 @@ class Plan:
     job: Job
     pending: list[Row]
     skipped: int
+    replaced: int
     groups: list[Group]
     seconds_per_work: float | None
     processes: int | None = 1
@@ -179,7 +181,8 @@ class Batch:
         manifest = manifest or Manifest(self.folder)
         pending = ordered(pending_rows(self.job.rows, manifest, self._fingerprints, self._settings.device))
         done = self.job.pictures - sum(row.parameters.batch for row in pending)
-        return Plan(self.job, pending, done, list(groups(pending)), manifest.seconds_per_work, self._processes())
+        replaced = sum(manifest.outdated(row, row.digest(self._fingerprints, self._settings.device)) for row in pending)
+        return Plan(self.job, pending, done, replaced, list(groups(pending)), manifest.seconds_per_work, self._processes())
 
     def _processes(self) -> int | None:
         workers = self._options.workers
@@ -308,6 +311,7 @@ def summary(plan: Plan) -> dict[str, Any]:
         "rows": len(plan.job.rows),
         "pictures": plan.job.pictures,
         "skipped": plan.skipped,
+        "replaced": plan.replaced,
         "to_make": plan.job.pictures - plan.skipped,
         "processes": plan.processes,
         "checkpoints": plan.preparations.checkpoints[0],

@@ -27,6 +27,8 @@ _MAX_LINE_BYTES = 1 << 20
 _RECORDS_AT_ONCE = 10_000
 _FLUSH_S = 1.0
 _INT64 = 1 << 63
+#: How every manifest begins.
+_FIRST_BYTES = b'{"row": '
 #: Fields of a record and their types.
 _COLUMNS: dict[str, Any] = {
     "row": int,
@@ -107,6 +109,13 @@ class Manifest:
             return False
         return all(name in entry.files and self._is_whole(name, entry.files[name]) for name in row.files)
 
+    def outdated(self, row: Row, digest: str) -> int:
+        """The number of pictures of a row that are there and were made with other parameters."""
+        entry = self.entries.get(row.number)
+        if entry is None or entry.digest == digest:
+            return 0
+        return sum((self.folder / name).is_file() for name in entry.files)
+
     def _is_whole(self, name: str, digest: str) -> bool:
         path = self.folder / name
         try:
@@ -145,8 +154,9 @@ def check_folder(folder: Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise SettingsError(f"{MANIFEST} in {folder} is no ordinary file; {advice}.")
-    first = next(read_records(folder), {"row": 0})
-    if "row" not in first:
+    with (folder / MANIFEST).open("rb") as file:
+        first = file.readline(len(_FIRST_BYTES)).rstrip(b"\n")
+    if not _FIRST_BYTES.startswith(first):  # a killed process may have written a part of it
         raise SettingsError(f"{MANIFEST} in {folder} is not the manifest of a batch; {advice}.")
 
 

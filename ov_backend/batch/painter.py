@@ -117,11 +117,15 @@ def painter_for(settings: Settings, processes: int) -> Painter:
 
 
 def _opened(path: Path) -> Any:
-    """A picture as viewers show it: a camera's may lie on its side, with a note of that."""
+    """A picture as viewers show it: upright if a camera lay on its side; what is transparent becomes white, as in the WebUI."""
     from PIL import Image, ImageOps
 
-    with Image.open(path) as picture:
-        return ImageOps.exif_transpose(picture).convert("RGB")
+    with Image.open(path) as file:
+        picture = ImageOps.exif_transpose(file)
+        if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
+            return picture.convert("RGB")
+        layer = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
 
 
 def _seconds_of(stage: str) -> Callable[[Mapping[str, Mapping[str, Any]]], float]:

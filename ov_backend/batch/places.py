@@ -100,9 +100,13 @@ def _check_picture(path: Path) -> int:
             warnings.simplefilter("ignore")  # the size is checked here
             with Image.open(path, formats=_PICTURES) as picture:
                 width, height = picture.size
+                if width * height > _MAX_PICTURE_PIXELS:
+                    most = f"at most {_MAX_PICTURE_PIXELS >> 20} million pixels are read"
+                    raise SettingsError(f"init_image is {path.name[:200]!r} of {width}x{height}; {most}, so make it smaller.")
+                picture.load()  # a file that was cut short shows here
+    except SettingsError:
+        raise
     except Exception as error:  # Pillow's readers raise what they like
-        raise SettingsError(f"init_image is {path.name[:200]!r}, which is no picture; give a {', '.join(_PICTURES)}.") from error
-    if width * height > _MAX_PICTURE_PIXELS:
-        most = f"at most {_MAX_PICTURE_PIXELS >> 20} million pixels are read"
-        raise SettingsError(f"init_image is {path.name[:200]!r} of {width}x{height}; {most}, so make it smaller.")
+        what = f"init_image is {path.name[:200]!r}, which is no picture, or not all of one"
+        raise SettingsError(f"{what}; give a {', '.join(_PICTURES)}.") from error
     return width

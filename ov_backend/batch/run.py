@@ -19,7 +19,7 @@ from ov_backend.batch.row import Row
 from ov_backend.errors import first_line
 
 #: After these errors no other picture can be written either.
-_HOPELESS = (errno.ENOSPC, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC))
+_HOPELESS = (errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EACCES, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 #: Takes an event: a dict with "event" and what happened.
 Report = Callable[[dict[str, Any]], None]
@@ -70,7 +70,7 @@ class Run:
         """Make the pictures of these rows.
 
         Raises:
-            OSError: the manifest cannot be written, or the disk is full.
+            OSError: the manifest cannot be written, the disk is full, or the folder is gone.
             KeyboardInterrupt: the user has interrupted it.
         """
         total, start = sum(work(row) for row in rows), time.monotonic()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
 from ov_backend.cli import arguments
-from ov_backend.cli.batch_progress import BatchProgress, duration
+from ov_backend.cli.batch_progress import BatchProgress, duration, replacement
 from ov_backend.errors import JobError, OVBackendError, SettingsError
 from ov_backend.report.amounts import counted
 from ov_backend.settings import without_ray_messages
@@ -108,6 +108,7 @@ def text_of(plan: Plan) -> str:
     grids = f", {job.grids} of them grids," if job.grids else ""
     lines = [f"{counted(job.sources, 'row')}{grids} {'make' if job.sources > 1 else 'makes'} {counted(job.pictures, 'picture')}."]
     lines += [f"There already: {counted(plan.skipped, 'picture')}."] if plan.skipped else []
+    lines += [replacement(plan.replaced)] if plan.replaced else []
     if plan.groups:
         lines.append("In this order:")
         lines += [f"  {counted(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]

@@ -72,6 +72,8 @@ class BatchProgress:
         if event["grids"]:
             verb = "makes" if event["sources"] == 1 else "make"
             self._say(f"{counted(event['sources'], 'row')} {verb} {counted(event['pictures'], 'picture')}.")
+        if event["replaced"]:
+            self._say(replacement(event["replaced"]))
         self._bar = tqdm(total=event["to_make"], unit="picture", disable=None, leave=False)  # None: only in a terminal
 
     def _advance(self, event: dict[str, Any]) -> None:
@@ -100,6 +102,12 @@ class BatchProgress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def replacement(count: int) -> str:
+    """That pictures of other values go, as a sentence; the user may have given the folder of another job."""
+    verb = "is" if count == 1 else "are"
+    return f"{counted(count, 'picture')} there {verb} of other values (of changed rows, or of another job), and {verb} replaced."
 
 
 def _processes(event: dict[str, Any]) -> str:

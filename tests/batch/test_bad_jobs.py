@@ -74,6 +74,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"precision": 16}, "precision is 16"),
     ({"init_image": "none.png", "denoising_strength": 0.5}, "init_image is 'none.png', which is no file in"),
     ({"init_image": "job.jsonl"}, "which is no picture"),
+    ({"init_image": "cut.png"}, "or not all of one; give a PNG"),
     ({"init_image": "x" * 1000}, "which is no file in"),
     ({"loras": {"x" * 1000: 1}}, "is not in"),
     ({"init_image": "data:image/png;base64,AAAA"}, "pictures inside of a job file are not read"),
@@ -139,6 +140,8 @@ def refusal(make_batch: MakeBatch, text: str, name: str) -> tuple[str, ...]:
 @pytest.fixture
 def folder(tmp_path: Path, checkpoint: Path) -> Path:
     Image.new("RGB", (8, 8)).save(tmp_path / "start.png")
+    Image.new("RGB", (99, 99)).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:-60])
     (tmp_path / "old.ckpt").write_bytes(b"PK\x03\x04")
     (tmp_path / "model.safetensors").write_bytes(checkpoint.read_bytes())
     return tmp_path

@@ -94,6 +94,11 @@ def test_a_picture_that_a_camera_has_laid_on_its_side_is_upright(tmp_path: Path)
     assert (upright.size, upright.getpixel((4, 2)), upright.getpixel((4, 14))) == ((8, 16), (0, 0, 255), (255, 0, 0))
 
 
+def test_a_transparent_picture_is_on_white(tmp_path: Path) -> None:
+    Image.new("RGBA", (8, 8), (0, 0, 255, 0)).save(tmp_path / "start.png")
+    assert _opened(tmp_path / "start.png").getpixel((4, 4)) == (255, 255, 255)
+
+
 def test_a_checkpoint_that_cannot_be_read_is_tried_once(checkpoint: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(checkpoint.read_bytes()[:-1])

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,18 @@ def test_another_picture_to_start_from_is_noticed(run: Any, tmp_path: Path) -> N
     assert paints.painted == [1]
 
 
+def test_a_folder_that_is_gone_ends_the_run(run: Any, tmp_path: Path) -> None:
+    class Removing(StandIn):
+        def paint(self, row: Any) -> Any:
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+            return super().paint(row)
+
+    paints = Removing()
+    with pytest.raises(FileNotFoundError):
+        run(paints)
+    assert paints.painted == [1]
+
+
 def test_what_a_killed_run_leaves_counts_as_nothing(run: Any, tmp_path: Path) -> None:
     run(StandIn())
     out = tmp_path / "out"
@@ -185,11 +198,15 @@ def test_a_file_is_no_folder(run: Any, checkpoint: Path, tmp_path: Path, out: st
 def test_a_manifest_that_is_none_of_a_batch_is_refused(run: Any, tmp_path: Path) -> None:
     manifest = tmp_path / "out" / "manifest.jsonl"
     manifest.parent.mkdir()
-    manifest.write_text('{"audio": "a.wav"}\n')
-    with pytest.raises(SettingsError, match="is not the manifest of a batch"):
-        run(StandIn())
-    assert manifest.read_text() == '{"audio": "a.wav"}\n'
-    manifest.unlink()
+    for text in ('{"audio": "a.wav"}\n', "Pictures of a trip\n", '["a"]\n'):
+        manifest.write_text(text)
+        with pytest.raises(SettingsError, match="is not the manifest of a batch"):
+            run(StandIn())
+        assert manifest.read_text() == text
+    manifest.write_text('{"ro')  # killed while the first line was written
+    assert [run(StandIn(), JOB[:1]).made for _ in range(2)] == [1, 0]
+    shutil.rmtree(manifest.parent)
+    manifest.parent.mkdir()
     manifest.symlink_to(tmp_path / "nothing")
     with pytest.raises(SettingsError, match="is no ordinary file"):
         run(StandIn())
