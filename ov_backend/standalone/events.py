@@ -80,12 +80,12 @@ def generate(
         gallery = gr.update(value=_paths(generation.generated.files), visible=True)
         message = _of(generation.generated)
     except Interrupted:
-        message = _note(INTERRUPTED)
+        message = _note(INTERRUPTED, outcome="interrupted")
     except OVBackendError as error:
-        message = _note(str(error))
+        message = _note(str(error), outcome="failure")
     except Exception as error:  # the page has to come back, whatever has failed
         log.exception("The generation failed.")
-        message = _note(f"{type(error).__name__}: {error}")
+        message = _note(f"{type(error).__name__}: {error}", outcome="failure")
     done = gr.update(value="Generate", interactive=True)
     yield done, gr.update(variant="secondary"), "", gallery, message
 
@@ -148,9 +148,9 @@ def restore(path: str | None) -> list[Any]:
         with Image.open(path or "") as picture:
             text = str(picture.info.get("parameters", ""))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return [*unchanged_fields, *unchanged_panel, _note("This file is no picture that can be read.")]
+        return [*unchanged_fields, *unchanged_panel, _note("This file is no picture that can be read.", outcome="failure")]
     if not text.strip():
-        return [*unchanged_fields, *unchanged_panel, _note("This picture carries no parameters.")]
+        return [*unchanged_fields, *unchanged_panel, _note("This picture carries no parameters.", outcome="failure")]
     parameters, choices = Parameters.from_text(text)
     fields, messages = vars(parameters).copy(), ["Settings read from the picture."]
     if parameters.strength is None:
@@ -193,8 +193,11 @@ def _paths(files: Sequence[Path]) -> list[str]:
 def _of(generated: Generated) -> str:
     text = html.escape(generated.infotext).replace("\n", "<br>")
     parameters = f'<p class="openvino-parameters">{text}</p>'
-    return (_note("Interrupted. This is the picture so far.") if generated.interrupted else "") + parameters
+    note = _note("Interrupted. This is the picture so far.", outcome="interrupted") if generated.interrupted else ""
+    return note + parameters
 
 
-def _note(message: str, role: str = "alert") -> str:
-    return f'<p class="openvino-note" role="{role}">{html.escape(message)}</p>'
+def _note(message: str, role: str = "alert", outcome: str = "") -> str:
+    """A message as HTML; ``outcome`` colours its edge, as the panel's: "failure" or "interrupted"."""
+    mark = f' data-openvino-outcome="{outcome}"' if outcome else ""
+    return f'<p class="openvino-note" role="{role}"{mark}>{html.escape(message)}</p>'

@@ -132,6 +132,7 @@ def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: ser
     assert (button["value"], button["interactive"], live) == ("Generate", True, "")
     assert [Path(file).suffix for file in gallery["value"]] == [".png"]
     assert "a cat<br>Steps: 2, Sampler: Euler" in message
+    assert "data-openvino-outcome" not in message
     assert generator.last_seed == 3
 
 
@@ -142,6 +143,7 @@ def test_bad_input_gives_a_sentence_and_the_page_comes_back(
     button, *_, message = list(events.generate(generator, None, values(**changes), PYTORCH))[-1]
     assert button["interactive"] is True
     assert expected in message
+    assert 'data-openvino-outcome="failure"' in message
 
 
 def test_any_failure_gives_the_page_back(generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +154,7 @@ def test_any_failure_gives_the_page_back(generator: serve.PictureGenerator, monk
     button, *_, message = list(events.generate(generator, None, values(), PYTORCH))[-1]
     assert button["interactive"] is True
     assert "ZeroDivisionError: &lt;b&gt;" in message
+    assert 'data-openvino-outcome="failure"' in message
 
 
 def test_a_page_that_is_closed_does_not_end_the_generation(generator: serve.PictureGenerator) -> None:
