@@ -287,6 +287,7 @@ class NameWalk(OptionWalk):
             self._state(read, f"{module.__name__}.{name}")
 
     def _class_registry(self, registry: dict[Any, Any], path: str) -> None:
+        self._global_class(type(registry))
         for key in sorted(self._tree_classes & registry.keys()):
             self._add(key)
             read = functools.partial(dict.get, registry, key)  # the table's own takes a model

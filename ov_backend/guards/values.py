@@ -245,6 +245,9 @@ class ValueWalk(Notes):
         if isinstance(value, types.CellType):
             self._cell(value, path)
             return
+        if type(value) in (torch.no_grad, torch.enable_grad) and vars(value).keys() <= {"prev"}:
+            self.watch.length(vars(value))  # torch's decorator only copies it; "prev" is where its ``with`` keeps the mode before
+            return
         if isinstance(value, BaseException):
             self.watch.attribute(value, "args")
             self._value(value.args, f"{path}.args")

@@ -45,6 +45,11 @@ _MAX_NODES = 100_000
 _MAX_TRACED_NODES = 400_000
 
 
+def _may_be_gone_through(name: str, member: Any) -> bool:
+    """Whether a member of a class is a container that code reads without its name: by a computed one, or by ``dataclasses.fields``."""
+    return isinstance(member, (dict, list, set)) and (name not in NO_CODE or name == "__dataclass_fields__")
+
+
 class Walk(LibraryWalk):
     """One walk.
 
@@ -206,7 +211,7 @@ class Walk(LibraryWalk):
             called = name == "forward" or (is_called_unnamed(name) and (made_here or name not in MAKING))
             if called or self._is_mentioned(name):
                 self._member(base, name)
-            elif name not in NO_CODE and self._traced is None and isinstance(vars(base)[name], (dict, list, set)):
+            elif self._traced is None and _may_be_gone_through(name, vars(base)[name]):
                 self._member(base, name)  # code that computes names may read it; what it changes is seen only in here
             elif name not in NO_CODE and self._traced is None:
                 self._waiting.setdefault(name, []).append(base)
