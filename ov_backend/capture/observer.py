@@ -37,12 +37,13 @@ from torch._subclasses import FakeTensor
 
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for
 from ov_backend.guards.describe import is_installed, versioned
-from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
 #: Runs where a module is imported for the first time.
 _IMPORT = getattr(getattr(getattr(importlib, "_bootstrap", None), "_find_and_load", None), "__code__", None)
-_SETATTR = torch.nn.Module.__setattr__.__code__
+#: Methods of modules that set an attribute; ``nn.ModuleList.append`` and its like call the second.
+_SETTERS = frozenset(getattr(torch.nn.Module, name).__code__ for name in ("__setattr__", "add_module"))
 _ABSENT = object()
 #: What these answer or do differs from call to call; a compiled graph would do it once.
 _IMPURE = {
@@ -193,7 +194,7 @@ class Observer:
             return
         elif event == "call":
             code = frame.f_code
-            if code is _SETATTR:
+            if code in _SETTERS:
                 module, name = frame.f_locals["self"], frame.f_locals["name"]
                 if type(module) is not torch.nn.Module:  # the tracer keeps literals on a bare Module; these must stay
                     self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
@@ -259,6 +260,8 @@ class Observer:
             texts = code.co_consts if "getattr" in code.co_names else ()
             if asked := _OF_INTERPRETER.intersection((*code.co_names, *(text for text in texts if isinstance(text, str)))):
                 yield f"asks the interpreter ({min(asked)})"
+            if sets_data(code):
+                yield "sets the data of a tensor"
             if compares_with_tensor(code):
                 yield "asks whether the class of something is torch.Tensor"
 

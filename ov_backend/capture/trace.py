@@ -69,6 +69,8 @@ _OF_ONE_DTYPE = frozenset(
     | {torch.ops.aten.convolution.default, torch.ops.aten.linear.default}
 )
 
+#: Operators that raise where a value is not true, and return nothing.
+_ASSERTIONS = frozenset({torch.ops.aten._assert_async, getattr(torch.ops.aten, "_functional_assert_async", None)} - {None})
 _NORMS = frozenset({torch.ops.aten.native_group_norm.default, torch.ops.aten.native_layer_norm.default})
 
 
@@ -287,6 +289,8 @@ def trace(
     written = [node for node in gm.graph.nodes if mutates(node)]
     if written:
         raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
+    if any(getattr(node.target, "overloadpacket", None) in _ASSERTIONS for node in gm.graph.nodes):
+        raise CaptureError("it asserts something of a tensor's values, for which a compiled graph would not raise")
     return gm
 
 

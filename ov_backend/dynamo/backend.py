@@ -136,6 +136,8 @@ class CompiledDynamoGraph:
             return self._dry_run(full)
         gradients = torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in full)
         try:
+            if not gradients and self.graph.enables_gradients and any(getattr(value, "requires_grad", False) for value in full):
+                raise OVBackendError("it asks for gradients of its own, under torch.no_grad()")
             effects = self._analyze(full, gradients)
             if effects.written or (gradients and (self.engine.settings.aot_autograd or effects.random or effects.aliases)):
                 return self._by_aot(full, effects)

@@ -31,6 +31,10 @@ class DynamoGraph:
             *(_shape(_example(node)) for node in gm.graph.nodes if node.op == "placeholder"),
         ]
         self.returned = _numbers(gm)
+        #: Whether it switches gradients on for a part of itself, as with ``torch.enable_grad()``.
+        self.enables_gradients = any(
+            node.target is torch._C._set_grad_enabled and node.args[:1] == (True,) for node in gm.graph.nodes
+        )
 
     @property
     def placeholders(self) -> int:

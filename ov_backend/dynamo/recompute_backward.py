@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 log = logging.getLogger(__name__)
 
@@ -48,19 +47,21 @@ class RecomputeBackward(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Run the graph in PyTorch and compute its gradients."""
+        """Run the graph in PyTorch and compute its gradients, which have gradients themselves under ``create_graph``."""
+        again = torch.is_grad_enabled()
         full = list(ctx.others)
-        for i, tensor in zip(ctx.tensors, ctx.saved_tensors):
-            full[i] = tensor.detach().requires_grad_(tensor.requires_grad)
         with torch.enable_grad():
+            for i, tensor in zip(ctx.tensors, ctx.saved_tensors):
+                # a view of its own of each: one input may have been computed from another
+                attached = again and tensor.requires_grad
+                full[i] = tensor.view_as(tensor) if attached else tensor.detach().requires_grad_(tensor.requires_grad)
             results = ctx.graph(*full)
         flat = results if isinstance(results, (tuple, list)) else [results]
         pairs = [(flat[i], gradient) for i, gradient in zip(ctx.indices, gradients) if gradient is not None]
         inputs = [i for i in ctx.tensors if full[i].requires_grad]
         outputs, grads = zip(*pairs)
-        input_gradients = torch.autograd.grad(outputs, [full[i] for i in inputs], grads, allow_unused=True)
+        input_gradients = torch.autograd.grad(outputs, [full[i] for i in inputs], grads, create_graph=again, allow_unused=True)
         by_input = dict(zip(inputs, input_gradients))
         return (None, None, None, *(by_input.get(i) for i in range(len(full))))
 

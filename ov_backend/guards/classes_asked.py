@@ -6,7 +6,7 @@ import dis
 import functools
 import types
 
-from ov_backend.guards.reads import ATTRIBUTES, BETWEEN, CALLS, GLOBALS
+from ov_backend.guards.reads import ATTRIBUTES, CALLS, GLOBALS, steps_of
 
 #: Stands for the class of something that no variable's name leads to.
 UNNAMED = ("", ())
@@ -18,7 +18,7 @@ def classes_asked_for(code: types.CodeType) -> frozenset[tuple[str, tuple[str, .
 
     ``type(x)`` and ``x.__class__`` are meant; :data:`UNNAMED` stands for all other values. ``self`` is left out.
     """
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     found = set[tuple[str, tuple[str, ...]]]()
     for i, each in enumerate(instructions):
         if each.opname in ATTRIBUTES and each.argval == "__class__":

@@ -27,6 +27,18 @@ class Chain(NamedTuple):
     attributes: tuple[str, ...]
 
 
+@functools.lru_cache(maxsize=64)
+def instructions_of(code: types.CodeType) -> tuple[dis.Instruction, ...]:
+    """The instructions of a code object, kept a while: a walk asks several questions about a function one after the other."""
+    return tuple(dis.get_instructions(code))
+
+
+@functools.lru_cache(maxsize=64)
+def steps_of(code: types.CodeType) -> tuple[dis.Instruction, ...]:
+    """The instructions of a code object without those of :data:`BETWEEN`."""
+    return tuple(each for each in instructions_of(code) if each.opname not in BETWEEN)
+
+
 @functools.lru_cache(maxsize=16384)
 def chains_of(code: types.CodeType) -> tuple[Chain, ...]:
     """The chains that a code object reads, and those of the functions defined in it; each once."""
@@ -39,9 +51,7 @@ def chains_of(code: types.CodeType) -> tuple[Chain, ...]:
 
 def _chains(code: types.CodeType) -> Iterator[Chain]:
     root, attributes = "", list[str]()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in BETWEEN:
-            continue
+    for instruction in steps_of(code):
         if root and instruction.opname in ATTRIBUTES:
             attributes.append(str(instruction.argval))
             continue
@@ -55,21 +65,28 @@ def _chains(code: types.CodeType) -> Iterator[Chain]:
 @functools.lru_cache(maxsize=16384)
 def globals_set_by(code: types.CodeType) -> frozenset[str]:
     """The globals that a code object sets or deletes."""
-    return frozenset(str(each.argval) for each in dis.get_instructions(code) if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+    return frozenset(str(each.argval) for each in instructions_of(code) if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
 
 
 @functools.lru_cache(maxsize=16384)
 def outer_set_by(code: types.CodeType) -> frozenset[str]:
     """The variables of functions around it that a code object sets or deletes (``nonlocal``)."""
-    instructions = dis.get_instructions(code)
+    instructions = instructions_of(code)
     names = {str(each.argval) for each in instructions if each.opname in ("STORE_DEREF", "DELETE_DEREF")}
     return frozenset(names.intersection(code.co_freevars))
 
 
 @functools.lru_cache(maxsize=16384)
+def sets_data(code: types.CodeType) -> bool:
+    """Whether a code object sets an attribute ``data``: that of a tensor gives it other memory, which no operator shows."""
+    by_name = "data" in code.co_consts and "setattr" in code.co_names
+    return by_name or any(each.opname == "STORE_ATTR" and each.argval == "data" for each in instructions_of(code))
+
+
+@functools.lru_cache(maxsize=16384)
 def compares_with_tensor(code: types.CodeType) -> bool:
     """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     if "__class__" not in code.co_names and not any(each.opname in GLOBALS and each.argval == "type" for each in instructions):
         return False
     places = (i for i, each in enumerate(instructions) if each.opname in (*ATTRIBUTES, *GLOBALS) and each.argval in _TENSORS)
@@ -93,7 +110,7 @@ def _is_compared(following: Iterable[dis.Instruction]) -> bool:
 def imports_of(code: types.CodeType) -> frozenset[str]:
     """The modules that a code object imports while it runs, and those of the functions defined in it, as they are written."""
     inner = [imports_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    own = {str(each.argval) for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
+    own = {str(each.argval) for each in instructions_of(code) if each.opname == "IMPORT_NAME"}
     return frozenset(own.union(*inner))
 
 
@@ -117,7 +134,7 @@ def reads_unnamed(code: types.CodeType) -> bool:
         return False  # the name stands in the code that asks for it
     if not _UNNAMED.isdisjoint(code.co_names) or (not _BY_NAME.isdisjoint(code.co_names) and _computes_names(code)):
         return True
-    return _formats_attributes(code) or any(each.opname == "MATCH_CLASS" for each in dis.get_instructions(code))
+    return _formats_attributes(code) or any(each.opname == "MATCH_CLASS" for each in instructions_of(code))
 
 
 def _formats_attributes(code: types.CodeType) -> bool:
@@ -141,7 +158,7 @@ def names_functions(code: types.CodeType) -> bool:
         return True
     if any(isinstance(constant, str) and constant in NAMES_OF_FUNCTIONS for constant in code.co_consts):
         return True
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     named = (i for i, each in enumerate(instructions) if each.opname in ATTRIBUTES and each.argval in NAMES_OF_FUNCTIONS)
     return any(not _is_of_class(instructions[:i]) for i in named)
 
@@ -168,7 +185,7 @@ def makes_texts(code: types.CodeType) -> bool:
     """
     if any(makes_texts(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     return any(_is_text(instructions, i) and not _is_told(instructions[i + 1 :]) for i in range(len(instructions)))
 
 
@@ -210,7 +227,7 @@ def lists_attributes(code: types.CodeType) -> bool:
     if any(lists_attributes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
     loops = not _LOOPS.isdisjoint(code.co_names) or any(
-        each.opname in ("GET_ITER", "CALL_FUNCTION_EX", "DICT_UPDATE", "DICT_MERGE") for each in dis.get_instructions(code)
+        each.opname in ("GET_ITER", "CALL_FUNCTION_EX", "DICT_UPDATE", "DICT_MERGE") for each in instructions_of(code)
     )
     return "vars" in code.co_names or ("__dict__" in code.co_names and loops)
 
@@ -219,7 +236,7 @@ def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
     """The sets that stand in a code object and that it may go through; their order differs between processes."""
     if not any(isinstance(constant, frozenset) for constant in code.co_consts):
         return []
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     pairs = pairwise(instructions)
     return [each.argval for each, after in pairs if isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP"]
 
@@ -240,7 +257,7 @@ def goes_by_hashes(code: types.CodeType) -> bool:
     """Whether a code object, or one defined in it, may go through a set that it makes, or reads a hash or an address."""
     if any(goes_by_hashes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     roots = {each.argval for each in instructions if each.opname in GLOBALS}
     if not _BY_HASHES.isdisjoint(roots) or not _METHODS_BY_HASHES.isdisjoint(names_in(code)):
         return True
@@ -277,7 +294,7 @@ def _may_join_views(each: dis.Instruction) -> bool:
 
 def _computes_names(code: types.CodeType) -> bool:
     """Whether some ``getattr`` or ``hasattr`` is given a name that is no constant."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     named = 0
     for i, instruction in enumerate(instructions):
         if instruction.opname in CALLS and instruction.arg in (2, 3) and i >= instruction.arg:
@@ -339,7 +356,7 @@ def _own_names(code: types.CodeType) -> frozenset[str]:
 
 def _asked(code: types.CodeType) -> frozenset[str]:
     """The names of globals and attributes that one code object uses only as the right side of ``in``."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = list(steps_of(code))
     asked, otherwise = set[str | None](), set[str | None]()
     for each, after in pairwise([*instructions, None]):
         if each is not None:

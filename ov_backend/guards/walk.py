@@ -46,7 +46,7 @@ _MAX_TRACED_NODES = 400_000
 
 
 def _may_be_gone_through(name: str, member: Any) -> bool:
-    """Whether a member of a class is a container that code reads without its name: by a computed one, or by ``dataclasses.fields``."""
+    """Whether code reads this member, a container, without its name: by a computed one, or by ``dataclasses.fields``."""
     return isinstance(member, (dict, list, set)) and (name not in NO_CODE or name == "__dataclass_fields__")
 
 
@@ -266,8 +266,8 @@ class Walk(LibraryWalk):
             self._add("not executed", code_digest(function.__code__))
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
                 self.watch.attribute(function, name)
-            if function.__defaults__ and all(isinstance(value, SCALARS) for value in function.__defaults__):
-                self._add(function.__defaults__)  # it may be asked for its signature
+            for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these
+                self._defaults_of(function, name)
             self._read_of_function(function)
             return
         if not self._first(function):
@@ -291,6 +291,15 @@ class Walk(LibraryWalk):
             for chain in chains_of(function.__code__):
                 self._global(function, chain.root, chain.attributes, path)
             self._imports(function, path)
+
+    def _defaults_of(self, function: types.FunctionType, name: str) -> None:
+        """The defaults of a function that a trace has not run: plain values always, others where code names them."""
+        defaults = getattr(function, name)
+        values = defaults.values() if isinstance(defaults, dict) else defaults or ()
+        if defaults and all(isinstance(value, SCALARS) for value in values):
+            self._add(name, defaults)
+        elif defaults and self._traced is not None and name in self._traced.own_names:
+            self._value(defaults, f"{function.__qualname__}.{name}")
 
     def _was_executed(self, function: types.FunctionType) -> bool:
         if self._traced is None:

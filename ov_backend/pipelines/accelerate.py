@@ -55,7 +55,8 @@ def _with_recorders(network: Callable[..., Any], module: torch.nn.Module) -> Cal
 
     It would do so in the middle of its forward, which could not be traced then.
     """
-    recording = next((child for child in module.modules() if _records(type(child).forward)), None)
+    # a scripted module's class raises where its forward is read
+    recording = next((child for child in module.modules() if _records(getattr(type(child), "forward", None))), None)
     if recording is None:
         return network
     install = sys.modules["transformers.utils.output_capturing"].maybe_install_capturing_hooks

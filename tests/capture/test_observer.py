@@ -78,7 +78,38 @@ class AskingTheStack(torch.nn.Module):
         return x if inspect.currentframe() else -x
 
 
-@pytest.mark.parametrize("kind", [Counting, Collecting, Remembering, Drawing, Timed, AskingTheLog, AskingTheStack])
+class Growing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.parts.append(torch.nn.Identity())
+        return x * len(self.parts)
+
+
+class Moving(torch.nn.Module):
+    """A weight gets other memory at every call, which no operator of the trace shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data = self.weight.data * 2
+        return x * self.weight
+
+
+class MovingItsInput(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.data = x.data * 2
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Counting, Collecting, Remembering, Drawing, Timed, AskingTheLog, AskingTheStack, Growing, Moving, MovingItsInput],
+)
 def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
     module, reference = kind(), kind()
     network = engine_for(strict(fallback="pytorch"), module)
@@ -93,6 +124,20 @@ def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type
         assert [type(feature) for feature in module.features] == [torch.Tensor] * 4
     if isinstance(module, Counting):
         assert module.calls == 4
+
+
+class Asserting(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async(x.max() < 3)
+        return x * 2
+
+
+def test_an_assertion_about_values_is_made_at_every_call(strict: Strict) -> None:
+    network = engine_for(strict(fallback="pytorch"), Asserting())
+    torch.testing.assert_close(network(X), X * 2)
+    with pytest.raises(RuntimeError):
+        network(X * 9)
+    assert "asserts something" in next(iter(network.statistics.fallbacks))
 
 
 @pytest.mark.parametrize("draw", [random.random, lambda: random.randint(0, 9), lambda: random.gauss(0, 1), np.random.rand])

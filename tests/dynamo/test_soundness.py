@@ -50,13 +50,55 @@ def test_two_instances_in_two_threads_answer_with_their_own_weights() -> None:
     assert not wrong
 
 
-def test_a_gradient_of_a_gradient_is_refused() -> None:
+def test_a_gradient_of_a_gradient_is_pytorch_s() -> None:
     function = compiled(lambda x: (x**3).sum())
     x = torch.ones(3, requires_grad=True)
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(function(x), x, create_graph=True)
-        with pytest.raises(RuntimeError):
-            gradient.sum().backward()
+        gradient.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 6.0))
+
+
+def test_a_penalty_on_a_gradient_beside_another_loss_reaches_the_weights() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    function, data = compiled(module), torch.randn(3, 8)
+
+    def gradients(call: Any) -> list[torch.Tensor | None]:
+        module.zero_grad()
+        with torch.enable_grad():
+            x = data.clone().requires_grad_()
+            y = call(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            (y.mean() + 10 * (gradient.norm(dim=1) - 1).pow(2).mean()).backward()
+        return [x.grad, *(None if weight.grad is None else weight.grad.clone() for weight in module.parameters())]
+
+    for ours, pytorch_s in zip(gradients(function), gradients(module)):
+        torch.testing.assert_close(ours, pytorch_s)
+
+
+def test_a_gradient_of_a_gradient_with_an_input_that_depends_on_another() -> None:
+    def loss(function: Any) -> torch.Tensor:
+        x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        (gradient,) = torch.autograd.grad(function(x, x * x).sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * x * y + y.sin()
+
+    with torch.enable_grad():
+        torch.testing.assert_close(loss(compiled(function)), loss(function))
+
+
+def test_gradients_that_a_graph_asks_for_itself_are_there_under_no_grad() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return x * 2
+
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        assert compiled(function, fallback="pytorch")(x).requires_grad == function(x).requires_grad
 
 
 def test_slices_of_one_tensor_share_a_compile() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+import ov_backend
 from ov_backend import Settings
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
@@ -79,6 +80,14 @@ def test_a_scripted_part_answers_in_pytorch(strict: Strict) -> None:
     network = engine_for(strict(fallback="pytorch"), module)
     torch.testing.assert_close(network(torch.ones(2, 3)), module(torch.ones(2, 3)))
     assert list(network.statistics.fallbacks) == ["inner is scripted by torch.jit, which keeps no code that could be read"]
+
+
+def test_a_network_with_a_scripted_part_can_be_accelerated(strict: Strict) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.jit.script(torch.nn.Linear(3, 3)))
+    right = module(torch.ones(2, 3))
+    accelerator = ov_backend.accelerate({"net": module}, strict(fallback="pytorch"))
+    torch.testing.assert_close(module(torch.ones(2, 3)), right)
+    accelerator.restore()
 
 
 def test_a_failure_of_ours_costs_no_answer(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,13 @@ def _global_hook(module: torch.nn.Module) -> Any:
     )
 
 
+def _with_default() -> Callable[..., Any]:
+    def scaled(*, scale: Any = types.SimpleNamespace(value=2.0)) -> Any:  # noqa: B008 -- the case is about it
+        return scale
+
+    return scaled
+
+
 def _with_hook() -> tuple[torch.nn.Module, Callable[[Any], Any]]:
     module, hook = Scaled(lambda m: 1.0), Hook()
     module.linear.register_forward_hook(hook)
@@ -142,6 +149,14 @@ CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
     "a global dict": lambda: case(Scaled(lambda m: TABLE["scale"]), lambda m: assign(TABLE, "scale", 8.0)()),
     "a global object": lambda: case(Scaled(lambda m: OPTIONS.scale), lambda m: assign(OPTIONS, "scale", 8.0)()),
     "a global function": lambda: case(Scaled(read_helper), lambda m: assign(globals(), "helper", other_helper)()),
+    "a default of a function, read and not called": lambda: case(
+        Scaled(lambda m: m.get.__kwdefaults__["scale"].value, get=_with_default()),
+        lambda m: setattr(m.get, "__kwdefaults__", {"scale": types.SimpleNamespace(value=5.0)}),
+    ),
+    "a value in a default of a function, read and not called": lambda: case(
+        Scaled(lambda m: m.get.__kwdefaults__["scale"].value, get=_with_default()),
+        lambda m: setattr(m.get.__kwdefaults__["scale"], "value", 5.0),
+    ),
     "a hook that is added": lambda: case(Scaled(lambda m: 2.0), _hooked),
     "the same hook's state": _with_hook,
     "a tensor in a list": lambda: case(Scaled(lambda m: m.t[0], t=[torch.ones(4)]), lambda m: m.t[0].mul_(3)),

@@ -45,13 +45,30 @@ def test_a_cast_to_another_dtype_stays() -> None:
     assert names(gm) == ["aten._to_copy.default", "aten.add.Tensor"]
 
 
-def test_a_result_that_is_an_identity_becomes_the_input() -> None:
+def test_a_result_that_is_detached_is_another_object() -> None:
     x = torch.randn(2)
     gm = remove_identities(traced(lambda x: (aten.detach(x), x + 1), x))
     gm.recompile()
     first, second = run_eagerly(gm, x)
-    assert first is x
+    assert first is not x
+    assert first.data_ptr() == x.data_ptr()
     assert torch.equal(second, x + 1)
+
+
+def test_a_computed_result_and_its_detached_one_are_two_objects() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        return y, aten.detach(y)
+
+    gm = remove_identities(traced(function, torch.randn(2)))
+    gm.recompile()
+    first, second = run_eagerly(gm, torch.randn(2))
+    assert first is not second
+
+
+def test_a_computed_result_needs_no_detach() -> None:
+    gm = remove_identities(traced(lambda x: aten.detach(x * 2), torch.randn(2)))
+    assert names(gm) == ["aten.mul.Tensor"]
 
 
 def test_a_copy_is_no_identity() -> None:
