@@ -13,13 +13,13 @@ from ov_backend.batch.row import Row
 from ov_backend.cache.lru import budget_bytes
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
-from ov_backend.engine.engine import Engine, Network
+from ov_backend.engine.engine import Engine
 from ov_backend.errors import OVBackendError
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.settings import Settings
 from ov_backend.standalone.pipeline_call import call_pipeline
-from ov_backend.standalone.samplers import with_float_timestep
 from ov_backend.ui.snapshot import PREPARATION, network_label
 
 
@@ -78,11 +78,7 @@ class Painter:
         self._checkpoint = path
 
     def _replacement(self, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-            network: Network = self._engine.network(role, module, original)
-            return with_float_timestep(network) if role == "unet" else network
-
-        return replace
+        return lambda original: forward_of(network_of(self._engine, role, module, original), module, original)
 
     def close(self) -> None:
         """Release the checkpoint and everything compiled."""

@@ -42,8 +42,10 @@ from ov_backend.guards.traced_code import own_code
 
 #: Runs where a module is imported for the first time.
 _IMPORT = getattr(getattr(getattr(importlib, "_bootstrap", None), "_find_and_load", None), "__code__", None)
-#: Methods of modules that set an attribute; ``nn.ModuleList.append`` and its like call the second.
-_SETTERS = frozenset(getattr(torch.nn.Module, name).__code__ for name in ("__setattr__", "add_module"))
+_SETATTR = torch.nn.Module.__setattr__.__code__
+#: What ``nn.ModuleList.append`` and its like call.
+_ADD_MODULE = torch.nn.Module.add_module.__code__
+_INIT = torch.nn.Module.__init__.__code__
 _ABSENT = object()
 #: What these answer or do differs from call to call; a compiled graph would do it once.
 _IMPURE = {
@@ -134,6 +136,8 @@ class Observer:
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
+        #: Modules that the code made while it ran.
+        self._made: dict[int, torch.nn.Module] = {}
         #: One function object: the interpreter compares it when it is set again.
         self._callback: Callable[[FrameType, str, Any], None] = self._on_event
 
@@ -194,11 +198,14 @@ class Observer:
             return
         elif event == "call":
             code = frame.f_code
-            if code in _SETTERS:
+            if code is _SETATTR or code is _ADD_MODULE:
                 module, name = frame.f_locals["self"], frame.f_locals["name"]
-                if type(module) is not torch.nn.Module:  # the tracer keeps literals on a bare Module; these must stay
+                # the tracer keeps literals on a bare Module: these must stay; ``self.parts[1:]`` makes a ModuleList and fills it
+                if type(module) is not torch.nn.Module and not (code is _ADD_MODULE and id(module) in self._made):
                     self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
             else:
+                if code is _INIT:
+                    self._made[id(frame.f_locals["self"])] = frame.f_locals["self"]
                 if code not in self.executed:
                     self._begins(code, frame.f_globals)
                 if code in self._classes:

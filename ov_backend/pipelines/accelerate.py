@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import capture
-from ov_backend.engine.engine import Engine, Network, NetworkHooks, Progress
+from ov_backend.engine.engine import Engine, Network, Progress
 from ov_backend.errors import OVBackendError, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.calls import Listener
+from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
 from ov_backend.settings import Settings
 
@@ -35,50 +31,6 @@ ROLES: tuple[tuple[str, str], ...] = (
     ("controlnet", "controlnet"),
     ("adapter", "adapter"),
 )
-#: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
-_SCALED = ("ControlNetModel", "MultiControlNetModel")
-
-#: Networks that precision "int8" does not apply to; the others denoise.
-_NOT_QUANTIZABLE = ("vae", "text_encoder", "image_encoder", "adapter")
-
-#: Lists of tensors among the arguments of diffusers' UNet, which takes every one out of them while it reads them.
-_EMPTIED = frozenset({"down_intrablock_additional_residuals"})
-
-
-def is_quantizable(name: str) -> bool:
-    """Whether precision "int8" applies to the network of a pipeline that has this name."""
-    return not name.startswith(_NOT_QUANTIZABLE)
-
-
-def _with_recorders(network: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
-    """Let a model of transformers install its recorders of hidden states before it is called for these the first time.
-
-    It would do so in the middle of its forward, which could not be traced then.
-    """
-    # a scripted module's class raises where its forward is read
-    recording = next((child for child in module.modules() if _records(getattr(type(child), "forward", None))), None)
-    if recording is None:
-        return network
-    install = sys.modules["transformers.utils.output_capturing"].maybe_install_capturing_hooks
-
-    @functools.wraps(network)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("output_hidden_states"):
-            install(recording)
-        return network(*args, **kwargs)
-
-    return call
-
-
-def _records(forward: Any) -> bool:
-    """Whether a forward is wrapped by the function of transformers that records hidden states."""
-    while forward is not None:
-        if getattr(forward, "__globals__", {}).get("__name__") == "transformers.utils.output_capturing":
-            return True
-        forward = getattr(forward, "__wrapped__", None)
-    return False
-
-
 class Accelerated:
     """Networks that run in OpenVINO until :meth:`restore`; also a context manager that restores on exit."""
 
@@ -110,16 +62,7 @@ class Accelerated:
             self.engine.end_run(completed)
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            emptied = _EMPTIED & inspect.signature(original).parameters.keys()
-            hooks = NetworkHooks(capture=partial(capture, emptied=emptied), quantizable=is_quantizable(name))
-            network: Callable[..., Any] = self.engine.network(name, module, original, hooks)
-            numbers = _numbers_of(module, original)
-            network = _with_tensors(network, original, numbers) if numbers else network
-            network = _with_recorders(network, module)
-            return _emptying(network, original, emptied) if emptied else network
-
-        return make
+        return lambda original: forward_of(network_of(self.engine, name, module, original), module, original)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks (reason: count), seconds by stage, signatures."""
@@ -198,52 +141,6 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
     if not isinstance(settings, (Settings, type(None))):
         raise SettingsError(f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None.")
     return Accelerated(target, settings or Settings(), progress)
-
-
-def _numbers_of(module: torch.nn.Module, forward: Callable[..., Any]) -> list[str]:
-    """The parameters of a network of diffusers that may be Python numbers, other ones at every call."""
-    if not type(module).__module__.startswith("diffusers."):
-        return []
-    names = ["timestep", "conditioning_scale"] if type(module).__name__ in _SCALED else ["timestep"]
-    return [name for name in names if name in inspect.signature(forward).parameters]
-
-
-def _emptying(network: Callable[..., Any], forward: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
-    """``network``, which also empties lists among its arguments as the forward does; a compiled graph would not."""
-    signature = inspect.signature(forward)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        given = {name: bound.arguments[name] for name in names if isinstance(bound.arguments.get(name), list)}
-        passed = {name: list(value) for name, value in given.items()}
-        bound.arguments.update(passed)
-        result = network(*bound.args, **bound.kwargs)
-        for name, value in given.items():  # where PyTorch has answered, its forward has taken out what it read
-            value[:] = passed[name] if len(passed[name]) < len(value) else []
-        return result
-
-    return call
-
-
-def _with_tensors(network: Callable[..., Any], forward: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """``network``, with Python numbers turned into tensors; each number would need a graph of its own."""
-    signature = inspect.signature(forward)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        for name in bound.arguments.keys() & names:
-            bound.arguments[name] = _as_tensors(bound.arguments[name])
-        return network(*bound.args, **bound.kwargs)
-
-    return call
-
-
-def _as_tensors(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_tensors(each) for each in value]
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return value
-    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float32)
 
 
 def begin_run(engine: Engine, request: str, networks: Mapping[str, Network]) -> None:

@@ -19,18 +19,18 @@ from PIL import Image, PngImagePlugin
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.history import kind_of
-from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.marker import Marker
 from ov_backend.errors import Interrupted, SettingsError
 from ov_backend.patching import Patch, patch_forward
-from ov_backend.pipelines.accelerate import begin_run, is_quantizable, networks_of
+from ov_backend.pipelines.accelerate import begin_run, networks_of
+from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
-from ov_backend.standalone.samplers import DEFAULT, make_sampler, with_float_timestep
+from ov_backend.standalone.samplers import DEFAULT, make_sampler
 from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.compare_int8 import compare_int8
@@ -268,16 +268,11 @@ class PictureGenerator:
             Marker(store.folder).remove()
 
     def _replacement(self, engine: Engine, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def replace(original: Callable[..., Any]) -> Callable[..., Any]:
-            network = self._network(engine, role, module, original)
-            return with_float_timestep(network) if role == "unet" else network
-
-        return replace
+        return lambda original: forward_of(self._network(engine, role, module, original), module, original)
 
     def _network(self, engine: Engine, role: str, module: Any, original: Callable[..., Any]) -> Network:
         if role not in self._networks:
-            hooks = NetworkHooks(quantizable=is_quantizable(role))
-            self._networks[role] = engine.network(role, module, original, hooks)
+            self._networks[role] = network_of(engine, role, module, original)
         return self._networks[role]
 
     def _configure(self, choices: Choices) -> Engine:

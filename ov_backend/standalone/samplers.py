@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ov_backend.errors import SettingsError, short_repr
@@ -48,13 +47,3 @@ def make_sampler(name: str, own: Any) -> Any:
 
     class_name, changes = _SAMPLERS[name]
     return getattr(diffusers, class_name).from_config(own.config, **changes)
-
-
-def with_float_timestep(network: Callable[..., Any]) -> Callable[..., Any]:
-    """A UNet that is called with timesteps in f32: samplers count in int64 or in f32, and each would need a graph."""
-    import torch
-
-    def call(sample: Any, timestep: Any, *args: Any, **kwargs: Any) -> Any:
-        return network(sample, torch.as_tensor(timestep, dtype=torch.float32), *args, **kwargs)
-
-    return call

@@ -126,6 +126,24 @@ def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type
         assert module.calls == 4
 
 
+class Slicing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts[:-1]:
+            x = part(x)
+        return x
+
+
+def test_a_slice_of_a_list_of_modules_is_no_effect(strict: Strict) -> None:
+    module = Slicing()
+    network = engine_for(strict(), module)
+    torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-5)
+    assert network.statistics.calls == 1
+
+
 class Asserting(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         torch._assert_async(x.max() < 3)

@@ -9,11 +9,17 @@ import pytest
 
 pytest.importorskip("diffusers")
 
-from ov_backend.checkpoint import TOKENIZER
+from ov_backend import Settings
+from ov_backend.batch.painter import Painter
+from ov_backend.batch.row import Row
+from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.cli import main as cli
 from ov_backend.cli.precompile import Prepared, batches, sizes
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.errors import OVBackendError
+from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.ui.choices import Choices
+from ov_backend.ui.infotext import Parameters
 from tests.cli.conftest import Refusal
 
 if not TOKENIZER.is_dir():
@@ -53,6 +59,25 @@ def test_the_demo_and_a_second_precompile_capture_nothing_afterwards(
     assert "64x72, 1 at once: ready after" in out
     assert "0 captured, 3 found on disk, 3 compiled)" in out
     assert "The graphs are in" in out
+
+
+def test_the_page_and_a_batch_capture_nothing_after_a_precompile(
+    arguments: list[str], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["precompile", *arguments, "--sizes", "64x72"]) == 0
+    capsys.readouterr()
+    samplers = ("Euler", "DDIM")  # the first counts its timesteps in f32, the second in int64
+    pictures = [Parameters("a cat", steps=1, width=64, height=72, seed=1, sampler=sampler) for sampler in samplers]
+    generator = PictureGenerator(load_pipeline(checkpoint), "x", tmp_path / "out", str(tmp_path / "graphs"))
+    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path / "graphs")))
+    for picture in pictures:
+        generator.generate(picture, Choices("CPU", "f32"))
+        painter.paint(Row(1, 1, picture, checkpoint, "f32"))
+    for networks in (generator.status.snapshot()["networks"], painter.stats()):
+        used = {name: (values["captures"], values["graph_hits"]) for name, values in networks.items() if values["calls"]}
+        assert used == {"unet": (0, 1), "vae_decode": (0, 1), "text_encoder": (0, 1)}
+    generator.close()
+    painter.close()
 
 
 def test_sizes_and_batches_are_read_in_their_order() -> None:

@@ -40,7 +40,7 @@ def _kept(gm: GraphModule) -> set[Node]:
 
 def _source(node: Node) -> Node:
     while node.op == "call_function" and _is_identity(node):
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]
     return node
 
 

@@ -197,7 +197,7 @@ def test_tiling_and_slicing_keep_working(strict: Strict) -> None:
 
 
 def test_another_scheduler_needs_no_other_graph(strict: Strict) -> None:
-    """Schedulers hand over timesteps as int64 or float32 tensors, of no dimension; each kind is one graph."""
+    """Schedulers hand over timesteps as int64 or float32 tensors, of no dimension."""
     from diffusers import DPMSolverMultistepScheduler, EulerDiscreteScheduler
 
     pipe = tiny("sd1", shallow=True)
@@ -206,7 +206,7 @@ def test_another_scheduler_needs_no_other_graph(strict: Strict) -> None:
             pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
             for steps in (2, 4):
                 draw(pipe, num_inference_steps=steps)
-        assert accelerated.stats()["unet"]["captures"] <= 2
+        assert accelerated.stats()["unet"]["captures"] == 1
 
 
 def test_python_numbers_as_timesteps_are_no_new_capture_each(strict: Strict) -> None:
@@ -218,4 +218,4 @@ def test_python_numbers_as_timesteps_are_no_new_capture_each(strict: Strict) -> 
         for step, result in zip(steps, expected):
             actual = unet(sample, step, encoder_hidden_states=text).sample
             assert torch.linalg.norm(actual - result) <= 1e-3 * torch.linalg.norm(result)
-        assert accelerated.stats()["unet"]["captures"] == 2  # whole numbers, fractions
+        assert accelerated.stats()["unet"]["captures"] == 1
