@@ -12,7 +12,7 @@ import torch
 #: The relative error allowed, by precision; bf16 has 8 bits of mantissa.
 TOLERANCE = {"f32": 1e-3, "auto": 6e-2, "bf16": 6e-2, "f16": 1e-2}
 #: The stages before the inference of a first call, as in the statistics of a network.
-STAGES = ("check", "load", "capture", "convert", "bind", "compile")
+STAGES = ("read", "check", "load", "capture", "convert", "bind", "compile")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 PROMPT = "a red apple with a green leaf"
 _LARGEST_SEED = (1 << 63) - 1
 #: What the stages of preparation are for the user.
-_STAGES = {"load": "reading from disk", "bind": "binding weights", **{name: label.lower() for name, label in STAGES.items()}}
+_STAGES = {
+    **{name: label.lower() for name, label in STAGES.items()},
+    "read": "reading code",
+    "load": "reading graphs",
+    "bind": "binding weights",
+}
 
 
 def add(commands: Any) -> None:

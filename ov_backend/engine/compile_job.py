@@ -23,6 +23,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import ConversionError, DeviceError, OVBackendError, last_line
 from ov_backend.guards.pytree import Spec, is_valid
+from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
 from ov_backend.runtime.program import CompiledProgram, Program
 from ov_backend.tensors import TensorSpec
@@ -85,6 +86,10 @@ class JobContext:
     last_key: CacheKey | None = None
     group: Group | None = None
 
+    def report(self, resources: Resources, stage: str, call: Call) -> None:
+        """Say that a stage of preparing a call begins, or that all are over ("ready"); the user knows no blocks."""
+        resources.report(self.name, stage, self.group.signature if self.group is not None else call.signature)
+
 
 @dataclass
 class CompileJob:
@@ -129,9 +134,7 @@ class CompileJob:
         self.resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size, self.context.group, seconds)
 
     def _report(self, stage: str) -> None:
-        group = self.context.group
-        signature = group.signature if group is not None else self.request.call.signature  # the user knows no blocks
-        self.resources.report(self.context.name, stage, signature)
+        self.context.report(self.resources, stage, self.request.call)
 
     def check_refusals(self) -> None:
         """Raise if this cannot be compiled, as is known."""

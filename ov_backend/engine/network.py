@@ -85,6 +85,7 @@ class Network:
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
         self._begins = False  # whether a run of calls does, as far as the host has said so
+        self._was_read = False  # whether code and weights have been read for a call
         self._making = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -230,6 +231,7 @@ class Network:
             self.refusals.clear()
             self._statics.clear()
             self._lookup.clear()
+            self._was_read = False
 
     def begin_run(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
@@ -244,8 +246,7 @@ class Network:
         interrupted = warmup.interruption() or interrupted
         starts, self.resources.last = self.resources.last != self.name, self.name
         for _ in range(_MAX_TRIES):
-            with self._not_capturing(interrupted), self._lookup.lock, self.statistics.time("check"):
-                request = self._lookup.find(call, starts)
+            request = self._find(call, starts, interrupted)
             if not isinstance(request, CompileRequest):
                 self._give_back(request)
                 return request
@@ -262,6 +263,20 @@ class Network:
                 self._given_back = compiled.placement
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
+
+    def _find(self, call: Call, starts: bool, interrupted: worker.Interruption | None) -> CompiledEntry | CompileRequest:
+        """Look a call up. The first time all code and weights are read, which takes seconds: that is a stage of its own."""
+        with self._not_capturing(interrupted), self._lookup.lock:
+            if self._was_read:
+                with self.statistics.time("check"):
+                    return self._lookup.find(call, starts)
+            self._job_context.report(self.resources, "read", call)
+            try:
+                with self.statistics.time("read"):
+                    return self._lookup.find(call, starts)
+            finally:
+                self._was_read = True
+                self._job_context.report(self.resources, "ready", call)
 
     def _give_back(self, entry: CompiledEntry) -> None:
         """After a return to earlier weights, which were written again, give them back where memory is short."""

@@ -26,8 +26,8 @@ from ov_backend.guards.signature import Signature
 from ov_backend.quantization.recipes import Recipes
 from ov_backend.settings import Settings
 
-#: Called as ``progress(network, stage, signature)`` in the worker's thread, when a "capture", "convert" or "compile" begins,
-#: and with "ready" at the end, also of a failure.
+#: Called as ``progress(network, stage, signature)`` when a stage begins, and with "ready" at the end, also of a failure: "read"
+#: in the thread of a network's first call, then "capture", "convert" and "compile" in the worker's thread.
 Progress = Callable[[str, str, Signature], None]
 
 #: Number of weightless programs kept in memory (some 20 MB each for a Stable Diffusion UNet); the disk has the others.

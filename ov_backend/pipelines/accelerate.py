@@ -130,8 +130,8 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
     Args:
         target: a diffusers pipeline, or a dict of name to torch module.
         settings: see :class:`ov_backend.Settings`; every field has a default.
-        progress: called as ``progress(network, stage, signature)`` when a "capture", "convert" or "compile" begins, and with
-            "ready" at the end.
+        progress: called as ``progress(network, stage, signature)`` when a "read", "capture", "convert" or "compile" begins, and
+            with "ready" at the end.
 
     Raises:
         SettingsError: there is no network in ``target``, or ``settings`` are none.

@@ -16,7 +16,7 @@ VERSION = 1
 INTERRUPTED = "Interrupted."
 
 #: Stages that the panel shows, in their order, with their labels.
-STAGES = {"capture": "Tracing", "convert": "Converting", "compile": "Compiling"}
+STAGES = {"read": "Reading", "capture": "Tracing", "convert": "Converting", "compile": "Compiling"}
 _NETWORK_LABELS = {
     "unet": "UNet",
     "transformer": "transformer",
@@ -31,7 +31,7 @@ _NETWORK_LABELS = {
     "adapter": "adapter",
 }
 #: Stages of an engine's statistics that prepare a network, in their order.
-PREPARATION = ("load", "capture", "convert", "bind", "compile")
+PREPARATION = ("read", "load", "capture", "convert", "bind", "compile")
 _NETWORK_KEYS = (
     *("captures", "graph_hits", "compiles", "calls", "by_blocks", "block_calls", "blocks_in_pytorch", "fallbacks"),
     *("corrections", "in_pytorch", "int8", "held", "bytes"),

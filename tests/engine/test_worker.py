@@ -218,7 +218,7 @@ def test_progress_begins_each_stage_and_ends_with_ready(strict: Strict) -> None:
     network.resources.progress = lambda name, stage, signature: reports.append((name, stage, str(signature)))
     network(*inputs())
     network(*inputs())
-    assert [stage for _, stage, _ in reports] == ["capture", "convert", "compile", "ready"]
+    assert [stage for _, stage, _ in reports] == ["read", "ready", "capture", "convert", "compile", "ready"]
     reports.clear()
     with torch.no_grad():
         module.offset.add_(1)

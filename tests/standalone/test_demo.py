@@ -60,7 +60,7 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
 
     assert cli.main(arguments) == 0  # once more, as text, with the graphs from disk
     text = capsys.readouterr().out
-    stages = ("tracing", "converting", "compiling")
+    stages = ("reading", "tracing", "converting", "compiling")
     for words in ("a step", "VAE", *stages, "largest", "Fallbacks    none", "3 graphs found on disk"):
         assert words in text
 

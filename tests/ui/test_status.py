@@ -62,8 +62,8 @@ def test_a_stage_is_shown_with_its_seconds_until_the_network_is_ready(clock: Clo
         "size": "768x512",
         "batch": 2,
         "seconds": 12.4,
-        "number": 1,
-        "stages": 3,
+        "number": 2,
+        "stages": 4,
     }
     assert status.stage_text() == "Tracing UNet 768x512 (12 s)"
     status.progress("unet", "compile", LATENTS)
@@ -175,8 +175,8 @@ def test_a_real_engine_reports_stages_counts_and_shares(strict: Callable[..., Se
         assert torch.allclose(network(x), net(x), atol=1e-4)
         status.step(number, 3)
     status.end()
-    assert [stage for stage, _ in stages] == ["capture", "convert", "compile", "ready"]
-    assert [state for _, state in stages] == ["preparing"] * 3 + ["running"]
+    assert [stage for stage, _ in stages] == ["read", "ready", "capture", "convert", "compile", "ready"]
+    assert [state for _, state in stages] == ["preparing", "running", *["preparing"] * 3, "running"]
     snapshot = status.snapshot()
     assert json.loads(json.dumps(snapshot)) == snapshot
     (row,) = snapshot["compiled"]
