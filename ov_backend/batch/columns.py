@@ -93,8 +93,8 @@ def _name_of_file(value: Any) -> str:
 
 
 def _may_be_number(value: Any) -> bool:
-    """Whether it is a number of Python's or NumPy's, or text."""
-    return isinstance(value, (numbers.Real, str)) and not isinstance(value, bool)
+    """Whether it is a number of Python's or NumPy's, or text without Python's own ``_`` between digits."""
+    return isinstance(value, (numbers.Real, str)) and not isinstance(value, bool) and "_" not in str(value)
 
 
 def _whole(example: int) -> Callable[[Any], int]:

@@ -114,10 +114,13 @@ def painter_for(settings: Settings, processes: int) -> Painter:
 
 def _opened(path: Path) -> Any:
     """A picture as viewers show it: upright if a camera lay on its side; what is transparent becomes white, as in the WebUI."""
+    import numpy as np
     from PIL import Image, ImageOps
 
     with Image.open(path) as file:
         picture = ImageOps.exif_transpose(file)
+        if picture.mode.startswith("I"):  # grey of 16 bits, of which Pillow would cut off all above 255
+            picture = Image.fromarray((np.asarray(picture).clip(0, 65535) / 257).round().astype(np.uint8))
         if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
             return picture.convert("RGB")
         layer = picture.convert("RGBA")

@@ -41,7 +41,8 @@ class Places:
         beside = [self._default.parent] if self._default is not None else []
         path = _first_file(name, [self._folder, *beside])
         if path is None:
-            what = f"in {self._folder}" if not Path(name).is_absolute() else "there"
+            folders = " or ".join(str(each) for each in dict.fromkeys([self._folder, *beside]))
+            what = f"in {folders}" if not Path(name).is_absolute() else "there"
             raise SettingsError(f"the checkpoint {name[:200]!r} is no file {what}; give the path of a .safetensors file.")
         return path
 

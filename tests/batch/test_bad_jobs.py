@@ -57,6 +57,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"sampler_name": "LCM", "steps": 51}, "LCM takes at most 50 steps"),
     ({"sampler_name": "Euler", "scheduler": "Karras"}, "'Euler Karras'"),
     ({"scheduler": "exponential"}, "scheduler is 'exponential'"),
+    ({"steps": "1_0"}, "steps is '1_0'; it must be a whole number"),
+    ({"cfg_scale": "1_0"}, "cfg_scale is '1_0'; it must be a number"),
     ({"cfg_scale": "high"}, "cfg_scale is 'high'; it must be a number"),
     ({"cfg_scale": float("nan")}, "cfg_scale is nan"),
     ({"CFG scale": 1e6}, "the guidance is 1000000.0"),

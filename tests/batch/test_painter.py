@@ -94,6 +94,14 @@ def test_a_picture_that_a_camera_has_laid_on_its_side_is_upright(tmp_path: Path)
     assert (upright.size, upright.getpixel((4, 2)), upright.getpixel((4, 14))) == ((8, 16), (0, 0, 255), (255, 0, 0))
 
 
+def test_a_grey_picture_of_16_bits_keeps_its_greys(tmp_path: Path) -> None:
+    grey = np.arange(16, dtype=np.uint16).reshape(4, 4) * 4369  # 0 to 65535
+    Image.fromarray(grey).save(tmp_path / "start.png")
+    opened = _opened(tmp_path / "start.png")
+    assert opened.mode == "RGB"
+    assert np.array_equal(pixels(opened)[..., 0], np.arange(16).reshape(4, 4) * 17)
+
+
 def test_a_transparent_picture_is_on_white(tmp_path: Path) -> None:
     Image.new("RGBA", (8, 8), (0, 0, 255, 0)).save(tmp_path / "start.png")
     assert _opened(tmp_path / "start.png").getpixel((4, 4)) == (255, 255, 255)
