@@ -1,9 +1,9 @@
 """Convolutions that the CPU device (OpenVINO 2026.4) gets wrong.
 
 A product with one number for each pixel is folded into the weight of a convolution behind it, as if the number were for the
-weight's own pixel. The steps of a convolution of single pixels are taken before its padding, where arithmetic precedes it; so
-are those of a convolution of single pixels that follows a padded one. A convolution of one channel, or of groups of one, whose
-result is one pixel wide, with steps along that axis, is wrong.
+weight's own pixel. The steps of a convolution of single pixels are moved in front of the arithmetic before it: also past its
+own padding and that of a convolution before it, and of a split they take the first part. A convolution of one channel, or of
+groups of one, whose result is one pixel wide, with steps along that axis, is wrong.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ def avoid_faults_of_convolution(node: ov.Node, constants: Constants) -> None:
         node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
     if node.get_type_name().endswith("BackpropData"):
         return
-    if _has_padded_steps(node):
+    if _has_steps_of_pixels(node):
         _step_first(node)
-    elif _is_padded(node):
-        _behind_a_roll(node)
     elif _is_narrow(node):
         _of_whole_rows(node)
 
@@ -46,33 +44,20 @@ def _is_product_by_pixels(node: ov.Node, constants: Constants) -> bool:
     return False
 
 
-def _has_padded_steps(node: ov.Node) -> bool:
-    """Whether a convolution of single pixels has padding, and leaves pixels out."""
-    return _is_padded(node) and bool(max(node.get_attributes()["strides"]) > 1)
-
-
-def _is_padded(node: ov.Node) -> bool:
-    """Whether a convolution of single pixels has padding."""
-    attributes, pixels = node.get_attributes(), len(node.get_attributes()["strides"])
-    single = all(size == 1 for size in [*node.get_input_partial_shape(1)][-pixels:])
-    return bool(single and any([*attributes["pads_begin"], *attributes["pads_end"]]))
-
-
-def _behind_a_roll(node: ov.Node) -> None:
-    """Keep the steps of what follows from being taken before the padding."""
-    readers = node.output(0).get_target_inputs()
-    value = rolled(node.output(0))
-    for reader in readers:
-        reader.replace_source_output(value.output(0))
+def _has_steps_of_pixels(node: ov.Node) -> bool:
+    """Whether a convolution of single pixels leaves pixels out."""
+    strides = node.get_attributes()["strides"]
+    return bool(max(strides) > 1 and all(size == 1 for size in [*node.get_input_partial_shape(1)][-len(strides) :]))
 
 
 def _step_first(node: ov.Node) -> None:
     """Pad, leave pixels out, and then compute every pixel that is left."""
-    attributes = node.get_attributes()
+    attributes, padded = node.get_attributes(), node.input_value(0)
     pixels, steps = len(attributes["strides"]), np.array(attributes["strides"])
     begin, end = ([0, 0, *attributes[name]] for name in ("pads_begin", "pads_end"))
-    zero = ov.op.Constant(node.get_input_element_type(0), ov.Shape([]), [0])
-    padded = opset13.pad(node.input_value(0), np.array(begin), np.array(end), "constant", zero)
+    if any([*begin, *end]):
+        zero = ov.op.Constant(node.get_input_element_type(0), ov.Shape([]), [0])
+        padded = opset13.pad(padded, np.array(begin), np.array(end), "constant", zero)
     start, stop, axes = np.zeros(pixels, np.int64), np.full(pixels, np.iinfo(np.int64).max), np.arange(2, 2 + pixels)
     left = opset13.slice(padded, start, stop, steps, axes)
     ones, none = [1] * pixels, [0] * pixels

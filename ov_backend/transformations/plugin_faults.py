@@ -10,6 +10,7 @@ Wrong numbers:
   some shapes.
 - A reduction of the first or the last of three axes, together with a sum or product with one number for each row of the second
   axis, takes another row's numbers.
+- The exponential is infinite from 88.38 on; the largest number is that of 88.72.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
 - Attention to constant keys, of which each row of a batch has its own, is wrong or not finite in bf16.
@@ -53,6 +54,8 @@ def avoid_faults(model: ov.Model) -> None:
             _in_floats(node)
         elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node, constants):
             _of_two_axes(node, axis)
+        elif kind == "Exp" and node.output(0) not in constants:
+            _of_half(node)
         elif kind in _CONVOLUTIONS:
             avoid_faults_of_convolution(node, constants)
         elif _swaps_equal_axes(node) and node.output(0) not in constants:
@@ -135,6 +138,13 @@ def _in_floats(node: ov.Node) -> None:
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
     floats = opset13.convert(node.input_value(0), "f32")
     replace(node, opset13.convert(reduction(floats, node.input_value(1), node.get_keep_dims()), dtype))
+
+
+def _of_half(node: ov.Node) -> None:
+    """Square the exponential of the half, which is exact."""
+    half = opset13.multiply(node.input_value(0), ov.op.Constant(node.get_output_element_type(0), ov.Shape([]), [0.5]))
+    root = opset13.exp(half)
+    replace(node, opset13.multiply(root, root))
 
 
 def _outer_axis(node: ov.Node) -> int | None:

@@ -341,3 +341,27 @@ def test_steps_behind_a_padded_convolution_of_single_pixels(strict: Callable[...
             return stepped.mean((2, 3)), self.last(stepped)
 
     _assert_right(strict, Steps(), torch.randn(2, 16, 8, 8))
+
+
+@pytest.mark.parametrize("convolution", [torch.nn.Conv1d, torch.nn.Conv2d])
+def test_steps_of_single_pixels_behind_a_part_of_a_split(
+    strict: Callable[..., Settings], convolution: Callable[..., torch.nn.Module]
+) -> None:
+    class Steps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = convolution(2, 8, 1, stride=2).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.convolution(x.chunk(2, 1)[1] + 0.5)
+
+    _assert_right(strict, Steps(), torch.randn(1, 4, *[4] * (2 if convolution is torch.nn.Conv2d else 1)))
+
+
+def test_the_exponential_up_to_the_largest_number(strict: Callable[..., Settings]) -> None:
+    class Exponential(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return torch.exp(x), torch.expm1(x), torch.exp(x) * 0.5
+
+    x = torch.tensor([[-200.0, -80.0, -1.0, 0.0, 1e-3, 1.0, 88.3, 88.38, 88.5, 88.72, 88.73, 200.0, math.inf, -math.inf]])
+    _assert_right(strict, Exponential(), x)
