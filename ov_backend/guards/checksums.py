@@ -33,17 +33,17 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class Known:
-    """What was noted of one tensor: which object it was, where and which version, a few elements, its checksums.
+    """What was noted of one tensor: which object it was, where and which version, a few elements, its content's hash and name.
 
     ``written`` is the tensor's region, if its memory had been given back and was written again when this was noted. Of any other
-    region the kernel says whether its content is still that of the time when it was given back, which has a checksum.
+    region the kernel says whether its content is still that of the time when it was given back, which has a hash.
     """
 
     tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now
     mark: Mark
     probe: torch.Tensor
-    checksum: str
-    crc: int
+    digest: bytes
+    name: str
     written: Region | None
 
     @classmethod
@@ -52,7 +52,8 @@ class Known:
         region = regions.of(tensor)
         written = region if region is not None and not regions.are_unwritten([(tensor, region)]) else None
         mark, probe = content.mark(tensor), content.probe(tensor).clone()
-        return cls(weakref.ref(tensor), mark, probe, *content.checksums(tensor), written)
+        digest = content.hashed(tensor)
+        return cls(weakref.ref(tensor), mark, probe, digest, content.name(tensor, digest), written)
 
     def is_still(self, tensor: torch.Tensor) -> bool:
         """Whether it is the same object, and seems to have the same content."""
@@ -60,7 +61,7 @@ class Known:
             return False
         region = self.watched(tensor)
         if region is not None:
-            return self.crc == region.crc and regions.are_unwritten([(tensor, region)])
+            return self.digest == region.digest and regions.are_unwritten([(tensor, region)])
         return torch.equal(self.probe, content.probe(tensor))
 
     def watched(self, tensor: torch.Tensor) -> Region | None:
@@ -74,7 +75,7 @@ class Known:
         if tensor is None:
             return False
         region = regions.unwritten(tensor)
-        return self.crc != (region.crc if region is not None else content.crc32(tensor))
+        return self.digest != (region.digest if region is not None else content.hashed(tensor))
 
 
 class Readings:
@@ -158,7 +159,7 @@ class Checksums:
 
 
 def _in_threads(function: Callable[[T], R], values: Sequence[T]) -> list[R]:
-    """``map`` over large tensors; hashlib and zlib release the interpreter's lock."""
+    """``map`` over large tensors; hashing releases the interpreter's lock."""
     if len(values) <= _FEW:
         return list(map(function, values))
     with ThreadPoolExecutor() as pool:

@@ -1,15 +1,16 @@
-"""The content of one tensor: where it lies, a few of its elements, its checksums."""
+"""The content of one tensor: where it lies, a few of its elements, its hash."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import operator
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+
+from ov_backend import content_hash
 
 #: Elements of every weight that are compared at every check.
 PROBES = 16
@@ -19,7 +20,7 @@ Mark = tuple[Any, ...]
 
 _VERSION, _SHAPE, _DTYPE = (operator.attrgetter(name) for name in ("_version", "shape", "dtype"))
 
-#: Bytes that are read at once; they stay in the processor's cache for a second reading.
+#: Bytes that are hashed at once; other threads wait for the interpreter's lock meanwhile where hashing does not release it.
 _CHUNK = 1 << 21
 
 
@@ -85,21 +86,15 @@ def _step(count: int, row: int) -> int:
     return step - step % row - row + max(1, round(0.618 * row))  # whole rows only would always meet the same column
 
 
-def checksums(tensor: torch.Tensor) -> tuple[str, int]:
-    """What names the content (SHA-256 cut to 128 bits, of dtype and shape too), and its CRC-32, which is faster to compare."""
-    digest, crc = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode()), 0
-    for chunk in _chunks(tensor):
-        digest.update(chunk)
-        crc = zlib.crc32(chunk, crc)
-    return digest.hexdigest()[:32], crc
+def hashed(tensor: torch.Tensor) -> bytes:
+    """The hash of the content, in the order of the elements."""
+    return content_hash.of(_chunks(tensor))
 
 
-def crc32(tensor: torch.Tensor) -> int:
-    """The CRC-32 of the content: a single write always changes it, others do but for one case in 4 billion."""
-    crc = 0
-    for chunk in _chunks(tensor):
-        crc = zlib.crc32(chunk, crc)
-    return crc
+def name(tensor: torch.Tensor, digest: bytes) -> str:
+    """What names a content with this hash: of dtype and shape too, in 128 bits."""
+    kind = f"{tensor.dtype}{tuple(tensor.shape)}{content_hash.NAME}"
+    return hashlib.sha256(kind.encode() + digest).hexdigest()[:32]
 
 
 def _chunks(tensor: torch.Tensor) -> Iterator[memoryview]:

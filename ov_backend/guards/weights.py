@@ -201,7 +201,7 @@ class WeightsGuard:
         self._marks = content.marks([value for value in values if value is not None])
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather(known)
-        self.digest = _digest(f"{name}={known[name].checksum}" for name in tensors)
+        self.digest = _digest(f"{name}={known[name].name}" for name in tensors)
         self.ties = ties_of(self._module, loose, tensors)
         self.layout = _digest((*(f"{name}={content.layout(tensor)}" for name, tensor in tensors.items()), self.ties))
         self.address = hash(tuple(content.address(tensor) for tensor in tensors.values()))

@@ -11,14 +11,13 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ov_backend import posix
+from ov_backend import content_hash, posix
 from ov_backend.errors import OVBackendError
 from ov_backend.offload.regions import Region, regions
 
@@ -180,7 +179,8 @@ def _move(tensor: torch.Tensor, folder: Path, mover: linux_memory.Mover) -> Regi
     """
     address, (start, end) = tensor.data_ptr(), _pages(tensor)
     head = ctypes.string_at(address, start - address)
-    crc = zlib.crc32(head)
+    digest = content_hash.new()
+    digest.update(head)
     with tempfile.TemporaryFile(dir=folder, prefix="weights-", buffering=0) as file:
         regions.files.add(os.fstat(file.fileno()).st_ino)
         posix.reserve(file, end - start)
@@ -190,8 +190,9 @@ def _move(tensor: torch.Tensor, folder: Path, mover: linux_memory.Mover) -> Regi
             content = mover.replace(start + offset, length, file, offset, tensor.element_size())
             if content is None:
                 return None
-            crc = zlib.crc32(content, crc)
+            digest.update(content)
         linux_memory.start_writing(file)
     tail = ctypes.string_at(end, address + tensor.nbytes - end)
+    digest.update(tail)
     storage = StorageWeakRef(tensor.untyped_storage())
-    return Region(storage, address, tensor.nbytes, start, end, head, tail, zlib.crc32(tail, crc))
+    return Region(storage, address, tensor.nbytes, start, end, head, tail, digest.digest())

@@ -33,7 +33,7 @@ class Region:
         end: address behind the last one.
         head: content in front of the pages.
         tail: content behind them.
-        crc: CRC-32 of the whole content.
+        digest: hash of the whole content.
         inode: of the file, as the kernel lists it; set when the region is added.
     """
 
@@ -44,7 +44,7 @@ class Region:
     end: int
     head: bytes
     tail: bytes
-    crc: int
+    digest: bytes
     inode: linux_memory.Inode = None
 
     def is_of(self, tensor: torch.Tensor) -> bool:
