@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.cache.memory import release_free_memory, total_memory
+from ov_backend.cache.memory import available_memory, release_free_memory, total_memory
 
 MIB = 1 << 20
 #: Share of the machine's memory that compiled graphs may take if no budget is given.
@@ -52,7 +52,7 @@ class MemoryLRU:
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         self._lock = threading.RLock()
         self._level = 0.0
-        #: Number of values evicted to stay within the budget.
+        #: Number of values evicted to stay within the budget, or to make room.
         self.evictions = 0
 
     def __len__(self) -> int:
@@ -116,18 +116,38 @@ class MemoryLRU:
         """Evict the groups of the lowest priority until the rest fits the budget; the most recent value's always stays."""
         evicted = 0
         with self._lock:
-            while self.bytes > self.budget:
-                priorities = self._priorities()
-                if not priorities:
-                    break
-                group = min(priorities, key=lambda each: priorities[each])  # of equals the first, used least recently
-                self._level = max(self._level, priorities[group])
-                for key in [key for key, entry in self._entries.items() if entry.group == group]:
-                    del self._entries[key]
-                    evicted += 1
-            self.evictions += evicted
+            while self.bytes > self.budget and (count := self._evict_lowest()):
+                evicted += count
         if evicted:
             release_free_memory()
+
+    def make_room(self, size: int) -> int:
+        """Evict the groups of the lowest priority until so many bytes of the machine's memory are free.
+
+        The most recent value's group always stays. Returns the number of values that were evicted.
+        """
+        evicted = 0
+        while available_memory() < size:
+            with self._lock:
+                count = self._evict_lowest()
+            if not count:
+                break
+            evicted += count
+            release_free_memory()
+        return evicted
+
+    def _evict_lowest(self) -> int:
+        """Evict the group of the lowest priority; returns the number of its values, 0 if there is none."""
+        priorities = self._priorities()
+        if not priorities:
+            return 0
+        group = min(priorities, key=lambda each: priorities[each])  # of equals the first, used least recently
+        self._level = max(self._level, priorities[group])
+        keys = [key for key, entry in self._entries.items() if entry.group == group]
+        for key in keys:
+            del self._entries[key]
+        self.evictions += len(keys)
+        return len(keys)
 
     def _priorities(self) -> dict[Hashable, float]:
         """The priority of each group but the most recent one, the least recently used first."""

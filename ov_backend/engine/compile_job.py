@@ -30,6 +30,11 @@ from ov_backend.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
 
+#: What a compiled graph takes of its weights' size in float32, in a half precision and in f32.
+_LEFT_HALF, _LEFT_F32 = 0.57, 1.0
+#: How many times as much is to be free before a compile; it takes no more at its peak, but its first call needs memory too.
+_ROOM = 1.5
+
 
 class Refusals:
     """Errors of graphs that cannot be compiled, by their keys; these are not tried again."""
@@ -211,6 +216,7 @@ class CompileJob:
             group = self.context.group
             among_others = group is not None and self.resources.compiled.has_group(group)  # garbage was collected for these
             with self.resources.compiling(self.request.weights):
+                self._make_room()
                 compiled, size = self.measured(lambda: self._with_all_memory(program), collect=not among_others)
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             kind = OVBackendError if devices.accepts_properties(self.request.settings) else DeviceError
@@ -218,6 +224,13 @@ class CompileJob:
             self.context.refusals.add(self.request.compiled_key, refused)
             raise refused from error
         return self.entry(compiled, output), size
+
+    def _make_room(self) -> None:
+        """Evict other compiled graphs where the machine has less memory free than this one will take."""
+        left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
+        if evicted := self.resources.compiled.make_room(int(_ROOM * left * self.float_bytes())):
+            text = "%s: little memory is free, so %d of the compiled networks were evicted; they are compiled again when needed"
+            log.warning(text, self.context.name, evicted)
 
     def entry(self, compiled: CompiledProgram, output: Spec) -> CompiledEntry:
         """The result of a compile, which is counted."""

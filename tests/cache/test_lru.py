@@ -82,6 +82,16 @@ def test_the_default_budget_is_a_share_of_the_machines_memory() -> None:
     assert 0 < memory.total_memory() <= psutil.virtual_memory().total
 
 
+def test_room_is_made_until_enough_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryLRU(100)
+    for name in "abcd":
+        store.put(name, name, 10)
+    monkeypatch.setattr(lru_module, "available_memory", lambda: 100 - store.bytes)
+    assert store.make_room(60) == 0
+    assert (store.make_room(75), list(store), store.evictions) == (2, ["c", "d"], 2)
+    assert (store.make_room(1000), list(store)) == (1, ["d"])  # the most recent one stays
+
+
 def test_evicted_values_are_counted_and_gone() -> None:
     lru = MemoryLRU(budget_mb=100)
     for name in "abcd":

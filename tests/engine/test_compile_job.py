@@ -11,9 +11,11 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.cache import key as cache_key
+from ov_backend.cache import lru
 from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.compiler import open_store
 from ov_backend.conversion import serialization
+from ov_backend.engine.engine import Engine
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
 Strict = Callable[..., Settings]
@@ -140,3 +142,18 @@ def test_a_store_serves_two_sets_of_weights_in_one_process_each_its_own(strict: 
     assert sum(network.statistics.captures for network in networks) == 1
     outputs = [network(*inputs()) for network in networks]
     assert not torch.allclose(outputs[0], outputs[1])
+
+
+def test_others_are_evicted_where_little_memory_is_free(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, modules = Engine(strict()), [Small(seed) for seed in range(3)]
+    for free, held in ((1 << 40, 3), (0, 2)):  # the most recent one stays when the next is made
+        monkeypatch.setattr(lru, "available_memory", lambda free=free: free)
+        engine.clear()
+        caplog.clear()
+        for number, module in enumerate(modules):
+            assert_right(engine.network(f"net {number}", module), module, *inputs())
+        assert len(engine.compiled) == held
+        assert ("little memory is free" in caplog.text) == (held < 3)
+    assert_right(engine.networks["net 0"], modules[0], *inputs())
