@@ -137,6 +137,7 @@ class CompileJob:
         key, timings = self.request.compiled_key, entry.program.timings
         seconds = timings.bind + timings.compile + timings.imported
         self.resources.compiled.put(key.anywhere() if entry.program.owns else key, entry, size, self.context.group, seconds)
+        self.resources.pressure.watch()
 
     def _report(self, stage: str) -> None:
         self.context.report(self.resources, stage, self.request.call)

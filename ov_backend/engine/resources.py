@@ -18,6 +18,7 @@ from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.arenas import Arenas
 from ov_backend.engine.history import History, Run
 from ov_backend.engine.low_memory import LowMemory
+from ov_backend.engine.pressure import Pressure
 from ov_backend.engine.request import CompiledEntry, CompiledKey
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import TracedCodes
@@ -95,6 +96,7 @@ class Resources:
         #: Compiles in the background what calls will need.
         self.ahead = AheadWorker(self.worker)
         self.compiled = MemoryLRU(self.settings.memory_mb)
+        self.pressure = Pressure(self.compiled)
         self.programs = CountLRU(MAX_PROGRAMS)
         if self.store is None and self.settings.model_caching:
             self.store = compiler.open_store(self.settings)

@@ -1,0 +1,78 @@
+"""Compiled networks give way while something else takes the memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ov_backend import Settings
+from ov_backend.cache import lru
+from ov_backend.cache.lru import MemoryLRU
+from ov_backend.engine import pressure
+from ov_backend.engine.engine import Engine
+from ov_backend.engine.pressure import Pressure
+from tests.helpers.lifetimes import eventually
+from tests.helpers.small import Small, assert_right, inputs
+
+
+@pytest.fixture
+def store() -> MemoryLRU:
+    """Holds four values of 10 bytes."""
+    store = MemoryLRU(100)
+    for name in "abcd":
+        store.put(name, name, 10)
+    return store
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
+    """A machine with 1,600 bytes of memory."""
+    monkeypatch.setattr(pressure, "total_memory", lambda: 1600)
+    for module in (pressure, lru):
+        monkeypatch.setattr(module, "available_memory", free)
+
+
+@pytest.mark.parametrize(("taken", "evicted"), [(0, 0), (1460, 0), (1461, 3)])
+def test_nothing_is_evicted_before_memory_is_short(
+    store: MemoryLRU, monkeypatch: pytest.MonkeyPatch, taken: int, evicted: int
+) -> None:
+    machine(monkeypatch, lambda: 1600 - store.bytes - taken)
+    assert pressure.relieve(store) == evicted
+    assert list(store)[-1] == "d"
+
+
+def test_a_thread_watches_as_long_as_there_is_a_store(store: MemoryLRU, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pressure, "_INTERVAL", 0.01)
+    taken = 0
+    machine(monkeypatch, lambda: 1600 - taken)
+    watching = Pressure(store)
+    watching.watch()
+    thread = watching._thread
+    watching.watch()
+    assert watching._thread is thread
+    assert len(store) == 4
+    taken = 1590
+    assert eventually(lambda: list(store) == ["d"])
+    assert thread is not None
+    assert thread.is_alive()
+
+
+def test_the_thread_ends_with_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pressure, "_INTERVAL", 0.01)
+    store = MemoryLRU(100)
+    watching = Pressure(store)
+    watching.watch()
+    thread = watching._thread
+    assert thread is not None
+    del store
+    gc.collect()
+    assert eventually(lambda: not thread.is_alive())
+
+
+def test_an_engine_watches_what_it_compiles(strict: Callable[..., Settings]) -> None:
+    engine, module = Engine(strict()), Small()
+    assert_right(engine.network("net", module), module, *inputs())
+    thread = engine.resources.pressure._thread
+    assert thread in threading.enumerate()
