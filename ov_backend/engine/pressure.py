@@ -49,7 +49,7 @@ def _watch(reference: weakref.ref[MemoryLRU]) -> None:
         if compiled is None:
             return
         if (evicted := relieve(compiled)) > 0:
-            log.warning("Little memory is free, so %d compiled networks were evicted; calls that need them compile again", evicted)
+            log.warning("Little memory is free: %d compiled networks were evicted; calls that need them compile again", evicted)
         del compiled
 
 
