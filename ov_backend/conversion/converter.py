@@ -5,6 +5,7 @@ Parameters and results are identified by name, not by position: every placeholde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from ov_backend.fx_utils import graph_module, output_node
 from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec, constant, share
 
 __all__ = ["UnsupportedNodes", "WeightlessModel", "convert"]
+
+_CLONE = torch.ops.aten.clone.default
 
 
 def convert(
@@ -81,7 +84,11 @@ def _results(gm: GraphModule, placeholders: Sequence[Node], slots: int) -> tuple
 
 
 def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Sequence[Node]) -> GraphModule:
-    """A copy whose placeholders have these names and whose results are the computed nodes."""
+    """A copy whose placeholders have these names and whose results are the computed nodes.
+
+    A result that is a clone of another one is a reshape of it: the converter would make one value of the two.
+    """
+    roots = Counter(map(_cloned, computed))
     graph = Graph()
     graph.set_codegen(CodeGen())
     copies: dict[Node, Node] = {}
@@ -90,10 +97,20 @@ def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Se
         if node.op == "placeholder":
             copies[node] = graph.placeholder(next(remaining))
             copies[node].meta = dict(node.meta)
+        elif node.target is _CLONE and node in computed and roots[_cloned(node)] > 1:
+            copies[node] = graph.call_function(torch.ops.aten.view.default, (copies[node.args[0]], [*node.meta["val"].shape]))
+            copies[node].meta = dict(node.meta)
         elif node.op != "output":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(copies[node] for node in computed))
     return graph_module(gm, graph)
+
+
+def _cloned(node: Node) -> Node:
+    """What a node is a clone of; itself otherwise."""
+    while node.target is _CLONE:
+        node = node.args[0]
+    return node
 
 
 def _convert_directly(gm: GraphModule) -> ov.Model:

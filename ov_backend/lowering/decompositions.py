@@ -205,6 +205,13 @@ def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -
     return torch.where(wide.abs() >= _INFINITE_IN_FLOAT16, wide.sign() * math.inf, wide).to(torch.float16)
 
 
+def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A choice between booleans; OpenVINO's conversion of it fails, or what the CPU device makes of it."""
+    if x.dtype is not torch.bool or y.dtype is not torch.bool:
+        return NotImplemented
+    return (condition & x) | (~condition & y)
+
+
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax that is 0 where all values are minus infinity."""
     empty = (x == -math.inf).all(dim, keepdim=True)
@@ -218,6 +225,7 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.var_mean.correction: var_mean,
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
+    _aten.where.self: where,
     _aten._to_copy.default: to_copy,
     _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
 }

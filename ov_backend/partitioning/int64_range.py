@@ -104,7 +104,10 @@ def _bound(node: Node, bounds: Mapping[Node, float], gm: GraphModule, wide: bool
     if isinstance(value, torch.Tensor) and value.dtype is torch.bool:
         return 1.0
     rule = _RULES.get(packet_of(node))
-    return math.inf if rule is None else rule(node, bounds)
+    bound = math.inf if rule is None else rule(node, bounds)
+    if isinstance(value, torch.Tensor) and value.dtype is torch.uint8:  # -2 is 254
+        return max(bound, float(torch.iinfo(torch.uint8).max))
+    return bound
 
 
 def _input_bound(value: Any, wide: bool) -> float:

@@ -34,3 +34,9 @@ def rolled(output: ov.Output) -> ov.Node:
     """A value rolled by nothing, past which no layer is fused; arithmetic with one number is moved past it, though."""
     zero = opset13.constant(np.zeros(1, np.int64))
     return opset13.roll(output, zero, zero)
+
+
+def hidden(constant: ov.Output, value: ov.Output) -> ov.Node:
+    """A constant that is chosen by a value: both choices are the constant, but the device does not see it, and merges nothing."""
+    zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
+    return opset13.select(opset13.greater(value, zero), constant, constant)

@@ -1,15 +1,12 @@
 """Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
 
-All were seen with OpenVINO 2026.4; those of convolutions and of quotients have modules of their own.
+All were seen with OpenVINO 2026.4; those of convolutions, quotients and reductions have modules of their own.
 
 Wrong numbers:
 
 - Of one-dimensional values, an absolute value after a concatenation is moved in front of it, also for those who read the
   concatenation itself.
-- A reduction of integers, which the device computes together with the arithmetic after it, writes a part of its result only at
-  some shapes.
-- A reduction of the first or the last of three axes, together with a sum or product with one number for each row of the second
-  axis, takes another row's numbers.
+- A product with an infinite or another extreme constant, which the device merges with the constants of the arithmetic before it.
 - The exponential is infinite from 88.38 on; the largest number is that of 88.72.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
@@ -21,11 +18,12 @@ Compiling these ends the process:
 
 - attention whose result is read more than once,
 - a group normalisation of two axes, less another value.
+
+Compiling this is refused: one of several results of an operator as a boolean.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -33,14 +31,26 @@ import openvino as ov
 from openvino import opset13
 
 from ov_backend.transformations.convolutions import avoid_faults_of_convolution
-from ov_backend.transformations.nodes import Constants, replace, rolled
+from ov_backend.transformations.nodes import Constants, hidden, replace, rolled
 from ov_backend.transformations.quotients import avoid_faults_of_quotient
+from ov_backend.transformations.reductions import (
+    REDUCTIONS,
+    as_reshape,
+    avoid_faults_of_reduction,
+    is_behind_a_reduction,
+    of_infinities,
+)
 
 #: Operators whose weights the device packs, and what is folded into a weight before.
 _CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"})
 _PACKING = _CONVOLUTIONS | {"MatMul"}
 _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-_REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
+#: Of two factors between this and its reciprocal the product is neither 0 nor infinite.
+_SMALL = np.float32(2.0**-62)
+_FLOATS = frozenset({"f16", "bf16", "f32"})
+#: What may have several results, and what may read numbers as booleans.
+_OF_SEVERAL = frozenset({"MaxPool", "Split", "TopK", "VariadicSplit"})
+_OF_BOOLEANS = frozenset({"Convert", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor"})
 
 
 def avoid_faults(model: ov.Model) -> None:
@@ -50,10 +60,12 @@ def avoid_faults(model: ov.Model) -> None:
         kind = node.get_type_name()
         if kind == "Abs" and len(node.get_output_shape(0)) == 1 and node.input_value(0).get_node().get_type_name() == "Concat":
             _behind_a_reshape(node)
-        elif kind in _REDUCTIONS and node.get_output_element_type(0).is_integral():
-            _in_floats(node)
-        elif kind in _REDUCTIONS and (axis := _outer_axis(node)) is not None and _meets_rows(node, constants):
-            _of_two_axes(node, axis)
+        elif kind in REDUCTIONS:
+            avoid_faults_of_reduction(node, constants)
+        elif kind == "MaxPool" and node.get_output_element_type(0).is_real():
+            of_infinities(node)
+        elif kind == "Transpose" and is_behind_a_reduction(node):
+            as_reshape(node)
         elif kind == "Exp" and node.output(0) not in constants:
             _of_half(node)
         elif kind in _CONVOLUTIONS:
@@ -68,6 +80,10 @@ def avoid_faults(model: ov.Model) -> None:
             node.set_attribute("coordinate_transformation_mode", "half_pixel")
         elif kind == "GroupNormalization" and len(node.get_output_partial_shape(0)) == 2:
             _of_three_axes(node)
+        elif kind in _OF_BOOLEANS and node.get_output_element_type(0) == ov.Type.boolean:
+            _compare_results(node)
+        elif kind == "Multiply" and (side := _extreme_factor(node, constants)) is not None:
+            node.input(side).replace_source_output(hidden(node.input_value(side), node.input_value(1 - side)).output(0))
         elif kind == "Divide" and (node.input_value(0) in constants) != (node.input_value(1) in constants):
             avoid_faults_of_quotient(node, constants)
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
@@ -132,12 +148,28 @@ def _behind_a_reshape(node: ov.Node) -> None:
     replace(node, opset13.reshape(opset13.abs(row), np.array(shape), False))
 
 
-def _in_floats(node: ov.Node) -> None:
-    """The device computes reductions of integers in float32 anyway."""
-    dtype = node.get_output_element_type(0)
-    reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
-    floats = opset13.convert(node.input_value(0), "f32")
-    replace(node, opset13.convert(reduction(floats, node.input_value(1), node.get_keep_dims()), dtype))
+
+def _compare_results(node: ov.Node) -> None:
+    """Have a node that reads numbers as booleans compare them with 0 where they are one of several results."""
+    for port in node.inputs():
+        value = port.get_source_output()
+        if value.get_node().get_type_name() in _OF_SEVERAL and value.get_element_type() != ov.Type.boolean:
+            zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
+            port.replace_source_output(opset13.not_equal(value, zero).output(0))
+
+
+def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
+    """The side of a product that is a constant which may become infinite, or 0, together with another constant."""
+    sides = [side for side in (0, 1) if node.input_value(side) in constants]
+    if len(sides) != 1 or not node.get_output_element_type(0).is_real():
+        return None
+    factor = node.input_value(sides[0]).get_node()
+    while factor.get_type_name() in ("Convert", "ConvertLike"):
+        factor = factor.input_value(0).get_node()
+    if factor.get_type_name() != "Constant" or factor.get_output_element_type(0).to_string() not in _FLOATS:
+        return None
+    size = np.abs(factor.get_data(dtype=np.float32))
+    return sides[0] if (((size >= 1 / _SMALL) | (size <= _SMALL)) & (size > 0)).any() else None
 
 
 def _of_half(node: ov.Node) -> None:
@@ -147,30 +179,6 @@ def _of_half(node: ov.Node) -> None:
     replace(node, opset13.multiply(root, root))
 
 
-def _outer_axis(node: ov.Node) -> int | None:
-    """The axis that is reduced, if it is the first or the last of three."""
-    axes, shape = node.input_value(1).get_node(), node.get_input_partial_shape(0)
-    if axes.get_type_name() != "Constant" or not shape.is_static or len(shape) != 3:
-        return None
-    reduced = {int(axis) % 3 for axis in axes.data.reshape(-1)}
-    return reduced.pop() if reduced in ({0}, {2}) else None
-
-
-def _meets_rows(node: ov.Node, constants: Constants) -> bool:
-    """Whether a result, or what is computed of it element by element, meets a constant of fewer elements than it has."""
-    elements = math.prod(node.get_output_shape(0))
-    waiting, seen = [node.output(0)], set[str]()
-    while waiting:
-        for target in waiting.pop().get_target_inputs():
-            reader = target.get_node()
-            if reader.get_name() in seen or reader.get_output_size() != 1 or _elements(reader.output(0)) != elements:
-                continue
-            seen.add(reader.get_name())
-            others = [reader.input_value(i) for i in range(reader.get_input_size()) if i != target.get_index()]
-            if any(1 < _elements(each) < elements and each in constants for each in others):
-                return True
-            waiting.append(reader.output(0))
-    return False
 
 
 def _swaps_equal_axes(node: ov.Node) -> bool:
@@ -243,16 +251,3 @@ def _of_three_axes(node: ov.Node) -> None:
     scale, shift = node.input_value(1), node.input_value(2)
     normal = opset13.group_normalization(value, scale, shift, attributes["num_groups"], attributes["epsilon"])
     replace(node, opset13.squeeze(normal, np.array([2])))
-
-
-def _elements(output: ov.Output) -> int:
-    shape = output.get_partial_shape()
-    return math.prod(shape.to_shape()) if shape.is_static else -1
-
-
-def _of_two_axes(node: ov.Node, axis: int) -> None:
-    first, second, third = node.get_input_shape(0)
-    rows = [first, second * third] if axis == 0 else [first * second, third]
-    reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
-    reduced = reduction(opset13.reshape(node.input_value(0), np.array(rows), False), np.array([min(axis, 1)]), False)
-    replace(node, opset13.reshape(reduced, np.array(node.get_output_shape(0)), False))

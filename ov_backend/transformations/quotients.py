@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.transformations.nodes import Constants, replace
+from ov_backend.transformations.nodes import Constants, hidden, replace
 
 #: What may make another number of one whose last bit differs.
 _ROUNDING = frozenset({"Ceiling", "Floor", "FloorMod", "Mod", "Round", "Sign"})
@@ -38,9 +38,8 @@ def avoid_faults_of_quotient(node: ov.Node, constants: Constants) -> None:
             return
     side = int(node.input_value(1) in constants)
     value, constant = node.input_value(1 - side), node.input_value(side)
-    zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
-    # Both choices are the constant, but the device does not see it, and so computes the quotient by itself.
-    node.input(side).replace_source_output(opset13.select(opset13.greater(value, zero), constant, constant).output(0))
+    # So the device computes the quotient by itself.
+    node.input(side).replace_source_output(hidden(constant, value).output(0))
 
 
 def _is_rounded(node: ov.Node) -> bool:

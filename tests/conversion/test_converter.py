@@ -139,3 +139,16 @@ def test_sizes_that_are_symbolic_stay_open() -> None:
     for shape in ((3, 5), (7, 2)):
         x = torch.randn(shape)
         assert_close(compiled([x]), flat(f(x)))
+
+
+@WAYS
+def test_results_that_are_clones_of_one_another(through_torchscript: bool) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        return y, y.clone(), y.clone().clone(), y.cos().clone(), x.clone()
+
+    x = torch.randn(2, 3)
+    gm = traced(f, x)
+    results = bind_and_compile(converted(gm, through_torchscript), {}, SETTINGS)([x])
+    assert_close(results, list(f(x)))
+    assert len({result.data_ptr() for result in [*results, x]}) == 6

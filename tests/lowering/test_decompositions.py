@@ -21,6 +21,7 @@ from ov_backend.lowering.decompositions import (
     selected,
     training_decompositions,
     var_mean,
+    where,
 )
 from tests.helpers.graphs import assert_close, names, run_openvino, traced
 
@@ -215,3 +216,16 @@ def test_integers_beyond_float16_become_infinite() -> None:
     x = torch.tensor([70000, -70000, 65504, 65519, 65520, 3, 0], dtype=torch.int32)
     gm = decompose(traced(lambda x: x.to(torch.float16).abs().sqrt(), x), OPENVINO_DECOMPOSITIONS)
     assert_close(run_openvino(gm, x), [x.to(torch.float16).abs().sqrt()])
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((1, 1), (3, 1)), ((3, 4), (4,))], ids=str)
+def test_a_choice_between_booleans(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    torch.manual_seed(0)
+    x, y = (torch.randint(0, 2, shape).bool() for shape in shapes)
+    condition = torch.tensor([True, False, True])[:, None]
+    expected = torch.where(condition, x, y)
+    assert_close([where(condition, x, y)], [expected])
+    assert where(condition, x.float(), y.float()) is NotImplemented
+    gm = decompose(traced(torch.where, condition, x, y), OPENVINO_DECOMPOSITIONS)
+    assert "aten.where.self" not in names(gm)
+    assert_close(run_openvino(gm, condition, x, y), [expected])

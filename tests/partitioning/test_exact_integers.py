@@ -48,6 +48,8 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "uint8 that wraps in a product": (lambda x: x * 3, BYTES),
     "int16 compared after it wrapped": (lambda x: (x + x) > 5, SHORT),
     "int32 as int8": (lambda x: x.to(torch.int8), NEAR),
+    "uint8 that wraps behind a remainder": (lambda x: x % -2 * 127, BYTES),
+    "uint8 that wraps behind a filled part": (lambda x: torch.full_like(x, -2) * (x % 4), BYTES),
     "negative numbers as uint8": (lambda x: x.to(torch.uint8), LONG),
     "limits that are no whole numbers": (lambda x: x.clamp(max=0.5), LONG),
     "a filled mask": (lambda x: (x > 3).masked_fill(x < 0, 1), LONG),

@@ -34,6 +34,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: traced(lambda x: aten.upsample_bilinear2d(x, [9, 9], False, 1.6, 1.6), x),
         lambda: traced(lambda x: aten.upsample_bilinear2d(x, [9, 9], False), x),
     ),
+    "linalg_vector_norm": (
+        lambda: traced(lambda x: torch.linalg.vector_norm(x, ord=-float("inf")), x),
+        lambda: traced(lambda x: torch.linalg.vector_norm(x), x),
+    ),
     "round": (lambda: traced(lambda x: x.round(decimals=2), x), lambda: traced(lambda x: x.round(), x)),
     "repeat": (
         lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
@@ -79,13 +83,14 @@ def node_name(gm: GraphModule, packet: str) -> str:
         lambda x: x.amax(-1),
         lambda x: x.amin(),
         lambda x: torch.logsumexp(x, -1),
+        lambda x: torch.logaddexp(x, x),
         lambda x: torch.erfinv(x),
         lambda x: torch.linspace(0, 1, 5) + x[0, 0, 0, :5],
         lambda x: x.as_strided([2, 2], [1, 3]),
         lambda x: x.kthvalue(2)[0],
         lambda x: torch.rot90(x, 1, [2, 3]).contiguous(),
     ],
-    ids=["amax", "amin", "logsumexp", "erfinv", "linspace", "as_strided", "kthvalue", "rot90"],
+    ids=["amax", "amin", "logsumexp", "logaddexp", "erfinv", "linspace", "as_strided", "kthvalue", "rot90"],
 )
 def test_operators_that_are_wrong_with_any_arguments(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, x)))
@@ -108,18 +113,25 @@ def test_numbers_of_two_precisions_are_compared_in_pytorch(function: Callable[[t
 
 
 def test_the_reason_reaches_the_partitioner() -> None:
-    gm = traced(lambda x: x.amax(-1) + 1, x)
+    gm = traced(lambda x: x.logsumexp(-1) + 1, x)
     ((node, why),) = unsupported(gm, SETTINGS).items()
-    assert (str(node.target), why) == ("aten.amax.default", known_wrong.reason(node))
-    assert "infinite" in why
+    assert (str(node.target), why) == ("aten.logsumexp.default", known_wrong.reason(node))
+    assert "infinity" in why
 
 
 def test_the_reason_is_true_of_amax() -> None:
-    """The entry can go when this fails: OpenVINO then answers with minus infinity as PyTorch does."""
+    """The entry can go when this fails: OpenVINO then answers with NaN as PyTorch does."""
     gm = traced(lambda x: x.amax(-1), torch.zeros(2, 3))
+    assert run_openvino(gm, torch.tensor([[float("nan"), 0, 1], [1, 2, float("nan")]]))[0].isfinite().any()
+    assert_close(run_openvino(gm, torch.full((2, 3), -torch.inf)), [torch.full((2,), -torch.inf)])
+
+
+def test_the_reason_is_true_of_logsumexp() -> None:
+    """The entry can go when this fails: OpenVINO then answers with minus infinity as PyTorch does."""
+    gm = traced(lambda x: x.logsumexp(-1), torch.zeros(2, 3))
     infinite = torch.full((2, 3), -torch.inf)
-    assert run_openvino(gm, infinite)[0].isfinite().all()
-    assert_close(run_openvino(gm, torch.ones(2, 3)), [torch.ones(2)])
+    assert not run_openvino(gm, infinite)[0].isneginf().all()
+    assert_close(run_openvino(gm, torch.zeros(2, 3)), [torch.full((2,), 3.0).log()])
 
 
 def test_other_operators_have_no_reason() -> None:

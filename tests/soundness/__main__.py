@@ -61,7 +61,7 @@ def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
             wrong.append(verdict)
             say(f"WRONG {verdict.where}: {verdict.message}\n{verdict.program}\n")
         elif verdict.status == "failed":
-            say(f"failed {' '.join(verdict.message.split())[-200:]}")
+            say(f"failed {' '.join(verdict.message.split())[-200:]}\n{verdict.program}\n")
 
     draw()
     return counts, wrong

@@ -232,9 +232,9 @@ def _judge(program: Program) -> Verdict:
         except NothingToCompute:
             return Verdict("pytorch")
         except ConversionError as error:
-            return Verdict("pytorch" if str(error).startswith("none of its") else "failed", str(error))
+            return Verdict("pytorch" if str(error).startswith("none of its") else "failed", str(error), program=str(program))
         except (OVBackendError, RuntimeError) as error:
-            return Verdict("failed", str(error))
+            return Verdict("failed", str(error), program=str(program))
     noisy = [_noisy(program, seed) for seed in (1, 2, 3)]
     for place, got, want in zip(program.outputs, results, expected):
         message = _difference(got, want, [values[place] for values in noisy])
@@ -246,9 +246,11 @@ def _judge(program: Program) -> Verdict:
 def _noisy(program: Program, seed: int) -> list[torch.Tensor]:
     """All values of a program, with noise after every step that rounds.
 
-    The second time, numbers too small to be normal become 0 besides and what is 0 stays so, as in OpenVINO's arithmetic, and what
-    has overflowed float16 stays finite, as in OpenVINO's chains of operators in float32; the third time, the inputs keep small
-    numbers, for moving values is no arithmetic.
+    The second time, numbers too small to be normal become 0 besides, and so do sums that may be nothing but rounding errors; what
+    is 0 stays so, as in OpenVINO's arithmetic. What has left the range of float16 stays within it, as in OpenVINO's chains of
+    operators in float32, and so does what is infinite only because PyTorch computes it in several steps. The third time, the
+    inputs keep small numbers, for moving values is no arithmetic, and small results are some other small numbers, for not every
+    operator makes them 0.
     """
     values, generator = (
         [_flushed(tensor) if seed == 2 else tensor for tensor in program.inputs],
@@ -265,25 +267,45 @@ def _noisy(program: Program, seed: int) -> list[torch.Tensor]:
             if sums:
                 size = size + max((_largest(v) for i, v in enumerate(values) if f"v{i}" in _words(expression)), default=0.0)
             sign = torch.randint(0, 2, result.shape, generator=generator) * 2 - 1
-            noise = sign * _ROUNDING[result.dtype] * size.double()
-            noise = noise.masked_fill(result == 0, 0) if seed == 2 else noise
+            largest = _ROUNDING[result.dtype] * size.double()
+            result = result.masked_fill(result.abs() <= largest, 0) if seed == 2 else result
+            noise = sign * (largest.masked_fill(result == 0, 0) if seed == 2 else largest)
             result = (result.double() + noise).to(result.dtype)
-        values.append(_flushed(result) if seed >= 2 else result)
+        result = _flushed(result) if seed == 2 else result
+        values.append(_perturbed(result, generator) if seed == 3 else result)
     return values
 
 
 def _unbounded(expression: str, values: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
-    """A step's result in float16, with large finite numbers where float32 would not overflow."""
-    if result.dtype != torch.float16 or not bool(result.isinf().any()):
+    """A step's result, finite where it is not because of its type alone, and in float16 not 0 where it is only too small."""
+    wider = {torch.float16: torch.float32, torch.float32: torch.float64}.get(result.dtype)
+    if wider is None or not bool((result.isinf() | (result == 0)).any()):
         return result
-    wide = evaluate(expression, [value.float() if value.dtype == torch.float16 else value for value in values])
-    limit = torch.finfo(result.dtype).max / 2  # noise is added to it
-    return torch.where(result.isinf() & wide.isfinite(), result.clamp(-limit, limit), result)
+    wide = evaluate(expression, [value.to(wider) if value.dtype == result.dtype else value for value in values])
+    if wide.shape != result.shape:
+        return result
+    limits = torch.finfo(result.dtype)
+    fits = wide.isfinite() & ((wide.abs() <= limits.max) | (result.dtype == torch.float16))
+    result = torch.where(result.isinf() & fits, result.clamp(-limits.max / 2, limits.max / 2), result)  # noise is added to it
+    if result.dtype == torch.float16:
+        tiny = torch.full_like(result, limits.tiny).copysign(wide.to(result.dtype))
+        result = torch.where((result == 0) & (wide.abs() > torch.finfo(torch.float32).tiny), tiny, result)
+    return result
 
 
 def _flushed(value: torch.Tensor) -> torch.Tensor:
-    small = value.abs() < torch.finfo(torch.float32).smallest_normal if value.is_floating_point() else None
-    return value if small is None else torch.where(small, 0, value)
+    return torch.where(_is_small(value), 0, value) if value.is_floating_point() else value
+
+
+def _perturbed(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    factor = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 0.6 + 0.2
+    return torch.where(_is_small(value), (value.double() * factor).to(value.dtype), value)
+
+
+def _is_small(value: torch.Tensor) -> torch.Tensor:
+    return value.abs() < torch.finfo(torch.float32).smallest_normal
 
 
 def _largest(value: torch.Tensor) -> float:

@@ -1,0 +1,106 @@
+"""Reductions that the CPU device gets wrong are computed in another form, and transposes behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import openvino.opset13 as ops
+import pytest
+import torch
+
+from ov_backend import Settings
+from tests.helpers.answers import answers, assert_right
+from tests.helpers.small import engine_for
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+@pytest.mark.parametrize(("shape", "axes"), [((5, 2, 5), [2]), ((8, 4, 16), [1, 2]), ((7, 3, 4, 5), [1, 3])])
+def test_integers_are_reduced_whole(keep: bool, dtype: type, shape: tuple[int, ...], axes: list[int]) -> None:
+    x = ops.parameter(list(shape), dtype)
+    value = np.random.default_rng(0).integers(0, 7, shape).astype(dtype)
+    largest = ops.reduce_max(ops.multiply(x, np.array(1, dtype)), np.array(axes), keep)
+    (found,) = answers([ops.subtract(np.array(9, dtype), largest)], x, value)
+    np.testing.assert_array_equal(found, 9 - value.max(tuple(axes), keepdims=keep))
+
+
+class Reduced(torch.nn.Module):
+    """A reduction of one of three axes, and a number for each row of the second axis."""
+
+    def __init__(self, dim: int, keep: bool, product: bool, size: int) -> None:
+        super().__init__()
+        self.dim, self.keep, self.product = dim, keep, product
+        self.rows = torch.nn.Parameter(torch.randn(size))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = self.rows[:, None] if self.keep or self.dim == 0 else self.rows
+        mean, largest = x.mean(self.dim, keepdim=self.keep), x.amax(self.dim, keepdim=self.keep).relu()
+        length = torch.linalg.vector_norm(x, dim=self.dim, keepdim=self.keep)
+        if self.product:
+            return mean * rows, largest * rows.exp(), length * rows
+        return mean + rows, largest + rows.exp(), length + rows
+
+
+@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("dim", [0, 2])
+def test_a_reduction_with_numbers_for_rows(strict: Callable[..., Settings], dim: int, keep: bool, product: bool) -> None:
+    for shape in ((2, 2, 2), (4, 6, 3), (1, 6, 3), (3, 16, 1)):
+        assert_right(strict, Reduced(dim, keep, product, shape[1]), torch.randn(shape))
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_the_largest_and_smallest_of_infinities(strict: Callable[..., Settings], precision: str) -> None:
+    class Extremes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            pooled = torch.nn.functional.max_pool1d(x, 2)
+            return x.amax(-1), x.amin(-1, keepdim=True), x.amax(-1) * 0.25, pooled, pooled + 1.0
+
+    most = float(torch.finfo(torch.bfloat16).max)
+    infinite = [[-math.inf] * 4, [math.inf] * 4]
+    x = torch.tensor([[*infinite, [-math.inf, -most, -most, -most], [math.inf, most, most, most], [1.0, 2.0, -3.0, 0.0]]])
+    network = engine_for(strict(precision=precision), Extremes())
+    for got, expected in zip(network(x), Extremes()(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-2 if precision == "bf16" else 1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "reduced",
+    [
+        lambda x: x.mean(1),
+        lambda x: x.amax(1, keepdim=True).squeeze(1) / 1.5,
+        lambda x: x.sum(1) * x.amin(1).exp(),
+        lambda x: torch.linalg.vector_norm(x, dim=1),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2, 8, 4, 1), (2, 8, 1, 4), (2, 8, 4, 3)])
+def test_a_transpose_behind_a_reduction(
+    strict: Callable[..., Settings], shape: tuple[int, ...], reduced: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    class Transposed(torch.nn.Module):
+        def __init__(self, is_added: bool) -> None:
+            super().__init__()
+            self.is_added = is_added
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = reduced(x).transpose(1, 2)
+            return (y + torch.ones(2, *y.shape[1:]) if self.is_added else y,)
+
+    for is_added in (False, True):
+        assert_right(strict, Transposed(is_added), torch.randn(shape))
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 12), (2, 4, 6)])
+def test_a_change_of_shape_behind_a_reduction(strict: Callable[..., Settings], shape: tuple[int, ...]) -> None:
+    class Reshaped(torch.nn.Module):
+        def __init__(self, dim: int) -> None:
+            super().__init__()
+            self.dim = dim
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x.mean(self.dim).reshape(-1, 1), x.sum(self.dim).t(), x.mean(self.dim).t() + 1
+
+    for dim in (0, 1):
+        assert_right(strict, Reshaped(dim), torch.randn(shape))
