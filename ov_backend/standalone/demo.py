@@ -27,6 +27,8 @@ from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import MAX_GUIDANCE, check_size, own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
+from ov_backend.standalone.pipeline_call import check_finite
+from ov_backend.standalone.prompts import long_embeddings
 from ov_backend.ui.snapshot import PREPARATION, STAGES, network_label
 
 log = logging.getLogger(__name__)
@@ -234,18 +236,23 @@ class _Generation:
                 output_type="np",
             ).images
         marks.append(time.perf_counter())
+        check_finite(picture)
         text, *steps_seconds, vae = (after - before for before, after in itertools.pairwise(marks))
         step = statistics.median(steps_seconds[1:] or steps_seconds)
         seconds = Seconds(text, step, vae, marks[-1] - marks[0])
         return (picture * 255).round().clip(0, 255).astype(np.uint8), seconds
 
     def _prompt_embeds(self) -> dict[str, torch.Tensor]:
+        is_guided = self._request.guidance > 1
+        chunked = long_embeddings(self._pipe, self._request.prompt, self._request.negative, is_guided)
+        if chunked:
+            return chunked
         embeds = self._pipe.encode_prompt(
             prompt=self._request.prompt,
             negative_prompt=self._request.negative,
             device=torch.device("cpu"),
             num_images_per_prompt=1,
-            do_classifier_free_guidance=self._request.guidance > 1,
+            do_classifier_free_guidance=is_guided,
         )
         names = ("prompt_embeds", "negative_prompt_embeds", "pooled_prompt_embeds", "negative_pooled_prompt_embeds")
         return dict(zip(names, embeds))

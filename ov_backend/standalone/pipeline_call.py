@@ -6,6 +6,8 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
+from ov_backend.errors import OVBackendError
+from ov_backend.standalone.prompts import long_embeddings
 from ov_backend.standalone.samplers import make_sampler
 from ov_backend.ui.infotext import Parameters
 
@@ -21,24 +23,53 @@ def call_pipeline(
         parameters: prompt, size, steps and the rest; the seed is chosen.
         picture: to start from, in any size, or None.
         overrides: arguments of the pipeline, in place of those made from the parameters.
+
+    Raises:
+        OVBackendError: a picture is not finite.
     """
     import torch
 
     pipe.scheduler = make_sampler(parameters.sampler, own_sampler)
+    texts = {"prompt": parameters.prompt, "negative_prompt": parameters.negative_prompt or None}
     arguments: dict[str, Any] = {
-        "prompt": parameters.prompt,
-        "negative_prompt": parameters.negative_prompt or None,
+        **(long_embeddings(pipe, parameters.prompt, parameters.negative_prompt, parameters.guidance > 1) or texts),
         "num_inference_steps": parameters.steps,
         "guidance_scale": parameters.guidance,
         "num_images_per_prompt": parameters.batch,
         "generator": torch.Generator().manual_seed(parameters.seed),
+        "output_type": "np",
         **overrides,
     }
     size = parameters.width, parameters.height
     if picture is None:
-        return list(pipe(width=size[0], height=size[1], **arguments).images)
+        return _pictures(pipe, pipe(width=size[0], height=size[1], **arguments).images)
     start = ImageOps.fit(picture.convert("RGB"), size, Image.Resampling.LANCZOS)  # cuts the longer side, distorts nothing
-    return list(_image_to_image(pipe)(image=start, strength=parameters.strength, **arguments).images)
+    return _pictures(pipe, _image_to_image(pipe)(image=start, strength=parameters.strength, **arguments).images)
+
+
+def check_finite(images: Any) -> None:
+    """Check that pictures hold neither NaN nor infinity, which would be drawn black without a word.
+
+    Args:
+        images: NumPy arrays of floats; each is a picture.
+
+    Raises:
+        OVBackendError: one does.
+    """
+    import numpy as np
+
+    if not np.isfinite(images).all():
+        raise OVBackendError("The picture is not finite, it holds NaN; use the precision f32, or another checkpoint or LoRA.")
+
+
+def _pictures(pipe: Any, images: Any) -> list[Any]:
+    """Pillow's pictures of a pipeline's arrays [batch, height, width, 3]; what another ``output_type`` gives stays as it is."""
+    import numpy as np
+
+    if not isinstance(images, np.ndarray):
+        return list(images)
+    check_finite(images)
+    return list(pipe.image_processor.numpy_to_pil(images))
 
 
 def _image_to_image(pipe: Any) -> Any:
