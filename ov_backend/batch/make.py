@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 #: How many times a row is tried in all.
 TRIES = 2
 
+#: What answered a row whose networks all ran as they were asked to.
+OPENVINO = "OpenVINO"
+
 
 @dataclass(frozen=True)
 class Painted:
@@ -28,7 +31,8 @@ class Painted:
         images: Pillow's, one for each of the batch.
         sampling_seconds: without what prepared networks, loaded a checkpoint or added LoRAs.
         prepared_seconds: the rest.
-        answered: by what: "OpenVINO", and the networks that PyTorch answered.
+        answered: by what: "OpenVINO", and the networks that PyTorch answered, or that computed in f32 where another precision is
+            not finite.
     """
 
     images: Sequence[Any]

@@ -13,7 +13,7 @@ from ov_backend import interrupts
 from ov_backend.batch import pictures
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.journal import Journal, Manifest
-from ov_backend.batch.make import Failure, Made, Outcome
+from ov_backend.batch.make import OPENVINO, Failure, Made, Outcome
 from ov_backend.batch.plan import work
 from ov_backend.batch.row import Row
 from ov_backend.errors import first_line
@@ -34,9 +34,13 @@ class Makes(Protocol):
 
 @dataclass
 class Tally:
-    """How far a run is, in pictures; ``failed`` and ``rows`` count rows."""
+    """How far a run is, in pictures; ``failed`` and ``rows`` count rows.
+
+    ``otherwise`` are those of the made pictures that OpenVINO did not wholly answer in the precision that was asked for.
+    """
 
     made: int = 0
+    otherwise: int = 0
     failed: int = 0
     rows: int = 0
     work: float = 0.0
@@ -122,6 +126,7 @@ class Run:
         succeeded = records[0]["file"] is not None
         self.tally.rows += 1
         self.tally.made += len(records) if succeeded else 0
+        self.tally.otherwise += sum(record["answered"] != OPENVINO for record in records) if succeeded else 0
         self.tally.failed += not succeeded
         self.tally.work += work(row)
 
@@ -132,6 +137,7 @@ class Run:
             "rows_done": tally.rows,
             "rows": rows,
             "failed": tally.failed,
+            "otherwise": tally.otherwise,
             "pictures_per_hour": round(tally.made / elapsed * 3600, 1) if elapsed else None,
             "seconds_left": round(left, 1),
         }

@@ -25,7 +25,7 @@ class BatchProgress:
         self._as_json = as_json
         self._bar: Any = None
         self._told = time.monotonic()
-        self._made = self._failed = self._skipped = 0
+        self._made = self._otherwise = self._failed = self._skipped = 0
         self._pictures: int | None = None
 
     @property
@@ -37,7 +37,9 @@ class BatchProgress:
         if self._pictures == self._skipped:
             return "The picture is there already." if self._pictures == 1 else f"All {self._pictures} pictures are there already."
         before = f", {self._skipped} {'was' if self._skipped == 1 else 'were'} there already" if self._skipped else ""
-        return f"{self._made} of {counted(self._pictures - self._skipped, 'picture')} made{before}{failed}."
+        where = "in part of PyTorch or f32, as \"answered\" in the manifest says"
+        otherwise = f"; {self._otherwise} {'is' if self._otherwise == 1 else 'are'} {where}" if self._otherwise else ""
+        return f"{self._made} of {counted(self._pictures - self._skipped, 'picture')} made{before}{failed}{otherwise}."
 
     def report(self, event: dict[str, Any]) -> None:
         """Take one event."""
@@ -46,6 +48,7 @@ class BatchProgress:
             self._pictures, self._skipped = event["pictures"], event["skipped"]
         elif kind == "picture":
             self._made += 1
+            self._otherwise = event["otherwise"]
         elif kind == "failure":
             self._failed = event["failed"]
         if self._as_json:

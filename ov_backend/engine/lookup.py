@@ -315,6 +315,10 @@ class Lookup:
         with self.lock:
             return request.generation == weights.generation and weights.marks() == marks and weights.is_unchanged()
 
+    def is_raised(self, digest: str) -> bool:
+        """Whether these weights compute in f32, as :meth:`raise_precision` has said."""
+        return digest in self._in_f32
+
     def raise_precision(self, digest: str) -> bool:
         """Compute in f32 from now on with these weights; False if that is so already."""
         settings = self._settings(digest)

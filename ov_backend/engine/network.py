@@ -160,6 +160,7 @@ class Network:
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         elif entry.form and not warmup.active():
             self._lookup.low_precision.count(entry.form, call, outputs, entry.weights)
+        self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
         return restore(entry.output, outputs)
 

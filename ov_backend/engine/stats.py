@@ -31,6 +31,7 @@ class NetworkStats:
         fallbacks: number of calls answered by PyTorch instead, by reason.
         last_reason: why the last call that was not answered as a whole was not.
         corrections: number of calls that were computed again or in another way, by reason.
+        in_f32: number of calls that were computed in f32, because an earlier one was not finite in the precision asked for.
         seconds: time spent, by stage.
         coverage: operators that stay in PyTorch, with counts, in the graph compiled last.
         int8: what precision "int8" does now: its state ("calibrating", "on", "off"), a sentence, and the relative error of a
@@ -48,6 +49,7 @@ class NetworkStats:
     fallbacks: Counter[str] = field(default_factory=Counter)
     last_reason: str = ""
     corrections: Counter[str] = field(default_factory=Counter)
+    in_f32: int = 0
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     coverage: dict[str, int] = field(default_factory=dict)
     int8: dict[str, Any] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class NetworkStats:
             "blocks_in_pytorch": dict(self.blocks_in_pytorch),
             "fallbacks": dict(self.fallbacks),
             "corrections": dict(self.corrections),
+            "in_f32": self.in_f32,
             "seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())},
             "in_pytorch": dict(self.coverage),
             "int8": dict(self.int8),

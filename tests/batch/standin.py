@@ -21,6 +21,7 @@ class StandIn:
         interrupt_at: the number of pictures after which the user presses Ctrl-C; -1 is never.
         seconds: that a row takes.
         deadly: the numbers of rows that end their process.
+        answered: by what each row is.
         painted: the numbers of the rows, in order, with failed tries.
     """
 
@@ -28,6 +29,7 @@ class StandIn:
     interrupt_at: int = -1
     seconds: float = 0.0
     deadly: tuple[int, ...] = ()
+    answered: str = "OpenVINO"
     painted: list[int] = field(default_factory=list)
 
     def paint(self, row: Row) -> Painted:
@@ -44,4 +46,4 @@ class StandIn:
         chosen = row.parameters
         colours = [(seed % 256, seed // 256 % 256, row.number % 256) for seed in range(chosen.seed, chosen.seed + chosen.batch)]
         size = chosen.width, chosen.height
-        return Painted([Image.new("RGB", size, colour) for colour in colours], 0.5, 0.0, "a stand-in")
+        return Painted([Image.new("RGB", size, colour) for colour in colours], 0.5, 0.0, self.answered)
