@@ -20,7 +20,7 @@ from ov_backend.batch.cluster import MAX_WORKERS, Cluster, count_machines
 from ov_backend.batch.connection import LOCAL, check_address, import_ray
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.job import Job, read_job
-from ov_backend.batch.job_file import SourceRow, read_job_file
+from ov_backend.batch.job_file import MAX_ROWS, SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
 from ov_backend.batch.make import InThisProcess, Paints
 from ov_backend.batch.painter import Painter, painter_for
@@ -30,7 +30,10 @@ from ov_backend.batch.processes import AUTO, Results, Trial
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError, short_repr
-from ov_backend.settings import Settings
+from ov_backend.settings import PRECISIONS, Settings
+
+#: Precisions of a batch; the first picture of int8 would be computed in another one.
+_PRECISIONS = tuple(each for each in PRECISIONS if each != "int8")
 
 #: A job: a job file, or rows as dicts of columns.
 Rows = str | Path | Iterable[Mapping[str, Any]]
@@ -85,6 +88,7 @@ class Result:
         made: number of pictures made in this run.
         skipped: number of pictures that were there already.
         failed: number of rows that failed; the manifest has the reasons.
+        otherwise: number of made pictures that PyTorch answered in part, or another precision; the manifest says what.
         seconds: of this run.
         manifest: the journal, a line of JSON for each picture.
         sheets: pages of thumbnails.
@@ -93,6 +97,7 @@ class Result:
     made: int
     skipped: int
     failed: int
+    otherwise: int
     seconds: float
     manifest: Path
     sheets: tuple[Path, ...]
@@ -148,6 +153,9 @@ class Batch:
     def __init__(self, rows: Rows, out: Path, options: Options) -> None:
         self.folder, self._options = out, options
         check_folder(out)
+        if options.precision not in _PRECISIONS:
+            what = f"precision is {short_repr(options.precision)}"
+            raise SettingsError(f"{what}; it must be one of {', '.join(_PRECISIONS)} in a batch.")
         self._settings = options.settings
         devices.check(self._settings)
         if options.workers not in (None, AUTO) and not (type(options.workers) is int and 1 <= options.workers <= MAX_WORKERS):
@@ -240,7 +248,7 @@ class Batch:
             sheets = self._sheets()
             write_parquet(self.folder)
         seconds = round(time.monotonic() - start, 2)
-        result = Result(tally.made, plan.skipped, tally.failed, seconds, self.folder / MANIFEST, tuple(sheets))
+        result = Result(tally.made, plan.skipped, tally.failed, tally.otherwise, seconds, self.folder / MANIFEST, tuple(sheets))
         report({"event": "end", **{name: _plain(value) for name, value in vars(result).items()}})
         return result
 
@@ -294,13 +302,20 @@ def _plain(value: Any) -> Any:
 
 
 def _sources(rows: Iterable[Mapping[str, Any]]) -> Iterable[SourceRow]:
+    if hasattr(rows, "to_dict"):
+        raise SettingsError(f'rows is a {type(rows).__name__}; give its rows as dicts, rows.to_dict("records").')
     if not isinstance(rows, Iterable) or isinstance(rows, (bytes, Mapping)):
         raise SettingsError(f"rows is a {type(rows).__name__}; give the path of a job file, or a list with a dict for each row.")
     for number, values in enumerate(rows, 1):
         if isinstance(values, Mapping) and all(isinstance(name, str) for name in values):
-            yield SourceRow(number, 0, values)
+            yield SourceRow(number, 0, {name: _as_list(value) for name, value in values.items()})
         else:
             yield SourceRow(number, problem=f"it is {type(values).__name__}; give a dict of columns")
+
+
+def _as_list(value: Any) -> Any:
+    """Tuples and ranges as lists, no longer than a job may be."""
+    return list(value[: MAX_ROWS + 1]) if isinstance(value, (tuple, range)) else value
 
 
 def summary(plan: Plan) -> dict[str, Any]:

@@ -34,9 +34,22 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "denoising_strength": (),
     "loras": ("lora",),
 }
+#: Fields of a picture's parameters that are accepted and say nothing that the others do not.
+_IGNORED = ("model_hash",)
 _COLUMN_OF = {spelling: column for column, others in _SPELLINGS.items() for spelling in (column, *others)}
 COLUMNS = tuple(_SPELLINGS)
 _NAME = re.compile(r"[^:<>,]+")
+#: A whole number as text; pandas writes 1.0 where another row of the column has none.
+_WHOLE = re.compile(r"\s*([+-]?[0-9]{1,29})(\.0*)?\s*")
+
+
+def column_of(name: str) -> str | None:
+    """The column that a name stands for in any of its spellings, or None."""
+    return _COLUMN_OF.get(_normalized(name))
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
 def read_columns(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +60,9 @@ def read_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     columns: dict[str, Any] = {}
     for name, value in values.items():
-        column = _COLUMN_OF.get(re.sub(r"[\s_-]+", "_", name.strip().lower()))
+        if _normalized(name) in _IGNORED:
+            continue
+        column = column_of(name)
         if column is None:
             close = difflib.get_close_matches(name.strip().lower(), _COLUMN_OF, 1, 0.7)
             hint = f"{close[0]} is one that is close" if close else f"known are {', '.join(COLUMNS)}"
@@ -103,7 +118,8 @@ def _whole(example: int) -> Callable[[Any], int]:
             if not _may_be_number(value):
                 raise ValueError
             if isinstance(value, str):
-                return int(value) if len(value) < 30 else int("")
+                matched = _WHOLE.fullmatch(value)
+                return int(matched[1] if matched else "")
             if value != int(value):
                 raise ValueError
             return int(value)
@@ -127,9 +143,12 @@ def _number(example: float) -> Callable[[Any], float]:
 
 
 def _size(value: Any) -> tuple[int, int]:
-    if not isinstance(value, str):
-        raise _Unexpected("text such as 512x768, width first")
-    return parse_size(value)
+    if isinstance(value, str):
+        return parse_size(value)
+    try:
+        return parse_size(str(_whole(512)(value)))
+    except _Unexpected:
+        raise _Unexpected("text such as 512x768, width first, or the side of a square, as 512") from None
 
 
 def _precision(value: Any) -> str:

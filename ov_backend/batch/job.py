@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ov_backend.batch.columns import loras_of, read_columns, read_value
 from ov_backend.batch.grid import expand, grid_size
 from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
 from ov_backend.batch.places import Places
-from ov_backend.batch.row import Row
-from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line
+from ov_backend.batch.row import Row, plain
+from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line, short_repr
+from ov_backend.pipelines.sizes import MAX_BATCH, MAX_GUIDANCE
 from ov_backend.standalone import samplers
 from ov_backend.standalone.limits import check
 from ov_backend.ui.infotext import Parameters
@@ -44,6 +46,27 @@ class Job:
         return sum(row.parameters.batch for row in self.rows)
 
 
+@dataclass
+class _Bad:
+    """The rows that one sentence is true of: their number, and the first two."""
+
+    count: int = 0
+    first: list[SourceRow] = field(default_factory=list)
+
+    def add(self, source: SourceRow) -> None:
+        self.count += 1
+        if self.count <= 2:
+            self.first.append(source)
+
+    @property
+    def label(self) -> str:
+        """For messages: "Row 3", "Rows 1 and 2", "Rows 1, 2 and 398 more"."""
+        if self.count == 1:
+            return self.first[0].label
+        rows = [source.label.removeprefix("Row ") for source in self.first]
+        return f"Rows {' and '.join(rows)}" if self.count == 2 else f"Rows {', '.join(rows)} and {self.count - 2} more"
+
+
 def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[str | None], str]) -> Job:
     """Check all rows.
 
@@ -57,7 +80,8 @@ def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[
     """
     rows: list[Row] = []
     problems: list[str] = []
-    bad = count = grids = 0
+    bad: dict[str, _Bad] = {}
+    untold = count = grids = 0
     for source in sources:
         count += 1
         if count > MAX_ROWS:
@@ -67,11 +91,14 @@ def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[
             grids += any(isinstance(value, list) for value in source.values.values())
             _add(rows, source, places, precision)
         except OVBackendError as error:
-            bad += 1
-            if len(problems) < _MOST_REPORTED:
-                problems.append(f"{source.label}: {_uncapitalized(first_line(error))}")
-    if bad > _MOST_REPORTED:
-        problems.append(f"{bad - _MOST_REPORTED} more rows are bad; correct these first.")
+            sentence = _uncapitalized(first_line(error))
+            if sentence in bad or len(bad) < _MOST_REPORTED:
+                bad.setdefault(sentence, _Bad()).add(source)
+            else:
+                untold += 1
+    problems[:0] = [f"{rows_of.label}: {sentence}" for sentence, rows_of in bad.items()]
+    if untold:
+        problems.append(f"{untold} more {'row is' if untold == 1 else 'rows are'} bad; correct these first.")
     if not count:
         problems.append('The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.')
     if problems:
@@ -104,7 +131,7 @@ def _rows(
 def _row(number: int, source: int, values: dict[str, Any], places: Places, precision: Callable[[str | None], str]) -> Row:
     checkpoint, side = places.checkpoint(values.get("checkpoint"))
     prompt = " ".join(text for text in (values.get("prompt", ""), values.get("loras", "")) if text)
-    loras = tuple((places.lora(name, checkpoint), strength) for name, strength in loras_of(prompt).items())
+    loras = _loras(prompt, checkpoint, places)
     picture = places.picture(values["init_image"]) if "init_image" in values else None
     width, height = _size(values, side)
     parameters = Parameters(
@@ -119,6 +146,7 @@ def _row(number: int, source: int, values: dict[str, Any], places: Places, preci
         strength=_strength(values),
         sampler=_sampler(values.get("sampler_name", samplers.DEFAULT), values.get("scheduler", "")),
     )
+    _check_named(parameters)
     check(parameters)
     if parameters.seed + parameters.batch > (1 << 63):
         raise SettingsError(f"seed is {parameters.seed}, too large for a batch of {parameters.batch}; make it smaller.")
@@ -126,7 +154,32 @@ def _row(number: int, source: int, values: dict[str, Any], places: Places, preci
         what = f"{parameters.steps} steps at a denoising_strength of {parameters.strength:g} are less than one"
         raise SettingsError(f"{what}; give more steps or a greater strength.")
     parameters = parameters.with_seed(_chosen_seed(number, parameters))
-    return Row(number, source, parameters, checkpoint, precision(values.get("precision")), picture, loras)
+    texts = (plain(prompt), parameters.negative_prompt if parameters.guidance > 1 else "")
+    chunks = max(places.chunks(checkpoint, text) for text in texts)
+    return Row(number, source, parameters, checkpoint, precision(values.get("precision")), picture, loras, chunks)
+
+
+def _loras(prompt: str, checkpoint: Path, places: Places) -> tuple[tuple[Path, float], ...]:
+    """The LoRAs of a prompt, without those of strength 0: rows with and without these are of one kind."""
+    loras: dict[Path, float] = {}
+    for name, strength in loras_of(prompt).items():
+        path = places.lora(name, checkpoint)
+        if path in loras:
+            what = f"the LoRA {short_repr(path.stem)} is named twice, once as {short_repr(name)}"
+            raise SettingsError(f"{what}; leave one of them.")
+        loras[path] = strength
+    return tuple((path, strength) for path, strength in loras.items() if strength)
+
+
+def _check_named(parameters: Parameters) -> None:
+    """Check the values whose columns have other names than the page's fields; below 1 the guidance would be ignored."""
+    if not 1 <= parameters.guidance <= MAX_GUIDANCE:
+        expected = f"a number from 1 (no guidance, and twice as fast) to {MAX_GUIDANCE:g}, as 7"
+        raise SettingsError(f"cfg_scale is {parameters.guidance:g}; it must be {expected}.")
+    if not 1 <= parameters.batch <= MAX_BATCH:
+        raise SettingsError(f"batch_size is {parameters.batch}; it must be a whole number from 1 to {MAX_BATCH}.")
+    if parameters.strength is not None and not 0 < parameters.strength <= 1:
+        raise SettingsError(f"denoising_strength is {parameters.strength:g}; it must be above 0 and at most 1, as 0.75.")
 
 
 def _size(values: Mapping[str, Any], side: int) -> tuple[int, int]:

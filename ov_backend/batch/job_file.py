@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ov_backend.batch.columns import column_of
 from ov_backend.batch.parquet_file import Bounds, read_parquet
 from ov_backend.errors import JobError, first_line, short_repr
 
@@ -141,6 +142,9 @@ def _checked_header(path: Path, cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
     if not any(names):
         raise JobError([f"{path.name} begins with an empty line; write the names of the columns there, as prompt,seed."])
+    if not any(column_of(name) for name in names):
+        what = f"The first line of {path.name} holds {short_repr(','.join(names), 80)}, where no name of a column is"
+        raise JobError([f"{what}; write the names there, and divide columns by commas, as prompt,seed."])
     if "" in names:
         raise JobError([f"Column {names.index('') + 1} of {path.name} has no name; write one or remove the column."])
     repeated = next((name for name in names if names.count(name) > 1), None)

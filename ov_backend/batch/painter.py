@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ov_backend.batch.make import Painted
+from ov_backend.batch.make import OPENVINO, Painted
+from ov_backend.batch.places import PICTURES
 from ov_backend.batch.row import Row
 from ov_backend.cache.lru import budget_bytes
 from ov_backend.checkpoint import load_pipeline
@@ -54,7 +55,8 @@ class Painter:
         images = self._images(row)
         end, after = time.perf_counter(), self._engine.stats()
         prepared = sum(_seconds(after) - _seconds(before) for _seconds in _PREPARATION)
-        return Painted(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, _answered(before, after))
+        answered = _answered(before, after, row.precision)
+        return Painted(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, answered)
 
     def _load(self, path: Path) -> None:
         """Load a checkpoint and put its networks into OpenVINO; one that cannot be read is not tried again."""
@@ -117,7 +119,7 @@ def _opened(path: Path) -> Any:
     import numpy as np
     from PIL import Image, ImageOps
 
-    with Image.open(path) as file:
+    with Image.open(path, formats=PICTURES) as file:
         picture = ImageOps.exif_transpose(file)
         if picture.mode.startswith("I"):  # grey of 16 bits, of which Pillow would cut off all above 255
             picture = Image.fromarray((np.asarray(picture).clip(0, 65535) / 257).round().astype(np.uint8))
@@ -134,11 +136,17 @@ def _seconds_of(stage: str) -> Callable[[Mapping[str, Mapping[str, Any]]], float
 _PREPARATION = [_seconds_of(stage) for stage in PREPARATION]
 
 
-def _answered(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> str:
-    """What answered the calls between two statistics."""
+def _answered(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], precision: str) -> str:
+    """What answered the calls between two statistics, and which of it computed in f32 though another precision was asked for."""
 
-    def fallbacks(stats: Mapping[str, Mapping[str, Any]], name: str) -> int:
-        return sum(stats[name]["fallbacks"].values()) if name in stats else 0
+    def fallbacks(values: Mapping[str, Any]) -> int:
+        return sum(values["fallbacks"].values())
 
-    pytorch = [network_label(name) for name in after if fallbacks(after, name) > fallbacks(before, name)]
-    return f"OpenVINO; {', '.join(pytorch)} in PyTorch" if pytorch else "OpenVINO"
+    def in_f32(values: Mapping[str, Any]) -> int:
+        return int(values["in_f32"]) if precision != "f32" else 0
+
+    parts = [OPENVINO]
+    for count, where in ((fallbacks, "PyTorch"), (in_f32, "f32")):
+        names = [name for name, values in after.items() if count(values) > (count(before[name]) if name in before else 0)]
+        parts += [f"{', '.join(map(network_label, names))} in {where}"] if names else []
+    return "; ".join(parts)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ov_backend.checkpoint.loader import trained_side
+from ov_backend.checkpoint.loader import read_tokenizer, trained_side
 from ov_backend.checkpoint.lora import check_lora
-from ov_backend.errors import OVBackendError, SettingsError
-from ov_backend.standalone.demo import checkpoint_file
+from ov_backend.errors import OVBackendError, SettingsError, first_line
+from ov_backend.standalone.demo import TRAINED, checkpoint_file
+from ov_backend.standalone.prompts import chunk_count, is_short
 
-_PICTURES = ("PNG", "JPEG", "WEBP", "BMP")
+#: Formats of pictures to start from.
+PICTURES = ("PNG", "JPEG", "WEBP", "BMP")
+#: The digest at the end of a checkpoint's title in the WebUI: "name.safetensors [6ce0161689]".
+_HASH = re.compile(r"\s+\[[0-9a-fA-F]{6,64}\]$")
 _MAX_PICTURE_PIXELS = 1 << 26
 
 
@@ -25,8 +32,11 @@ class Places:
     """
 
     def __init__(self, folder: Path, checkpoint: Path | None = None, lora_folder: Path | None = None) -> None:
-        self._folder, self._default, self._lora_folder = folder, checkpoint, lora_folder
+        self._folder, self._lora_folder = folder, lora_folder
+        self._default = checkpoint and (_first_file(str(checkpoint), [Path()]) or checkpoint)
         self._checked: dict[tuple[str, Path], int | OVBackendError] = {}
+        self._tokenizers: dict[Path, Any] = {}
+        self._chunks: dict[tuple[Path, str], int] = {}
 
     def checkpoint(self, name: str | None) -> tuple[Path, int]:
         """The file of a checkpoint, and the side in pixels of the square picture that it was trained for.
@@ -34,14 +44,36 @@ class Places:
         Raises:
             OVBackendError: there is no such file, or it is no checkpoint.
         """
-        path = checkpoint_file(self._default) if name is None else self._named_checkpoint(name)
-        return path, self._check("checkpoint", path, trained_side)
+        if name is not None:
+            path = self._named_checkpoint(name)
+            return path, self._check("checkpoint", path, trained_side)
+        path = checkpoint_file(self._default)
+        try:
+            return path, self._check("checkpoint", path, trained_side)
+        except OVBackendError as error:
+            option = "the --checkpoint, which rows without one need, cannot be used"
+            raise SettingsError(f"{option}: {first_line(error)}") from error
+
+    def chunks(self, checkpoint: Path, text: str) -> int:
+        """The number of chunks of tokens that a checkpoint's text encoder reads a prompt in; short ones need no tokenizer.
+
+        Raises:
+            OVBackendError: the tokenizer cannot be used.
+        """
+        if is_short(text):
+            return 1
+        key = checkpoint, text
+        if key not in self._chunks:
+            if checkpoint not in self._tokenizers:
+                self._tokenizers[checkpoint] = read_tokenizer(checkpoint)
+            self._chunks[key] = chunk_count(self._tokenizers[checkpoint], text)
+        return self._chunks[key]
 
     def _named_checkpoint(self, name: str) -> Path:
-        beside = [self._default.parent] if self._default is not None else []
-        path = _first_file(name, [self._folder, *beside])
+        folders_searched = [self._folder, (self._default or TRAINED).parent]
+        path = _first_file(name, folders_searched) or _first_file(_HASH.sub("", name), folders_searched)
         if path is None:
-            folders = " or ".join(str(each) for each in dict.fromkeys([self._folder, *beside]))
+            folders = " or ".join(str(each) for each in dict.fromkeys(folders_searched))
             what = f"in {folders}" if not Path(name).is_absolute() else "there"
             raise SettingsError(f"the checkpoint {name[:200]!r} is no file {what}; give the path of a .safetensors file.")
         return path
@@ -88,9 +120,16 @@ class Places:
 def _first_file(name: str, folders: list[Path], suffixes: Sequence[str] = ("", ".safetensors")) -> Path | None:
     try:
         candidates = [folder / f"{name}{suffix}" for folder in folders for suffix in suffixes]
-        return next((path for path in candidates if path.is_file()), None)
+        path = next((path for path in candidates if path.is_file()), None)
+        return _absolute(path) if path is not None else None
     except (OSError, ValueError):  # no file can have such a name
         return None
+
+
+def _absolute(path: Path) -> Path:
+    """One spelling for a file that is named in several ways. Links stay, because a checkpoint's .yaml lies beside the link."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() follows links
+    return absolute if absolute.is_file() and absolute.samefile(path) else path  # "link/.." may lead elsewhere
 
 
 def _check_picture(path: Path) -> int:
@@ -99,7 +138,7 @@ def _check_picture(path: Path) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the size is checked here
-            with Image.open(path, formats=_PICTURES) as picture:
+            with Image.open(path, formats=PICTURES) as picture:
                 width, height = picture.size
                 if width * height > _MAX_PICTURE_PIXELS:
                     most = f"at most {_MAX_PICTURE_PIXELS >> 20} million pixels are read"
@@ -108,6 +147,6 @@ def _check_picture(path: Path) -> int:
     except SettingsError:
         raise
     except Exception as error:  # Pillow's readers raise what they like
-        what = f"init_image is {path.name[:200]!r}, which is no picture, or not all of one"
-        raise SettingsError(f"{what}; give a {', '.join(_PICTURES)}.") from error
+        what = f"init_image is {path.name[:200]!r}, which is no {', '.join(PICTURES[:-1])} or {PICTURES[-1]}, or not all of one"
+        raise SettingsError(f"{what}; give it as a PNG.") from error
     return width

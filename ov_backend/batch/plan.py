@@ -27,11 +27,12 @@ class Group:
     @property
     def label(self) -> str:
         """In words: "model, bf16, 512x768, LoRA style 0.8"."""
-        width, height, batch, guided, from_picture = self.shape
+        width, height, batch, guided, from_picture, chunks = self.shape
         parts = [self.checkpoint.stem, self.precision, f"{width}x{height}"]
         parts += [f"{batch} at once"] if batch > 1 else []
         parts += [] if guided else ["no guidance"]
         parts += ["from a picture"] if from_picture else []
+        parts += [f"prompts of {75 * (chunks - 1) + 1} to {75 * chunks} tokens"] if chunks > 1 else []
         parts += [f"LoRA {path.stem} {strength:g}" for path, strength in self.loras]
         return ", ".join(parts)
 

@@ -14,8 +14,13 @@ from ov_backend.ui.infotext import Parameters
 #: A LoRA in a prompt, as the WebUI writes it.
 LORA_TAG = re.compile(r"<lora:([^:<>]*)(?::([^<>]*))?>", re.IGNORECASE)
 
-#: What a compile is needed for: width, height, batch, guidance, and whether the encoder of the VAE is called.
-Shape = tuple[int, int, int, bool, bool]
+#: What a compile is needed for: width, height, batch, guidance, whether the VAE's encoder is called, and chunks of the prompt.
+Shape = tuple[int, int, int, bool, bool, int]
+
+
+def plain(prompt: str) -> str:
+    """A prompt without the tags of LoRAs."""
+    return LORA_TAG.sub("", prompt).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ class Row:
         checkpoint: a .safetensors file.
         precision: what the device computes in: "f32", "bf16" or "f16".
         picture: the picture to start from, or None.
-        loras: files and strengths, in the order of the prompt.
+        loras: files and strengths other than 0, in the order of the prompt.
+        chunks: of 75 tokens, in which the longer of prompt and negative prompt is encoded.
     """
 
     number: int
@@ -39,12 +45,13 @@ class Row:
     precision: str
     picture: Path | None = None
     loras: tuple[tuple[Path, float], ...] = ()
+    chunks: int = 1
 
     @property
     def shape(self) -> Shape:
         """What its networks have to be compiled for."""
         chosen = self.parameters
-        return chosen.width, chosen.height, chosen.batch, chosen.guidance > 1, self.picture is not None
+        return chosen.width, chosen.height, chosen.batch, chosen.guidance > 1, self.picture is not None, self.chunks
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -59,7 +66,7 @@ class Row:
     @property
     def plain_prompt(self) -> str:
         """The prompt without the tags of LoRAs."""
-        return LORA_TAG.sub("", self.parameters.prompt).strip()
+        return plain(self.parameters.prompt)
 
     def of_picture(self, index: int) -> Parameters:
         """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""

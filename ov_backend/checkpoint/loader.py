@@ -65,6 +65,17 @@ def trained_side(path: Path) -> int:
     return int(config.unet["sample_size"]) << (len(config.vae["block_out_channels"]) - 1)
 
 
+def read_tokenizer(path: Path) -> Any:
+    """The tokenizer of a checkpoint's prompts; no weight is read.
+
+    Raises:
+        CheckpointError: the file is no such checkpoint, or its tokenizer cannot be used.
+    """
+    path = Path(path)
+    config = configuration(read_header(path), read_yaml(path), _companion(path, "config.json"))
+    return _tokenizer(path, config.texts[0])
+
+
 def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: list[Any], scheduler: Any) -> Any:
     import diffusers
 

@@ -14,7 +14,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend.batch import job_file
 from ov_backend.batch.api import Batch, Options
-from ov_backend.errors import JobError
+from ov_backend.errors import JobError, SettingsError
 from tests.batch.conftest import MakeBatch
 from tests.helpers.refusals import LONG, assert_sentence
 
@@ -47,7 +47,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"size": "64"}, ""),
     ({"size": "64x65"}, "multiples of 8"),
     ({"size": "big"}, "'big' is no size"),
-    ({"size": 64}, "it must be text such as 512x768"),
+    ({"size": 64.5}, "it must be text such as 512x768"),
+    ({"size": True}, "or the side of a square, as 512"),
     ({"width": 64}, "it has width and no height"),
     ({"height": 64}, "it has height and no width"),
     ({"size": "64", "width": 64}, "it has size and width"),
@@ -61,9 +62,11 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"cfg_scale": "1_0"}, "cfg_scale is '1_0'; it must be a number"),
     ({"cfg_scale": "high"}, "cfg_scale is 'high'; it must be a number"),
     ({"cfg_scale": float("nan")}, "cfg_scale is nan"),
-    ({"CFG scale": 1e6}, "the guidance is 1000000.0"),
-    ({"batch_size": 17}, "the batch is 17"),
-    ({"batch_size": 0}, "the batch is 0"),
+    ({"CFG scale": 1e6}, "cfg_scale is 1e+06; it must be a number from 1"),
+    ({"cfg_scale": 0.5}, "cfg_scale is 0.5; it must be a number from 1 (no guidance, and twice as fast) to 1000"),
+    ({"cfg_scale": -1000}, "cfg_scale is -1000"),
+    ({"batch_size": 17}, "batch_size is 17"),
+    ({"batch_size": 0}, "batch_size is 0"),
     ({"checkpoint": "none.safetensors"}, "the checkpoint 'none.safetensors' is no file in"),
     ({"checkpoint": "/none"}, "the checkpoint '/none' is no file there"),
     ({"checkpoint": "job.jsonl"}, "job.jsonl is not a safetensors file"),
@@ -75,13 +78,14 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"precision": "int8"}, "it must be one of auto, f32, bf16, f16 in a batch"),
     ({"precision": 16}, "precision is 16"),
     ({"init_image": "none.png", "denoising_strength": 0.5}, "init_image is 'none.png', which is no file in"),
-    ({"init_image": "job.jsonl"}, "which is no picture"),
-    ({"init_image": "cut.png"}, "or not all of one; give a PNG"),
+    ({"init_image": "job.jsonl"}, "which is no PNG, JPEG, WEBP or BMP"),
+    ({"init_image": "cut.png"}, "or not all of one; give it as a PNG"),
+    ({"init_image": "start.gif"}, "which is no PNG, JPEG, WEBP or BMP"),
     ({"init_image": "x" * 1000}, "which is no file in"),
     ({"loras": {"x" * 1000: 1}}, "is not in"),
     ({"init_image": "data:image/png;base64,AAAA"}, "pictures inside of a job file are not read"),
-    ({"init_image": "start.png", "denoising_strength": 0}, "the strength is 0"),
-    ({"init_image": "start.png", "denoising_strength": 2}, "the strength is 2"),
+    ({"init_image": "start.png", "denoising_strength": 0}, "denoising_strength is 0"),
+    ({"init_image": "start.png", "denoising_strength": 2}, "denoising_strength is 2"),
     ({"init_image": "start.png", "denoising_strength": 0.01}, "are less than one"),
     ({"denoising_strength": 0.5}, "a denoising_strength and no init_image"),
     ({"prompt": "a <lora:none:1>"}, "the LoRA 'none' is not in"),
@@ -123,6 +127,10 @@ FILES: list[tuple[str, str, str]] = [
     ("a.csv", ",\n", "begins with an empty line"),
     ("a.csv", "prompt\n" + "x" * (1 << 21), "Line 2 of a.csv is longer"),
     ("a.csv", "prompt\n" + "x" * 200_000, "it is no CSV (field larger than field limit"),
+    ("a.csv", "prompt;seed\na;1", "The first line of a.csv holds 'prompt;seed', where no name of a column is; write the names"),
+    ("a.csv", "prompt\tseed\na\t1", "divide columns by commas, as prompt,seed"),
+    ("a.csv", "a cat,1\nan owl,2", "The first line of a.csv holds 'a cat,1'"),
+    ("a.csv", "prompt,seed\na,1\nb,1.5", "Row 2 (line 3): seed is '1.5'; it must be a whole number"),
     ("a.csv", "prompt,seed\na,1\nb,1e3", "Row 2 (line 3): seed is '1e3'"),
     ("a.csv", "prompt", "The job has no rows"),
     ("a.txt", GOOD, "a job file must be JSON Lines (.jsonl), CSV (.csv) or Parquet (.parquet)"),
@@ -142,6 +150,7 @@ def refusal(make_batch: MakeBatch, text: str, name: str) -> tuple[str, ...]:
 @pytest.fixture
 def folder(tmp_path: Path, checkpoint: Path) -> Path:
     Image.new("RGB", (8, 8)).save(tmp_path / "start.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "start.gif")
     Image.new("RGB", (99, 99)).save(tmp_path / "cut.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:-60])
     (tmp_path / "old.ckpt").write_bytes(b"PK\x03\x04")
@@ -166,9 +175,27 @@ def test_a_bad_file_is_one_sentence(make_batch: MakeBatch, name: str, text: str,
 
 
 def test_every_bad_row_is_told_and_of_very_many_the_number(make_batch: MakeBatch) -> None:
-    problems = refusal(make_batch, "\n".join(['{"steps": 0}'] * 150), "job.jsonl")
+    problems = refusal(make_batch, "\n".join(f'{{"steps": {-i}}}' for i in range(150)), "job.jsonl")
     assert [problem.split(":")[0] for problem in problems[:100]] == [f"Row {i}" for i in range(1, 101)]
     assert problems[100:] == ("50 more rows are bad; correct these first.",)
+
+
+def test_rows_that_are_bad_for_one_reason_share_a_sentence(make_batch: MakeBatch) -> None:
+    rows = ['{"steps": 0}', GOOD, '{"steps": 0}', '{"seed": 1.5}', "", '{"steps": 0}', '{"seed": 1.5}', '{"steps": 0}']
+    problems = refusal(make_batch, "\n".join(rows), "job.jsonl")
+    assert [problem.split(":")[0] for problem in problems] == ["Rows 1, 3 and 2 more", "Rows 4 and 6 (line 7)"]
+
+
+def test_a_default_checkpoint_that_cannot_be_used_is_told_once_and_only_if_a_row_needs_it(
+    make_batch: MakeBatch, folder: Path
+) -> None:
+    broken = folder / "old.ckpt"
+    with pytest.raises(JobError) as refused:
+        make_batch(f"{GOOD}\n" * 400, checkpoint=broken)
+    (problem,) = refused.value.problems
+    assert_sentence(problem)
+    assert problem.startswith("Rows 1, 2 and 398 more: the --checkpoint, which rows without one need, cannot be used: old.ckpt")
+    assert make_batch('{"checkpoint": "model"}', checkpoint=broken).job.rows
 
 
 def test_bytes_that_are_no_utf_8_a_folder_and_a_missing_file_are_refused(tmp_path: Path, checkpoint: Path) -> None:
@@ -195,6 +222,22 @@ def test_parquet_without_pyarrow_says_what_to_install(make_batch: MakeBatch, mon
 def test_rows_that_are_no_dicts_are_refused(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(JobError, match="Row 2: it is int; give a dict of columns"):
         Batch([{"prompt": "a"}, 7], tmp_path / "out", Options(checkpoint=checkpoint))  # type: ignore[list-item]
+
+
+def test_a_table_of_pandas_is_refused_with_what_to_give(tmp_path: Path, checkpoint: Path) -> None:
+    class DataFrame(list[str]):
+        def to_dict(self, orient: str) -> None: ...
+
+    with pytest.raises(SettingsError, match=r'rows is a DataFrame; give its rows as dicts, rows.to_dict\("records"\)'):
+        Batch(DataFrame(["prompt"]), tmp_path / "out", Options(checkpoint=checkpoint))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", ["zz", "int8", 7])
+def test_a_precision_that_a_batch_has_not_is_refused_without_int8_among_those_it_has(
+    tmp_path: Path, checkpoint: Path, precision: Any
+) -> None:
+    with pytest.raises(SettingsError, match="it must be one of auto, f32, bf16, f16 in a batch"):
+        Batch([{"prompt": "a"}], tmp_path / "out", Options(checkpoint=checkpoint, precision=precision))
 
 
 def parquet_tables() -> dict[str, tuple[Any, str]]:

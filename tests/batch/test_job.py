@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 pytest.importorskip("diffusers")
 
 import itertools
 
+from ov_backend.batch import places
+from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.columns import COLUMNS, read_columns, read_value
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.grid import expand
@@ -86,8 +91,6 @@ def test_lines_of_commas_are_no_rows(make_batch: MakeBatch) -> None:
 def test_values_of_numpy_and_paths_are_read(checkpoint: Path, tmp_path: Path) -> None:
     import numpy as np
 
-    from ov_backend.batch.api import Batch, Options
-
     Image.new("RGB", (8, 8)).save(tmp_path / "start.png")
     row = {"seed": np.int64(5), "cfg_scale": np.float32(2.5), "checkpoint": checkpoint, "init_image": tmp_path / "start.png"}
     (read,) = Batch([row], tmp_path / "out", Options()).job.rows
@@ -96,6 +99,67 @@ def test_values_of_numpy_and_paths_are_read(checkpoint: Path, tmp_path: Path) ->
     assert read.picture == tmp_path / "start.png"
     with pytest.raises(JobError, match="seed is array"):
         Batch([{"seed": np.arange(3)}], tmp_path / "out", Options(checkpoint=checkpoint))
+
+
+def test_whole_numbers_as_pandas_writes_them_are_read(make_batch: MakeBatch) -> None:
+    first, second = rows(make_batch, "prompt,seed,steps,size\na,1.0,+5,64\nb,,4.,64\n", "job.csv")
+    assert (first.parameters.seed, first.parameters.steps, second.parameters.steps) == (1, 5, 4)
+
+
+def test_tuples_and_ranges_multiply_as_lists_do(checkpoint: Path, tmp_path: Path) -> None:
+    job = Batch([{"seed": range(2), "prompt": ("a", "b"), "size": 64}], tmp_path / "out", Options(checkpoint=checkpoint)).job
+    assert [(row.parameters.seed, row.parameters.prompt) for row in job.rows] == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    assert job.rows[0].parameters.width == 64
+    with pytest.raises(JobError, match="longer than 250000 rows"):
+        Batch([{"seed": range(10**15)}], tmp_path / "out", Options(checkpoint=checkpoint))
+
+
+def test_a_checkpoint_in_several_spellings_is_one(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(checkpoint, tmp_path / "elsewhere" / "second.safetensors")
+    (tmp_path / "ck" / "second.safetensors").symlink_to(tmp_path / "elsewhere" / "second.safetensors")
+    (tmp_path / "second.safetensors").symlink_to(checkpoint)
+    monkeypatch.chdir(tmp_path)
+    absolute = str(tmp_path / "ck" / "second.safetensors")
+    spellings = ["ck/second", absolute, "./ck/second.safetensors", "ck/../ck/second"]
+    for default in (Path("ck/second"), Path("ck/../ck/second.safetensors")):
+        job = Batch([{"checkpoint": spellings}, {"prompt": "a"}], Path("out"), Options(checkpoint=default)).job
+        assert {row.checkpoint for row in job.rows} == {Path(absolute)}, "the link's own path: a .yaml lies beside it"
+    (titled,) = Batch([{"Model": "second.safetensors [6ce0161689]", "Model hash": "6ce0"}], Path("out"), Options()).job.rows
+    assert titled.checkpoint == tmp_path / "second.safetensors"
+    (tmp_path / "elsewhere" / "deep").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    (other,) = Batch([{"checkpoint": "link/../second"}], Path("out"), Options()).job.rows
+    assert other.checkpoint.samefile(tmp_path / "elsewhere" / "second.safetensors"), "link/.. is not this folder"
+
+
+def test_the_project_s_own_checkpoint_is_found_by_the_name_in_its_pictures(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "TRAINED", checkpoint)
+    (row,) = Batch([{"Model": checkpoint.stem}], tmp_path / "out", Options()).job.rows
+    assert row.checkpoint == checkpoint
+
+
+def test_a_lora_of_two_names_is_refused_and_one_of_strength_0_makes_no_group(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"
+    save_file({f"{name}.lora_down.weight": torch.ones(2, 64), f"{name}.lora_up.weight": torch.ones(32, 2)}, "ink.safetensors")
+    (row,) = Batch([{"prompt": "a <lora:ink:0>"}], Path("out"), Options(checkpoint=checkpoint)).job.rows
+    assert row.loras == ()
+    with pytest.raises(JobError, match=r"the LoRA 'ink' is named twice, once as './ink\.safetensors'; leave one of them"):
+        Batch([{"prompt": "a <lora:ink:1>", "loras": {"./ink.safetensors": 0.5}}], Path("out"), Options(checkpoint=checkpoint))
+
+
+def test_prompts_of_more_chunks_of_tokens_are_a_group_of_their_own(make_batch: MakeBatch) -> None:
+    long = "a " * 76
+    read = rows(make_batch, [{"prompt": ["a", long, "b" * 76]}, {"negative_prompt": long, "cfg_scale": [7, 1]}])
+    assert [row.chunks for row in read] == [1, 2, 1, 2, 1]
+    labels = [group.label for group in groups(ordered(read))]
+    assert sum("prompts of 76 to 150 tokens" in label for label in labels) == 1
 
 
 def test_a_lora_without_a_strength_is_not_given(checkpoint: Path) -> None:

@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("diffusers")
 
+from ov_backend import devices
+from ov_backend.batch.make import Failure, make
 from ov_backend.batch.painter import Painter, _opened
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.errors import CheckpointError
+from ov_backend.engine import network
+from ov_backend.errors import CheckpointError, DeviceError
 from ov_backend.settings import Settings
+from ov_backend.standalone import prompts
 from ov_backend.ui.infotext import Parameters
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler="DPM++ 2M")
@@ -76,6 +80,60 @@ def test_rows_of_one_kind_compile_nothing_more_and_a_lora_changes_the_picture(
     assert painter.stats()["unet"]["compiles"] == compiles + 1
     assert np.array_equal(pixels(painter.paint(row).images[0]), plain), "without the LoRA it is the same picture as before"
     assert painter.loads == loads
+
+
+@pytest.mark.parametrize("strength", [None, 0.5])
+def test_what_a_prompt_says_after_77_tokens_counts(
+    painter: Painter, checkpoint: Path, tmp_path: Path, strength: float | None
+) -> None:
+    Image.linear_gradient("L").save(tmp_path / "start.png")
+    start = tmp_path / "start.png" if strength else None
+    pictures = []
+    for end in ("cat", "owl"):
+        chosen = replace(SMALL, prompt="a " * 80 + end, batch=2, strength=strength)
+        painted = painter.paint(Row(1, 1, chosen, checkpoint, "f32", start, chunks=2))
+        assert painted.answered == "OpenVINO"
+        assert len(painted.images) == 2
+        pictures.append(pixels(painted.images[1]))
+    assert np.abs(pictures[0] - pictures[1]).max() > 0
+
+
+def test_chunks_are_encoded_as_the_pipeline_encodes_a_short_prompt(checkpoint: Path) -> None:
+    pipe = load_pipeline(checkpoint)
+    own = pipe.encode_prompt("a cat", "cpu", 1, True, "a dog")
+    cat, dog = (prompts.encoded(pipe, text, 1)[0] for text in ("a cat", "a dog"))
+    assert torch.equal(cat, own[0])
+    assert torch.equal(dog, own[1])
+    assert prompts.long_embeddings(pipe, "a " * 75, "a " * 80, guided=False) == {}, "the pipeline encodes what fits"
+    long = prompts.long_embeddings(pipe, "a " * 75 + "cat", "a dog", guided=True)
+    empty = prompts.encoded(pipe, "", 1)[0]
+    assert torch.equal(long["prompt_embeds"], torch.cat([prompts.encoded(pipe, text, 1)[0] for text in ("a " * 75, "cat")], 1))
+    assert torch.equal(long["negative_prompt_embeds"], torch.cat([dog, empty], 1))
+
+
+def test_a_picture_of_nan_is_a_failure(painter: Painter, checkpoint: Path, tmp_path: Path) -> None:
+    weights = load_file(checkpoint)
+    weights["first_stage_model.decoder.conv_out.bias"].fill_(float("nan"))
+    save_file(weights, tmp_path / "nan.safetensors")
+    outcome = make(painter, Row(1, 1, SMALL, tmp_path / "nan.safetensors", "f32"), "CPU")
+    assert isinstance(outcome, Failure)
+    assert outcome.reason.startswith("OVBackendError: The picture is not finite")
+
+
+def test_networks_that_compute_in_f32_instead_are_told_of_this_row_and_of_later_ones(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        devices.check(Settings(precision="bf16"))
+    except DeviceError:
+        pytest.skip("this CPU has no bf16")
+    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path)))
+    overflows = iter([False])
+    monkeypatch.setattr(network, "is_finite", lambda outputs: next(overflows, True))
+    rows = [Row(1, 1, SMALL, checkpoint, precision) for precision in ("bf16", "bf16", "f32")]
+    answered = [painter.paint(row).answered for row in rows]
+    painter.close()
+    assert answered == ["OpenVINO; text encoder in f32", "OpenVINO; text encoder in f32", "OpenVINO"]
 
 
 def test_a_picture_starts_from_another_one(painter: Painter, checkpoint: Path, tmp_path: Path) -> None:

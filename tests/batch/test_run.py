@@ -20,6 +20,8 @@ from ov_backend.batch import contact_sheet
 from ov_backend.batch.api import Batch, Options, Result
 from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import Journal, read_records
+from ov_backend.batch.run import Report
+from ov_backend.cli.batch_progress import BatchProgress
 from ov_backend.errors import SettingsError
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import MakeBatch
@@ -35,8 +37,8 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def run(make_batch: MakeBatch) -> Any:
-    def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, **options: Any) -> Result:
-        return make_batch(rows, **options).run(paints=paints)
+    def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, report: Report = lambda event: None, **options: Any) -> Result:
+        return make_batch(rows, **options).run(report, paints)
 
     return start
 
@@ -53,7 +55,17 @@ def test_pictures_are_named_by_row_and_carry_their_parameters(run: Any, tmp_path
     records = list(read_records(tmp_path / "out"))
     assert [record["row"] for record in records] == [1, 2, 3, 4, 5]
     assert all(record["sha256"] == sha256(tmp_path / "out" / record["file"]) for record in records)
-    assert {record["answered"] for record in records} == {"a stand-in"}
+    assert {record["answered"] for record in records} == {"OpenVINO"}
+
+
+def test_pictures_that_openvino_did_not_wholly_answer_are_counted(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    events: list[dict[str, Any]] = []
+    result = run(StandIn(answered="OpenVINO; UNet in f32"), report=events.append)
+    assert (result.made, result.otherwise, events[-1]["otherwise"]) == (5, 5, 5)
+    progress = BatchProgress(as_json=False)
+    for event in events:
+        progress.report(event)
+    assert progress.count == '5 of 5 pictures made; 5 are in part of PyTorch or f32, as "answered" in the manifest says.'
 
 
 def test_a_batch_has_a_picture_and_a_seed_for_each(run: Any, tmp_path: Path) -> None:
