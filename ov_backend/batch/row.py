@@ -80,5 +80,6 @@ class Row:
             *(chosen.batch, chosen.strength, chosen.sampler, self.precision, device, fingerprints.of(self.checkpoint)),
             fingerprints.of(self.picture) if self.picture is not None else "",
             [[fingerprints.of(path), strength] for path, strength in self.loras],
+            *([self.chunks] if self.chunks > 1 else []),  # pictures of earlier versions, which cut long prompts, are made again
         ]
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]

@@ -23,7 +23,6 @@ from ov_backend.checkpoint import load_pipeline
 from ov_backend.engine import network
 from ov_backend.errors import CheckpointError, DeviceError
 from ov_backend.settings import Settings
-from ov_backend.standalone import prompts
 from ov_backend.ui.infotext import Parameters
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler="DPM++ 2M")
@@ -96,19 +95,6 @@ def test_what_a_prompt_says_after_77_tokens_counts(
         assert len(painted.images) == 2
         pictures.append(pixels(painted.images[1]))
     assert np.abs(pictures[0] - pictures[1]).max() > 0
-
-
-def test_chunks_are_encoded_as_the_pipeline_encodes_a_short_prompt(checkpoint: Path) -> None:
-    pipe = load_pipeline(checkpoint)
-    own = pipe.encode_prompt("a cat", "cpu", 1, True, "a dog")
-    cat, dog = (prompts.encoded(pipe, text, 1)[0] for text in ("a cat", "a dog"))
-    assert torch.equal(cat, own[0])
-    assert torch.equal(dog, own[1])
-    assert prompts.long_embeddings(pipe, "a " * 75, "a " * 80, guided=False) == {}, "the pipeline encodes what fits"
-    long = prompts.long_embeddings(pipe, "a " * 75 + "cat", "a dog", guided=True)
-    empty = prompts.encoded(pipe, "", 1)[0]
-    assert torch.equal(long["prompt_embeds"], torch.cat([prompts.encoded(pipe, text, 1)[0] for text in ("a " * 75, "cat")], 1))
-    assert torch.equal(long["negative_prompt_embeds"], torch.cat([dog, empty], 1))
 
 
 def test_a_picture_of_nan_is_a_failure(painter: Painter, checkpoint: Path, tmp_path: Path) -> None:
