@@ -29,7 +29,10 @@ def install():
         version = ".".join(map(str, found))
         print(f'OpenVINO {version} is installed, and the script needs {oldest} or newer: pip install "openvino>={oldest}"')
     if installed("xxhash") is None:
-        launch.run_pip("install xxhash", "xxhash for the Accelerate with OpenVINO script")
+        try:
+            launch.run_pip("install xxhash", "xxhash for the Accelerate with OpenVINO script")
+        except RuntimeError:
+            print("xxhash could not be installed (is this machine offline?). The script works without it, and prepares more slowly.")
 
 
 install()

@@ -44,6 +44,25 @@ def test_openvino_is_installed_where_it_is_not(commands: list[str], monkeypatch:
     assert commands == ['install "openvino>=2026.1"', "install xxhash"]
 
 
+def test_a_machine_that_is_offline_starts_without_the_faster_hash(
+    commands: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(command: str, what: str) -> None:
+        commands.append(command)
+        raise RuntimeError("Couldn't install xxhash")
+
+    def find(name: str) -> str:
+        if name == "xxhash":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "2026.4.1"
+
+    monkeypatch.setattr(sys.modules["launch"], "run_pip", fail)
+    monkeypatch.setattr(importlib.metadata, "version", find)
+    runpy.run_path(str(ROOT / "install.py"))
+    assert commands == ["install xxhash"]
+    assert capsys.readouterr().out.startswith("xxhash could not be installed")
+
+
 @pytest.mark.parametrize("text", ["2024.6.0", "2025.4.1", "2026.0.0", "2023.0.0.dev20230601"])
 def test_one_that_is_too_old_is_neither_kept_silently_nor_upgraded(
     commands: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str

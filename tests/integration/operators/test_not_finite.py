@@ -62,3 +62,9 @@ def test_a_division_of_integers_by_zero_raises() -> None:
     program = Compiler(captured(f, torch.tensor([1, 2])), SETTINGS).compile().program
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         program.compile({}, SETTINGS)([torch.tensor([0, 2])])
+
+
+def test_the_error_function_is_right_to_a_millionth() -> None:
+    x = torch.tensor([1e-1, 1e-3, 1e-5, -1e-6, 1e-7, 0.0])
+    (result,) = Compiler(captured(torch.erf, x), SETTINGS).compile().program.compile({}, SETTINGS)([x])
+    torch.testing.assert_close(result, torch.erf(x), rtol=0, atol=1.5e-6)
