@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ def load_pipeline(path: Path) -> Any:
     header = read_header(path)
     config = configuration(header, read_yaml(path), _companion(path, "config.json"))
     with _File(header) as file:
-        unet = file.fill(_empty_unet(config), UNET, _unet_names(config), whole=True)
-        vae = file.fill(_empty_vae(config), VAE, keys.vae_names(len(config.vae["block_out_channels"])))
-        texts = [file.fill(_empty_text(text), text.prefix, _text_names(header, text)) for text in config.texts]
+        unet, vae, *texts = [file.fill(part) for part in _parts(header, config)]
     prediction = config.prediction or _probe_prediction(unet)
     scheduler = _scheduler(config, prediction)
     tokenizers = [_tokenizer(path, text) for text in config.texts]
@@ -55,13 +54,16 @@ def load_pipeline(path: Path) -> Any:
 
 
 def trained_side(path: Path) -> int:
-    """The side in pixels of the square picture that a checkpoint was trained for; no weight is read.
+    """The side in pixels of the square picture that a checkpoint was trained for; no weight is read, but its header is checked.
 
     Raises:
-        CheckpointError: the file is no such checkpoint.
+        CheckpointError: the file is no such checkpoint, or weights are missing or have wrong shapes.
     """
     path = Path(path)
-    config = configuration(read_header(path), read_yaml(path), _companion(path, "config.json"))
+    header = read_header(path)
+    config = configuration(header, read_yaml(path), _companion(path, "config.json"))
+    for part in _parts(header, config):
+        part.check(header)
     return int(config.unet["sample_size"]) << (len(config.vae["block_out_channels"]) - 1)
 
 
@@ -90,6 +92,68 @@ def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: li
 
 
 # ---------------------------------------------------------------- empty networks
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One network, whose parameters are on the meta device, and where its weights are in the file.
+
+    Attributes:
+        network: without weights.
+        prefix: of its weights in the file.
+        names: maps a parameter's name to the name in the file, without the prefix.
+        whole: whether the file may have no other weights under the prefix.
+    """
+
+    network: torch.nn.Module
+    prefix: str
+    names: keys.Names
+    whole: bool = False
+
+    def weights(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        """Of each parameter its name, its name in the file, and its shape."""
+        for name, parameter in self.network.named_parameters():
+            yield name, self.prefix + self.names(name), tuple(parameter.shape)
+
+    def check(self, header: Header) -> None:
+        """Compare with the names and shapes in the file.
+
+        Raises:
+            CheckpointError: a weight is missing, has another shape, or fits nowhere.
+        """
+        used = set()
+        for _, key, shape in self.weights():
+            _check_shape(header, key, shape)
+            used.add(key.partition("#")[0])
+        unused = {key for key in header.shapes if key.startswith(self.prefix)} - used if self.whole else set()
+        if unused:
+            raise CheckpointError(
+                f"{header.path.name} has an unknown architecture: {len(unused)} of its weights fit nowhere,"
+                f" {min(unused)} for one; Stable Diffusion 1, 2 and XL are known."
+            )
+
+
+def _check_shape(header: Header, key: str, shape: tuple[int, ...]) -> None:
+    """Check that the file has a weight, which may be a third of one ("name#2"), with this shape."""
+    key, _, third = key.partition("#")
+    if key not in header.shapes:
+        what = f"{header.path.name} is incomplete or of an unknown architecture"
+        raise CheckpointError(f"{what}: {key} {list(shape)} is missing.")
+    found = tuple(header.shapes[key])
+    if third and found and found[0] % 3 == 0:
+        found = (found[0] // 3, *found[1:])
+    if key.endswith("text_projection"):
+        found = found[::-1]
+    if found not in (shape, (*shape, 1, 1)):
+        what = f"{header.path.name} has an unknown architecture"
+        raise CheckpointError(f"{what}: {key} is {list(found)}, {list(shape)} is expected.")
+
+
+def _parts(header: Header, config: Configuration) -> list[_Part]:
+    """UNet, VAE and text encoders."""
+    vae = _Part(_empty_vae(config), VAE, keys.vae_names(len(config.vae["block_out_channels"])))
+    texts = [_Part(_empty_text(text), text.prefix, _text_names(header, text)) for text in config.texts]
+    return [_Part(_empty_unet(config), UNET, _unet_names(config), whole=True), vae, *texts]
 
 
 def _empty_unet(config: Configuration) -> Any:
@@ -151,35 +215,15 @@ class _File:
     def __exit__(self, *exc: Any) -> None:
         self._open.__exit__(*exc)
 
-    def fill(self, network: torch.nn.Module, prefix: str, names: keys.Names, whole: bool = False) -> torch.nn.Module:
-        """Load the weights of a network whose parameters are on the meta device.
-
-        Args:
-            network: it is changed in place.
-            prefix: of its weights in the file.
-            names: maps a parameter's name to the name in the file.
-            whole: raise if the file has more weights under the prefix than the network.
-        """
-        state, used = {}, set()
-        for name, parameter in network.named_parameters():
-            key = prefix + names(name)
-            used.add(key.partition("#")[0])
-            state[name] = self._weight(key, tuple(parameter.shape))
-        unused = {key for key in self._header.shapes if key.startswith(prefix)} - used if whole else set()
-        if unused:
-            raise CheckpointError(
-                f"{self._header.path.name} has an unknown architecture: {len(unused)} of its weights fit nowhere,"
-                f" {min(unused)} for one; Stable Diffusion 1, 2 and XL are known."
-            )
-        network.load_state_dict(state, strict=False, assign=True)  # the file lacks constant buffers only
-        return network.eval().requires_grad_(False)
+    def fill(self, part: _Part) -> torch.nn.Module:
+        """Load the weights of a network, which is changed in place."""
+        part.check(self._header)
+        state = {name: self._weight(key, shape) for name, key, shape in part.weights()}
+        part.network.load_state_dict(state, strict=False, assign=True)  # the file lacks constant buffers only
+        return part.network.eval().requires_grad_(False)
 
     def _weight(self, key: str, shape: tuple[int, ...]) -> torch.Tensor:
         key, _, third = key.partition("#")
-        if key not in self._header.shapes:
-            raise CheckpointError(
-                f"{self._header.path.name} is incomplete or of an unknown architecture: {key} {list(shape)} is missing."
-            )
         try:
             tensor = self._file.get_tensor(key)
         except Exception as error:  # of a type that this torch does not have, for example
@@ -188,10 +232,6 @@ class _File:
             tensor = tensor.chunk(3)[int(third)]
         if key.endswith("text_projection"):
             tensor = tensor.t()
-        if tuple(tensor.shape) != shape and tuple(tensor.shape) != (*shape, 1, 1):
-            raise CheckpointError(
-                f"{self._header.path.name} has an unknown architecture: {key} is {list(tensor.shape)}, {list(shape)} is expected."
-            )
         return tensor.reshape(shape).to(torch.float32, copy=True).contiguous()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("diffusers")
 
@@ -71,6 +72,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"checkpoint": "/none"}, "the checkpoint '/none' is no file there"),
     ({"checkpoint": "job.jsonl"}, "job.jsonl is not a safetensors file"),
     ({"checkpoint": "old.ckpt"}, "old.ckpt is a pickle"),
+    ({"checkpoint": "lacking"}, "lacking.safetensors is incomplete or of an unknown architecture: first_stage_model.decoder"),
+    ({"checkpoint": "misshapen"}, "first_stage_model.decoder.conv_out.bias is [7], [3] is expected"),
     ({"checkpoint": 7}, "checkpoint is 7; it must be the path of a file"),
     ({"checkpoint": "a\0b"}, "it must be the path of a file"),
     ({"checkpoint": LONG}, "it must be the path of a file"),
@@ -155,6 +158,10 @@ def folder(tmp_path: Path, checkpoint: Path) -> Path:
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:-60])
     (tmp_path / "old.ckpt").write_bytes(b"PK\x03\x04")
     (tmp_path / "model.safetensors").write_bytes(checkpoint.read_bytes())
+    weights = load_file(checkpoint)
+    bias = weights.pop("first_stage_model.decoder.conv_out.bias")
+    save_file(weights, tmp_path / "lacking.safetensors")
+    save_file(weights | {"first_stage_model.decoder.conv_out.bias": bias.new_zeros(7)}, tmp_path / "misshapen.safetensors")
     return tmp_path
 
 
