@@ -2,7 +2,7 @@
 
 An interruption that is raised inside an import may be caught there, or leave a package half loaded. So as long as a command has
 not begun its work, Ctrl-C ends the process at once. After that it raises ``KeyboardInterrupt``, so that files are removed or
-completed; a second one ends the process.
+completed; a second one ends the process. A batch handles SIGTERM in the same way.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ def install() -> None:
     """Handle Ctrl-C from now on; only the main thread can."""
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGINT, _interrupt)
+
+
+def install_for_termination() -> None:
+    """Handle SIGTERM like Ctrl-C from now on, if :func:`install` handles that; a library may have replaced the handler before."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGTERM, _interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 from typing import Any
 
+from ov_backend import interrupts
 from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
 
 #: The address that stands for processes of this machine only.
@@ -59,6 +60,7 @@ def connect(ray: Any, address: str) -> None:
         if address not in (LOCAL, "auto"):
             _check_token(ray, address)
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+        interrupts.install_for_termination()  # Ray's own handler prints a stack of C++
     except ray.exceptions.AuthenticationError as error:
         raise SettingsError(f"--ray is {address[:200]!r}, {_about_token(error)}.") from error
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:  # an OSError where nothing is found

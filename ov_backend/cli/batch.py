@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "ray", "workers")
     given = {name: getattr(options, name) for name in names}
     chosen = Options(**given, cache_dir=settings.cache_dir, contact_sheet=not options.no_contact_sheet)
+    interrupts.install_for_termination()
     with interrupts.work():
         try:
             batch = Batch(options.jobs, options.out, chosen)

@@ -136,9 +136,14 @@ def test_bad_input_is_one_sentence(arguments: list[str], words: str, assert_refu
 
 @only_in_full
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-def test_ctrl_c_says_how_to_go_on_and_is_130(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number,workers", [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGTERM, ("--workers", "1"))])
+def test_ctrl_c_and_sigterm_say_how_to_go_on_and_are_130(
+    command: list[str], tmp_path: Path, number: signal.Signals, workers: tuple[str, ...]
+) -> None:
+    if workers:
+        pytest.importorskip("ray")
     (tmp_path / "job.jsonl").write_text(json.dumps({"prompt": "x", "seed": list(range(5000)), "steps": 1, "size": "64x64"}))
-    run = [sys.executable, "-m", "ov_backend", *command]
+    run = [sys.executable, "-m", "ov_backend", *command, *workers]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(run, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     manifest, deadline = tmp_path / "out" / "manifest.jsonl", time.monotonic() + 120
@@ -146,10 +151,11 @@ def test_ctrl_c_says_how_to_go_on_and_is_130(command: list[str], tmp_path: Path)
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err[-2000:]
     assert "Traceback" not in err
+    assert "PC: @" not in err, "a stack of Ray's"
     assert "pictures made. Run the same command again to go on." in err
     assert err.rstrip().endswith("Interrupted.")
     assert out == ""
