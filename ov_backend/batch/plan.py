@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from ov_backend.batch.row import Row, Shape
+from ov_backend.standalone.prompts import CHUNK
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Group:
         parts += [f"{batch} at once"] if batch > 1 else []
         parts += [] if guided else ["no guidance"]
         parts += ["from a picture"] if from_picture else []
-        parts += [f"prompts of {75 * (chunks - 1) + 1} to {75 * chunks} tokens"] if chunks > 1 else []
+        parts += [f"prompts of {CHUNK * (chunks - 1) + 1} to {CHUNK * chunks} tokens"] if chunks > 1 else []
         parts += [f"LoRA {path.stem} {strength:g}" for path, strength in self.loras]
         return ", ".join(parts)
 
