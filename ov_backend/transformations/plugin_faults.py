@@ -80,7 +80,7 @@ def avoid_faults(model: ov.Model) -> None:
             node.set_attribute("coordinate_transformation_mode", "half_pixel")
         elif kind == "GroupNormalization" and len(node.get_output_partial_shape(0)) == 2:
             _of_three_axes(node)
-        elif kind in _OF_BOOLEANS and node.get_output_element_type(0) == ov.Type.boolean:
+        elif kind in _OF_BOOLEANS and node.get_output_element_type(0).to_string() == "boolean":
             _compare_results(node)
         elif kind == "Multiply" and (side := _extreme_factor(node, constants)) is not None:
             node.input(side).replace_source_output(hidden(node.input_value(side), node.input_value(1 - side)).output(0))
@@ -153,7 +153,7 @@ def _compare_results(node: ov.Node) -> None:
     """Have a node that reads numbers as booleans compare them with 0 where they are one of several results."""
     for port in node.inputs():
         value = port.get_source_output()
-        if value.get_node().get_type_name() in _OF_SEVERAL and value.get_element_type() != ov.Type.boolean:
+        if value.get_node().get_type_name() in _OF_SEVERAL and value.get_element_type().to_string() != "boolean":
             zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
             port.replace_source_output(opset13.not_equal(value, zero).output(0))
 

@@ -73,7 +73,7 @@ def _storage(tensor: torch.Tensor) -> None:
 
 
 def _indexed(tensor: torch.Tensor) -> None:
-    tensor[0] += 2.0
+    tensor[(0,) * min(tensor.dim(), 1)] += 2.0
 
 
 _floats: dict[str, Callable[[torch.Tensor], None]] = {
