@@ -32,7 +32,7 @@ def install():
         try:
             launch.run_pip("install xxhash", "xxhash for the Accelerate with OpenVINO script")
         except RuntimeError:
-            print("xxhash could not be installed; is this machine offline? The script works without it, and prepares more slowly.")
+            print("xxhash could not be installed; is this machine offline? The script works without it, only slower.")
 
 
 install()

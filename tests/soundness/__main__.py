@@ -6,6 +6,7 @@ import argparse
 import random
 import sys
 import time
+import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -33,6 +34,7 @@ def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
     try:
         here, there = both(name, count, seed)
     except Exception as error:  # a module that cannot be mutated must not end the run; it counts as lost
+        say(traceback.format_exc())
         here, there = Result(name, lost=[f"{type(error).__name__}: {error}"]), Result(name)
     for result in (here, there):
         for outcome in result.stale:
