@@ -123,8 +123,8 @@ def array(value: np.ndarray[Any, Any], path: str) -> Iterator[Mutation]:
 
 
 def context_variable(variable: contextvars.ContextVar[Any]) -> Undo:
-    """Set a context variable."""
-    token = variable.set(next(values.others(variable.get()))[1])
+    """Set a context variable, to None if there is no other value of its kind."""
+    token = variable.set(next((value for _, value in values.others(variable.get())), None))
     return lambda: variable.reset(token)
 
 

@@ -283,7 +283,10 @@ def _unbounded(expression: str, values: Sequence[torch.Tensor], result: torch.Te
     wider = {torch.float16: torch.float32, torch.float32: torch.float64}.get(result.dtype)
     if wider is None or not bool((result.isinf() | (result == 0)).any()):
         return result
-    wide = evaluate(expression, [value.to(wider) if value.dtype == result.dtype else value for value in values])
+    try:
+        wide = evaluate(expression, [value.to(wider) if value.dtype == result.dtype else value for value in values])
+    except Exception:  # the step makes tensors of its own, in the type from before
+        return result
     if wide.shape != result.shape:
         return result
     limits = torch.finfo(result.dtype)
