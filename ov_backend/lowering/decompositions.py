@@ -206,10 +206,17 @@ def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -
 
 
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A choice between booleans; OpenVINO's conversion of it fails, or what the CPU device makes of it."""
-    if x.dtype is not torch.bool or y.dtype is not torch.bool:
-        return NotImplemented
-    return (condition & x) | (~condition & y)
+    """A choice between booleans, or a boolean and a number, which OpenVINO cannot convert or compile.
+
+    It takes booleans and bytes for the same, so that the types of a choice between the two are not what they should be.
+    """
+    if x.dtype is y.dtype is torch.bool:
+        return (condition & x) | (~condition & y)
+    if torch.bool in (x.dtype, y.dtype):
+        dtype = torch.result_type(x, y)
+        wide = torch.int32 if dtype is torch.uint8 else dtype
+        return torch.where(condition, x.to(wide), y.to(wide)).to(dtype)
+    return NotImplemented
 
 
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:

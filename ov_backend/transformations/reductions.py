@@ -57,8 +57,12 @@ def of_infinities(node: ov.Node) -> None:
         opset13.convert(opset13.constant(np.float32(value)), dtype.to_string())
         for value in (0.5, 2.0, 0.75 * first, math.copysign(math.inf, first))
     )
-    readers = node.output(0).get_target_inputs()
-    node.input(0).replace_source_output(opset13.multiply(node.input_value(0), half).output(0))
+    readers, read = node.output(0).get_target_inputs(), node.input_value(0)
+    if dtype.to_string() == "f32":
+        halves = opset13.multiply(read, half)
+    else:  # in bfloat16 the device cannot compute a product together with a resize before it
+        halves = opset13.convert(opset13.multiply(opset13.convert(read, "f32"), np.float32(0.5)), dtype.to_string())
+    node.input(0).replace_source_output(halves.output(0))
     found = node.output(0)
     nothing = opset13.less(found, limit) if first < 0 else opset13.greater(found, limit)
     result = opset13.select(nothing, infinity, opset13.multiply(found, double))

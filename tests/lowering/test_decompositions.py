@@ -229,3 +229,11 @@ def test_a_choice_between_booleans(shapes: tuple[tuple[int, ...], tuple[int, ...
     gm = decompose(traced(torch.where, condition, x, y), OPENVINO_DECOMPOSITIONS)
     assert "aten.where.self" not in names(gm)
     assert_close(run_openvino(gm, condition, x, y), [expected])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32], ids=str)
+def test_a_choice_between_a_boolean_and_a_number(dtype: torch.dtype) -> None:
+    x, y = torch.tensor([True, False, True]), torch.tensor([3, 4, 5], dtype=dtype)
+    condition = torch.tensor([True, True, False])
+    gm = decompose(traced(lambda c, x, y: (torch.where(c, x, y), torch.where(c, y, x)), condition, x, y), OPENVINO_DECOMPOSITIONS)
+    assert_close(run_openvino(gm, condition, x, y), [torch.where(condition, x, y), torch.where(condition, y, x)])

@@ -66,6 +66,15 @@ def test_the_largest_and_smallest_of_infinities(strict: Callable[..., Settings],
         torch.testing.assert_close(got, expected, rtol=1e-2 if precision == "bf16" else 1e-6, atol=0)
 
 
+def test_a_pooling_window_of_bfloat16_behind_a_resize(strict: Callable[..., Settings]) -> None:
+    class Pooled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            wide = torch.nn.functional.interpolate(x, scale_factor=2.0)
+            return (torch.nn.functional.max_pool1d(wide - 1, 2), wide)
+
+    assert_right(strict, Pooled(), torch.tensor([[[1.0, -2.0, -math.inf, 3.0]]], dtype=torch.bfloat16))
+
+
 @pytest.mark.parametrize(
     "reduced",
     [
