@@ -20,6 +20,7 @@ from ov_backend.engine.marker import Marker
 from ov_backend.webui.ending import ending
 
 folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 ending.handle_signals()
 with ending.marked(Marker(folder)):
     assert list(folder.iterdir())
