@@ -16,8 +16,6 @@ from ov_backend.fx_utils import operators, values_read
 from ov_backend.partitioning import int64_range
 from ov_backend.partitioning.packets import aten_packets, packet_of
 
-#: In graphs of PyTorch 2.1, dequantizing subtracts in uint8 without meaning to wrap around; nothing is checked there.
-CHECKED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 2)
 #: Whole numbers up to this are exact in float32.
 _FLOAT32_WHOLE = 1 << 24
 
@@ -61,7 +59,7 @@ def inexact(gm: GraphModule, wide: bool) -> dict[Node, str]:
         gm: ATen graph with ``meta["val"]``.
         wide: whether int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
     """
-    if not CHECKED or any(map(_quantizes, operators(gm))):
+    if any(map(_quantizes, operators(gm))):
         return {}  # quantized graphs mean no wrapping around
     nodes = [node for node in operators(gm) if any(_is_integer(value) for value in _values(node))]
     if not nodes:

@@ -10,7 +10,7 @@ import torch
 
 from ov_backend import compiler
 from ov_backend.capture.trace import Captured
-from ov_backend.partitioning.exact_integers import CHECKED, inexact
+from ov_backend.partitioning.exact_integers import inexact
 from ov_backend.partitioning.partitioner import unsupported
 from ov_backend.settings import operator_name
 from tests.helpers.graphs import SETTINGS, names, traced
@@ -55,8 +55,6 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "a filled mask": (lambda x: (x > 3).masked_fill(x < 0, 1), LONG),
     "the greatest common divisor": (lambda x: torch.gcd(x, x.flip(0)) + 1, NEAR),
 }
-
-pytestmark = pytest.mark.skipif(not CHECKED, reason="PyTorch 2.1's own graphs rely on integers that do not wrap around")
 
 
 def run(function: Function, x: torch.Tensor) -> Any:
