@@ -126,8 +126,12 @@ class MemoryLRU:
 
         The most recent value's group always stays. Returns the number of values that were evicted.
         """
+        return self.evict_until(lambda: available_memory() >= size)
+
+    def evict_until(self, enough: Callable[[], bool]) -> int:
+        """Evict the groups of the lowest priority until ``enough()``; as :meth:`make_room`."""
         evicted = 0
-        while available_memory() < size:
+        while not enough():
             with self._lock:
                 count = self._evict_lowest()
             if not count:

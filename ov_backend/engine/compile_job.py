@@ -18,6 +18,7 @@ from ov_backend.cache import blobs, memory
 from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
+from ov_backend.engine.pressure import relieve_mappings
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
@@ -227,11 +228,13 @@ class CompileJob:
         return self.entry(compiled, output), size
 
     def _make_room(self) -> None:
-        """Evict other compiled graphs where the machine has less memory free than this one will take."""
+        """Evict other compiled graphs where less of the machine's memory, or of its mappings, is free than this one will take."""
+        text = "%s: %s free, so %d of the compiled networks were evicted; they are compiled again when needed"
+        if evicted := relieve_mappings(self.resources.compiled):
+            log.warning(text, self.context.name, "few memory mappings are", evicted)
         left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
         if evicted := self.resources.compiled.make_room(int(_ROOM * left * self.float_bytes())):
-            text = "%s: little memory is free, so %d of the compiled networks were evicted; they are compiled again when needed"
-            log.warning(text, self.context.name, evicted)
+            log.warning(text, self.context.name, "little memory is", evicted)
 
     def entry(self, compiled: CompiledProgram, output: Spec) -> CompiledEntry:
         """The result of a compile, which is counted."""

@@ -2,6 +2,8 @@
 
 A host like the WebUI holds two models at once while it changes the checkpoint, and says nothing before. If the compiled networks
 stayed meanwhile, the system would end the process.
+
+Memory mappings run out likewise, on a machine with much memory or with many small networks: before a compile, networks make room.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import time
 import weakref
 
 from ov_backend.cache.lru import MemoryLRU
-from ov_backend.cache.memory import available_memory, total_memory
+from ov_backend.cache.memory import available_memory, free_mappings, total_memory
+from ov_backend.errors import OVBackendError
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +23,9 @@ log = logging.getLogger(__name__)
 _INTERVAL = 0.25
 #: Networks are evicted if less than this share of the memory is free, until twice as much is.
 _SHARE = 1 / 16
+#: Networks are evicted before a compile if less than the first share of the memory mappings is free, until the second is. With
+#: less than the third nothing is compiled: the network itself takes some, and so do the host's threads.
+_FEW_MAPPINGS, _ENOUGH_MAPPINGS, _TOO_FEW_MAPPINGS = 0.5, 0.6, 0.15
 
 
 class Pressure:
@@ -57,3 +63,20 @@ def relieve(compiled: MemoryLRU) -> int:
     """Evict networks if little memory is free; returns their number."""
     little = int(total_memory() * _SHARE)
     return compiled.make_room(2 * little) if available_memory() < little else 0
+
+
+def relieve_mappings(compiled: MemoryLRU) -> int:
+    """Evict networks before a compile if few memory mappings are free; returns their number.
+
+    Raises:
+        OVBackendError: hardly any is free even so; the compile would end the process.
+    """
+    if free_mappings() >= _FEW_MAPPINGS:
+        return 0
+    evicted = compiled.evict_until(lambda: free_mappings() >= _ENOUGH_MAPPINGS)
+    if free_mappings() < _TOO_FEW_MAPPINGS:
+        raise OVBackendError(
+            "hardly any memory mappings of this process are free, and OpenVINO would end it for lack of them; "
+            "a restart frees them, and the system's setting vm.max_map_count allows more"
+        )
+    return evicted
