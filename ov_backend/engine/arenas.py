@@ -16,7 +16,8 @@ import torch
 
 from ov_backend.runtime.program import CompiledProgram
 
-#: A call is the first of a turn if the network rested for this many times the call's own seconds, and for one second more.
+#: A call is the first of a turn if the network rested for this many times the call's own seconds, and for one second more; or
+#: for the call's own seconds, if another one was called twice in a row meanwhile, as the UNet is between two decodings.
 _RESTED = 4
 _SECONDS = 1.0
 
@@ -28,6 +29,8 @@ class Arenas:
         self._lock = threading.Lock()
         self._ended: weakref.WeakKeyDictionary[CompiledProgram, float] = weakref.WeakKeyDictionary()
         self._in_use: weakref.WeakSet[CompiledProgram] = weakref.WeakSet()
+        self._last: weakref.ref[CompiledProgram] | None = None
+        self._repeated = 0.0  # when a program was called twice in a row
 
     def run(self, program: CompiledProgram, inputs: Sequence[torch.Tensor], is_block: bool = False) -> list[torch.Tensor]:
         """Run a program; after the first call of a turn, give back its own memory and that of the turns before.
@@ -51,11 +54,16 @@ class Arenas:
     def _over(self, program: CompiledProgram, began: float, ended: float) -> list[CompiledProgram]:
         """The programs whose memory nobody needs now."""
         with self._lock:
-            before = self._ended.get(program)
+            before, repeated = self._ended.get(program), self._repeated
             self._ended[program] = ended
-            if before is not None and began - before < _RESTED * (ended - began) + _SECONDS:
-                self._in_use.add(program)
-                return []
+            if self._last is not None and self._last() is program:
+                self._repeated = ended
+            self._last = weakref.ref(program)
+            if before is not None:
+                rested, seconds = began - before, ended - began
+                if rested < (seconds if repeated > before else _RESTED * seconds + _SECONDS):
+                    self._in_use.add(program)
+                    return []
             over = {program, *self._in_use}
             self._in_use.clear()
             return list(over)

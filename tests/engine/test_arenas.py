@@ -46,6 +46,36 @@ def test_the_first_call_of_a_turn_gives_back_and_later_ones_keep(monkeypatch: py
     assert (unet.given_back, vae.given_back) == (3, 1)
 
 
+@pytest.mark.parametrize(("rested", "given_back"), [(0.5, 1), (1.5, 2)])
+def test_a_turn_is_over_when_another_program_took_one(monkeypatch: pytest.MonkeyPatch, rested: float, given_back: int) -> None:
+    """The decoder takes one second, and rests so many seconds, while the UNet is called twice."""
+    now = 0.0
+    monkeypatch.setattr(arenas, "time", mock.Mock(monotonic=lambda: now))
+    shared, unet, vae = Arenas(), Fake(), Fake()
+
+    def call(program: Fake, seconds: float) -> None:
+        def take(_: Fake, inputs: object) -> list[torch.Tensor]:
+            nonlocal now
+            now += seconds
+            return []
+
+        monkeypatch.setattr(Fake, "__call__", take)
+        shared.run(program, [])
+
+    for program, seconds in ((vae, 1.0), (unet, rested / 2), (unet, rested / 2), (vae, 1.0)):
+        call(program, seconds)
+    assert vae.given_back == given_back
+
+
+def test_networks_that_take_turns_at_every_step_keep_theirs() -> None:
+    unet, controlnet = Fake(), Fake()
+    shared = Arenas()
+    for _ in range(4):
+        for program in (controlnet, unet):
+            shared.run(program, [])
+    assert (controlnet.given_back, unet.given_back) == (1, 1)
+
+
 def test_blocks_and_busy_programs_keep_theirs() -> None:
     shared, block, busy = Arenas(), Fake(), Fake(error=True)
     shared.run(block, [], is_block=True)

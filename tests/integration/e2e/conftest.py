@@ -53,6 +53,8 @@ def _ready(webui: WebUI) -> WebUI:
     names = [script["name"] for script in webui.api("/sdapi/v1/script-info")]
     assert "accelerate with openvino" in names, "the extension is not in this WebUI"
     options = webui.api("/sdapi/v1/options")
+    if webui.has("/probe/settings"):
+        options |= webui.api("/probe/settings")
     webui.settings = {name: _int_if_whole(value) for name, value in options.items()}
     return webui
 

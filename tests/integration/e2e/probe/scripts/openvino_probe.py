@@ -121,6 +121,12 @@ def routes(_, app):
             "extension": extension(),
         }
 
+    @app.get("/probe/settings")
+    def settings():
+        """All settings: the WebUI's API leaves those out that were added after an extension has imported it."""
+        values = {name: shared.opts.data.get(name, info.default) for name, info in shared.opts.data_labels.items()}
+        return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str, list, type(None)))}
+
     @app.post("/probe/stop")
     def stop():
         shared.state.stop_generating()
