@@ -13,6 +13,7 @@ from ov_backend.engine.ahead import Unverified
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.low_precision import Sample, relative_error
+from ov_backend.engine.pressure import enough_mappings
 from ov_backend.engine.request import CompiledEntry, CompileRequest
 from ov_backend.engine.resources import Resources
 from ov_backend.guards.signature import Signature
@@ -62,7 +63,7 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
         return
     resources.evict_dead()
     if not _fits(job):
-        log.debug("%s is not prepared ahead: its compiled form would not fit into the memory budget", context.name)
+        log.debug("%s is not prepared ahead: its compiled form would not fit beside the others", context.name)
         return
     resources.programs.put(request.graph_key, program)
     compiled, size = job.measured(lambda: job.compile(program[0]), collect=False)
@@ -87,4 +88,5 @@ def _fits(job: CompileJob) -> bool:
     weights, compiled, low_memory = job.float_bytes(), job.resources.compiled, job.resources.low_memory
     if low_memory.is_wanted(job.request.settings, sum(tensor.nbytes for tensor in job.request.weights.values())):
         return False  # weights are given back meanwhile, one network after another
-    return compiled.bytes + _LEFT * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()
+    fits = compiled.bytes + _LEFT * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()
+    return fits and enough_mappings()

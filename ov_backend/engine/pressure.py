@@ -65,13 +65,18 @@ def relieve(compiled: MemoryLRU) -> int:
     return compiled.make_room(2 * little) if available_memory() < little else 0
 
 
+def enough_mappings() -> bool:
+    """Whether so many memory mappings are free that no network need be evicted before a compile."""
+    return free_mappings() >= _FEW_MAPPINGS
+
+
 def relieve_mappings(compiled: MemoryLRU) -> int:
     """Evict networks before a compile if few memory mappings are free; returns their number.
 
     Raises:
         OVBackendError: hardly any is free even so; the compile would end the process.
     """
-    if free_mappings() >= _FEW_MAPPINGS:
+    if enough_mappings():
         return 0
     evicted = compiled.evict_until(lambda: free_mappings() >= _ENOUGH_MAPPINGS)
     if free_mappings() < _TOO_FEW_MAPPINGS:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import ahead_job
+from ov_backend.engine import ahead_job, pressure
 from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.engine import Engine
@@ -167,6 +167,14 @@ def test_a_machine_without_memory_prepares_nothing(strict: Strict, monkeypatch: 
     assert network.resources.ahead.wait(60)
     assert network.stats()["held"] == 0
     assert_right(network, module, *inputs())
+
+
+def test_where_few_memory_mappings_are_free_nothing_is_prepared(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _, signature = seen_before(strict(low_memory="off"))
+    monkeypatch.setattr(pressure, "free_mappings", lambda: 0.4)
+    network.prepare_ahead(signature)
+    assert network.resources.ahead.wait(60)
+    assert network.stats()["held"] == 0
 
 
 def test_where_weights_are_given_back_nothing_is_prepared(strict: Strict) -> None:
