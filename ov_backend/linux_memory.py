@@ -1,4 +1,4 @@
-"""Calls by which Linux moves memory of this process into a file, and says what was written since; no other module names them."""
+"""Calls of Linux about this process's memory: moved into a file, written since, bound to a node; no other module names them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _MADV_PAGEOUT, _MADV_POPULATE_WRITE = 21, 23
 _F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 _SPLICE_F_NONBLOCK = 2
 _IN_MEMORY = {0x01021994, 0x858458F6}  # tmpfs, ramfs
+#: The number of the call mbind, which the C library has no function for, and its default policy.
+_MBIND, _MPOL_DEFAULT = {"x86_64": 237, "aarch64": 235}, 0
 #: Bytes of which the pages are replaced at once; a moment in which no other Python code runs.
 _AT_ONCE = 1 << 18
 #: Bytes that are written to a file at once.
@@ -260,6 +262,14 @@ def page_out(start: int, end: int) -> None:
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.madvise(start, end - start, _MADV_PAGEOUT)  # an older or a busy system keeps them
+
+
+def forget_numa_policy(start: int, end: int) -> None:
+    """Give memory the default NUMA policy. Its pages stay where they are; a part that is not mapped any more ends it."""
+    number = _MBIND.get(os.uname().machine)
+    if number is not None and start < end:
+        length = ctypes.c_ulong(end - start)
+        ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_ulong(start), length, _MPOL_DEFAULT, None, 0, 0)
 
 
 @contextlib.contextmanager

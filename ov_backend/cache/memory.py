@@ -14,8 +14,6 @@ import psutil
 from ov_backend import posix
 
 T = TypeVar("T")
-#: A line for each memory mapping of this process, and the most that there may be.
-_MAPPINGS, _MAX_MAPPINGS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 _CGROUP = Path("/sys/fs/cgroup")
 #: Files with a container's limit, and with what it uses.
 _CGROUP_USAGE = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
@@ -62,18 +60,6 @@ def available_memory() -> int:
         with contextlib.suppress(OSError, ValueError):  # "max" means no limit
             free = min(free, int((_CGROUP / limit).read_text()) - int((_CGROUP / usage).read_text()))
     return max(0, free)
-
-
-def free_mappings() -> float:
-    """The share, 0 to 1, of the memory mappings that the system allows this process and that it has not got; 1 where any are.
-
-    Each kernel that OpenVINO's CPU device generates has a mapping of its own: a UNet of Stable Diffusion 1.5 some 900. Where
-    none is left (``vm.max_map_count``, 65,530 by default), no thread can be started, and OpenVINO ends the process.
-    """
-    with contextlib.suppress(OSError, ValueError):  # only Linux has these files
-        allowed = int(_MAX_MAPPINGS.read_text())
-        return max(0.0, 1 - _MAPPINGS.read_bytes().count(b"\n") / allowed)
-    return 1.0
 
 
 def release_free_memory() -> None:

@@ -14,7 +14,8 @@ import time
 import weakref
 
 from ov_backend.cache.lru import MemoryLRU
-from ov_backend.cache.memory import available_memory, free_mappings, total_memory
+from ov_backend.cache.memory import available_memory, total_memory
+from ov_backend.engine.mappings import free_mappings, merge_mappings
 from ov_backend.errors import OVBackendError
 
 log = logging.getLogger(__name__)
@@ -71,17 +72,26 @@ def enough_mappings() -> bool:
 
 
 def relieve_mappings(compiled: MemoryLRU) -> int:
-    """Evict networks before a compile if few memory mappings are free; returns their number.
+    """Merge memory mappings before a compile if few are free, and evict networks if that is not enough; returns their number.
 
     Raises:
         OVBackendError: hardly any is free even so; the compile would end the process.
     """
     if enough_mappings():
         return 0
-    evicted = compiled.evict_until(lambda: free_mappings() >= _ENOUGH_MAPPINGS)
+    merge_mappings()
+    if enough_mappings():
+        return 0
+    evicted = compiled.evict_until(_have_become_enough)
     if free_mappings() < _TOO_FEW_MAPPINGS:
         raise OVBackendError(
             "hardly any memory mappings of this process are free, and OpenVINO would end it for lack of them; "
             "a restart frees them, and the system's setting vm.max_map_count allows more"
         )
     return evicted
+
+
+def _have_become_enough() -> bool:
+    """Whether enough memory mappings are free after an eviction."""
+    merge_mappings()
+    return free_mappings() >= _ENOUGH_MAPPINGS

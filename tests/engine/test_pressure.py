@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import mmap
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from ov_backend import Settings
-from ov_backend.cache import lru, memory
+from ov_backend.cache import lru
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.engine import pressure
 from ov_backend.engine.engine import Engine
@@ -40,25 +37,38 @@ def machine(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
 
 
 @pytest.fixture
-def mappings(store: MemoryLRU, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Has a value in the store take a tenth of the memory mappings, and others the share that it is called with."""
+def mappings(store: MemoryLRU, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has a value in the store take a tenth of the memory mappings, and others the shares that it is called with.
 
-    def taken(by_others: float) -> None:
-        monkeypatch.setattr(pressure, "free_mappings", lambda: 1 - by_others - len(store) / 10)
+    The second share is of mappings that can be merged.
+    """
+
+    def taken(by_others: float, split: float = 0.0) -> None:
+        parts = {"others": by_others, "split": split}
+        monkeypatch.setattr(pressure, "free_mappings", lambda: 1 - sum(parts.values()) - len(store) / 10)
+        monkeypatch.setattr(pressure, "merge_mappings", lambda: parts.update(split=0.0))
 
     return taken
 
 
+def test_memory_mappings_are_merged_before_a_network_is_evicted(store: MemoryLRU, mappings: Callable[..., None]) -> None:
+    mappings(0.05, split=0.3)
+    assert pressure.relieve_mappings(store) == 0
+    assert len(store) == 4
+    mappings(0.15, split=0.3)
+    assert pressure.relieve_mappings(store) == 2
+
+
 @pytest.mark.parametrize(("by_others", "evicted"), [(0.05, 0), (0.15, 2), (0.25, 3)])
 def test_networks_make_room_before_memory_mappings_run_out(
-    store: MemoryLRU, mappings: Callable[[float], None], by_others: float, evicted: int
+    store: MemoryLRU, mappings: Callable[..., None], by_others: float, evicted: int
 ) -> None:
     mappings(by_others)
     assert pressure.relieve_mappings(store) == evicted
     assert list(store)[-1] == "d"
 
 
-def test_nothing_is_compiled_where_hardly_a_memory_mapping_is_free(store: MemoryLRU, mappings: Callable[[float], None]) -> None:
+def test_nothing_is_compiled_where_hardly_a_memory_mapping_is_free(store: MemoryLRU, mappings: Callable[..., None]) -> None:
     mappings(0.8)
     with pytest.raises(OVBackendError, match=r"hardly any memory mappings.* are free.*vm\.max_map_count"):
         pressure.relieve_mappings(store)
@@ -76,19 +86,6 @@ def test_pytorch_answers_where_hardly_a_memory_mapping_is_free(
     monkeypatch.undo()
     assert_right(network, module, *inputs())
     assert network.stats()["compiles"] == 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds them")
-def test_memory_mappings_are_counted() -> None:
-    before = memory.free_mappings()
-    maps = [mmap.mmap(-1, 4096, prot=mmap.PROT_READ | (i % 2) * mmap.PROT_WRITE) for i in range(2000)]
-    allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
-    assert before - memory.free_mappings() == pytest.approx(len(maps) / allowed, rel=0.1)
-
-
-def test_a_system_without_a_bound_has_all_memory_mappings_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory, "_MAX_MAPPINGS", tmp_path / "none")
-    assert memory.free_mappings() == 1
 
 
 @pytest.mark.parametrize(("taken", "evicted"), [(0, 0), (1460, 0), (1461, 3)])
