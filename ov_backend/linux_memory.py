@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import struct
@@ -265,11 +266,15 @@ def page_out(start: int, end: int) -> None:
 
 
 def forget_numa_policy(start: int, end: int) -> None:
-    """Give memory the default NUMA policy. Its pages stay where they are; a part that is not mapped any more ends it."""
+    """Give memory the default NUMA policy. Its pages stay where they are, and a system that refuses keeps the policy."""
     number = _MBIND.get(os.uname().machine)
-    if number is not None and start < end:
-        length = ctypes.c_ulong(end - start)
-        ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_ulong(start), length, _MPOL_DEFAULT, None, 0, 0)
+    if number is not None:
+        _syscall()(*(ctypes.c_ulong(each) for each in (number, start, end - start, _MPOL_DEFAULT, 0, 0, 0)))
+
+
+@functools.cache
+def _syscall() -> Any:
+    return ctypes.CDLL(None).syscall
 
 
 @contextlib.contextmanager

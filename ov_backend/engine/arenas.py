@@ -16,8 +16,7 @@ import torch
 
 from ov_backend.runtime.program import CompiledProgram
 
-#: A call is the first of a turn if the network rested for this many times the call's own seconds, and for one second more; or
-#: for the call's own seconds, if another one was called twice in a row meanwhile, as the UNet is between two decodings.
+#: A call is the first of a turn if the network rested for this many times the call's own seconds, and for one second more.
 _RESTED = 4
 _SECONDS = 1.0
 
@@ -61,7 +60,9 @@ class Arenas:
             self._last = weakref.ref(program)
             if before is not None:
                 rested, seconds = began - before, ended - began
-                if rested < (seconds if repeated > before else _RESTED * seconds + _SECONDS):
+                if repeated > before and rested >= seconds:  # between two decodings the UNet was called, if only a few times
+                    return [program]
+                if rested < _RESTED * seconds + _SECONDS:
                     self._in_use.add(program)
                     return []
             over = {program, *self._in_use}

@@ -113,6 +113,7 @@ class CompileJob:
 
         Raises:
             OVBackendError: it cannot be compiled; it is not tried again for the same key.
+            DeviceError: the process has no memory mappings left for it; it is tried again.
             Superseded: the weights or the code have changed since the request.
         """
         resources, self.began = self.resources, True
@@ -124,6 +125,7 @@ class CompileJob:
             entry = self.context.lookup(self.request)
             if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
+            relieve_mappings(resources.compiled)
             entry, size = self._compile(*self._program())
             if not self.context.is_current(self.request, True):
                 raise Superseded
@@ -228,13 +230,11 @@ class CompileJob:
         return self.entry(compiled, output), size
 
     def _make_room(self) -> None:
-        """Evict other compiled graphs where less of the machine's memory, or of its mappings, is free than this one will take."""
-        text = "%s: %s free, so %d of the compiled networks were evicted; they are compiled again when needed"
-        if evicted := relieve_mappings(self.resources.compiled):
-            log.warning(text, self.context.name, "few memory mappings are", evicted)
+        """Evict other compiled graphs where the machine has less memory free than this one will take."""
         left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
         if evicted := self.resources.compiled.make_room(int(_ROOM * left * self.float_bytes())):
-            log.warning(text, self.context.name, "little memory is", evicted)
+            text = "%s: little memory is free, so %d of the compiled networks were evicted; they are compiled again when needed"
+            log.warning(text, self.context.name, evicted)
 
     def entry(self, compiled: CompiledProgram, output: Spec) -> CompiledEntry:
         """The result of a compile, which is counted."""

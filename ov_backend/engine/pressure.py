@@ -16,7 +16,7 @@ import weakref
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.memory import available_memory, total_memory
 from ov_backend.engine.mappings import free_mappings, merge_mappings
-from ov_backend.errors import OVBackendError
+from ov_backend.errors import DeviceError
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 _INTERVAL = 0.25
 #: Networks are evicted if less than this share of the memory is free, until twice as much is.
 _SHARE = 1 / 16
-#: Networks are evicted before a compile if less than the first share of the memory mappings is free, until the second is. With
-#: less than the third nothing is compiled: the network itself takes some, and so do the host's threads.
-_FEW_MAPPINGS, _ENOUGH_MAPPINGS, _TOO_FEW_MAPPINGS = 0.5, 0.6, 0.15
+#: Networks are evicted before a compile if fewer memory mappings than the first number are free, until the second is. With fewer
+#: than the third nothing is compiled: a UNet takes some 1,000, those of blocks add up to more, and so do the host's threads.
+_FEW_MAPPINGS, _ENOUGH_MAPPINGS, _TOO_FEW_MAPPINGS = 10_000, 16_000, 5_000
 
 
 class Pressure:
@@ -71,24 +71,25 @@ def enough_mappings() -> bool:
     return free_mappings() >= _FEW_MAPPINGS
 
 
-def relieve_mappings(compiled: MemoryLRU) -> int:
-    """Merge memory mappings before a compile if few are free, and evict networks if that is not enough; returns their number.
+def relieve_mappings(compiled: MemoryLRU) -> None:
+    """Merge memory mappings before a compile if few are free, and evict networks if that is not enough.
 
     Raises:
-        OVBackendError: hardly any is free even so; the compile would end the process.
+        DeviceError: hardly any are free even so; the compile would end the process.
     """
     if enough_mappings():
-        return 0
+        return
     merge_mappings()
     if enough_mappings():
-        return 0
-    evicted = compiled.evict_until(_have_become_enough)
+        return
+    if evicted := compiled.evict_until(_have_become_enough):
+        text = "Few memory mappings are free: %d compiled networks were evicted; calls that need them compile again"
+        log.warning(text, evicted)
     if free_mappings() < _TOO_FEW_MAPPINGS:
-        raise OVBackendError(
+        raise DeviceError(
             "hardly any memory mappings of this process are free, and OpenVINO would end it for lack of them; "
-            "a restart frees them, and the system's setting vm.max_map_count allows more"
+            "a restart frees them, and a larger vm.max_map_count in the system's settings allows more"
         )
-    return evicted
 
 
 def _have_become_enough() -> bool:

@@ -171,7 +171,7 @@ def test_a_machine_without_memory_prepares_nothing(strict: Strict, monkeypatch: 
 
 def test_where_few_memory_mappings_are_free_nothing_is_prepared(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
     network, _, signature = seen_before(strict(low_memory="off"))
-    monkeypatch.setattr(pressure, "free_mappings", lambda: 0.4)
+    monkeypatch.setattr(pressure, "free_mappings", lambda: 9_000)
     network.prepare_ahead(signature)
     assert network.resources.ahead.wait(60)
     assert network.stats()["held"] == 0

@@ -64,7 +64,7 @@ def test_a_turn_is_over_when_another_program_took_one(monkeypatch: pytest.Monkey
 
     for program, seconds in ((vae, 1.0), (unet, rested / 2), (unet, rested / 2), (vae, 1.0)):
         call(program, seconds)
-    assert vae.given_back == given_back
+    assert (vae.given_back, unet.given_back) == (given_back, 1)
 
 
 def test_networks_that_take_turns_at_every_step_keep_theirs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import mmap
 import os
@@ -9,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ov_backend import Settings
 from ov_backend.engine import mappings
 from ov_backend.engine.engine import Engine
 from tests.helpers.alone import alone
-from tests.helpers.small import Small, assert_right, inputs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds memory mappings")
 
@@ -23,68 +24,108 @@ PAGES = 64
 BIND = 2
 
 
-def count() -> int:
-    """The mappings of this process."""
-    return Path("/proc/self/maps").read_bytes().count(b"\n")
+def count(start: int = 0, end: int = 1 << 64) -> int:
+    """The mappings of this process between two addresses."""
+    lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    places = [[int(each, 16) for each in line.split(maxsplit=1)[0].split("-")] for line in lines]
+    return sum(first < end and after > start for first, after in places)
 
 
-@pytest.fixture
-def bound() -> mmap.mmap:
-    """Memory full of "x", of which every other page is bound to the first NUMA node."""
+class Bound:
+    """Pages full of "x" of which every other one is bound to the first NUMA node.
+
+    Args:
+        written_first: the pages are written before they are bound.
+    """
+
+    def __init__(self, written_first: bool) -> None:
+        self.memory = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.end = self.start + len(self.memory)
+        if written_first:
+            self._write()
+        for page in range(1, PAGES, 2):
+            _bind(self.start + page * mmap.PAGESIZE)
+        if not written_first:
+            self._write()
+        assert count(self.start, self.end) == PAGES
+
+    def _write(self) -> None:
+        self.memory[:] = b"x" * len(self.memory)
+
+
+def _bind(page: int) -> None:
     from ov_backend import linux_memory
 
-    if not Path("/proc/self/numa_maps").exists() or not mappings._has_one_node():
-        pytest.skip("needs a system that knows NUMA, with one node")
-    memory = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.write(b"x" * PAGES * mmap.PAGESIZE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    number, mask = linux_memory._MBIND[os.uname().machine], ctypes.c_ulong(1)
-    for page in range(1, PAGES, 2):
-        start = ctypes.c_ulong(address + page * mmap.PAGESIZE)
-        assert not ctypes.CDLL(None).syscall(number, start, ctypes.c_ulong(mmap.PAGESIZE), BIND, ctypes.byref(mask), 64, 0)
-    return memory
+    number = linux_memory._MBIND.get(os.uname().machine)
+    if number is None:
+        pytest.skip("mbind has another number on this processor")
+    mask = ctypes.c_ulong(1)
+    arguments = (number, page, mmap.PAGESIZE, BIND, ctypes.addressof(mask), 64, 0)
+    if ctypes.CDLL(None).syscall(*map(ctypes.c_ulong, arguments)):
+        pytest.skip("this system knows no NUMA, or refuses mbind")
 
 
 def test_memory_mappings_are_counted() -> None:
     before = mappings.free_mappings()
     maps = [mmap.mmap(-1, 4096, prot=mmap.PROT_READ | (i % 2) * mmap.PROT_WRITE) for i in range(2000)]
-    allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
-    assert before - mappings.free_mappings() == pytest.approx(len(maps) / allowed, rel=0.1)
+    assert before - mappings.free_mappings() == pytest.approx(len(maps), rel=0.1)
 
 
-def test_a_system_without_a_bound_has_all_of_them_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_system_without_a_bound_has_any_number_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mappings, "_MAX_MAPPINGS", tmp_path / "none")
-    assert mappings.free_mappings() == 1
+    assert mappings.free_mappings() == sys.maxsize
 
 
-def test_bound_and_unbound_neighbours_are_merged(bound: mmap.mmap) -> None:
-    before = count()
+def test_bound_and_unbound_neighbours_are_merged() -> None:
+    bound = Bound(written_first=True)
     mappings.merge_mappings()
-    assert before - count() >= PAGES - 8  # others of this process may come and go
-    assert set(bound[:]) == set(b"x")
+    assert count(bound.start, bound.end) <= 2  # its first page may be one mapping with what lies before it
+    assert set(bound.memory[:]) == set(b"x")
 
 
-def test_with_several_nodes_the_policy_stays(bound: mmap.mmap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "online").write_text("0-1\n")
-    monkeypatch.setattr(mappings, "_NODES", tmp_path / "online")
-    before = count()
+def test_neighbours_that_were_bound_before_they_were_written_keep_their_content() -> None:
+    bound = Bound(written_first=False)
     mappings.merge_mappings()
-    assert abs(before - count()) < 8
+    assert set(bound.memory[:]) == set(b"x")
 
 
-def of_evicted_networks(folder: str) -> list[int]:
-    """Mappings of a process after networks of three sizes were compiled and evicted, three times."""
-    engine, module, counts = Engine(Settings(precision="f32", cache_dir=folder, fallback="raise")), Small(), []
-    network = engine.network("net", module.requires_grad_(False))
-    for i in range(3):
-        for size in (8, 16, 24):
-            assert_right(network, module, *inputs(size + i, size))
+def test_a_list_that_cannot_be_read_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ov_backend import linux_memory
+
+    def fail() -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(linux_memory.Mappings, "read", fail)
+    mappings.merge_mappings()
+
+
+def of_evicted_networks(folder: str, merges: bool) -> int:
+    """How many mappings a process has more after the second time that networks of four sizes were compiled and evicted."""
+    engine, module, counts = Engine(Settings(precision="f32", cache_dir=folder, fallback="raise")), Deep(), []
+    network = engine.network("net", module)
+    for _ in range(2):
+        for size in (8, 16, 24, 32):
+            x = torch.randn(1, 16, size, size)
+            assert torch.allclose(network(x), module(x), rtol=1e-3, atol=1e-4)
         engine.compiled.evict(lambda key, value: True)
-        mappings.merge_mappings()
+        if merges:
+            mappings.merge_mappings()
         counts.append(count())
-    return counts
+    return counts[1] - counts[0]
 
 
-def test_evicted_networks_leave_no_mappings(tmp_path: Path) -> None:
-    first, _, last = alone(of_evicted_networks, str(tmp_path))
-    assert last - first < 40, (first, last)
+class Deep(torch.nn.Sequential):
+    """A network of many operators."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        block = (torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.GroupNorm(4, 16), torch.nn.SiLU())
+        super().__init__(*(copy.deepcopy(each) for _ in range(12) for each in block))
+        self.requires_grad_(False)
+
+
+def test_evicted_networks_leave_fewer_mappings(tmp_path: Path) -> None:
+    Bound(written_first=True)  # skips where nothing can be merged
+    merged, split = (alone(of_evicted_networks, str(tmp_path / str(merges)), merges) for merges in (True, False))
+    assert merged < split

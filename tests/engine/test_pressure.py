@@ -15,7 +15,7 @@ from ov_backend.cache.lru import MemoryLRU
 from ov_backend.engine import pressure
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.pressure import Pressure
-from ov_backend.errors import OVBackendError
+from ov_backend.errors import DeviceError
 from tests.helpers.lifetimes import eventually
 from tests.helpers.small import Small, assert_right, inputs
 
@@ -38,39 +38,40 @@ def machine(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
 
 @pytest.fixture
 def mappings(store: MemoryLRU, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Has a value in the store take a tenth of the memory mappings, and others the shares that it is called with.
+    """Says how many memory mappings are free without the store, whose values take 2,000 each, and how many more can be merged."""
 
-    The second share is of mappings that can be merged.
-    """
+    def leave(free: int, split: int = 0) -> None:
+        parts = {"split": split}
+        monkeypatch.setattr(pressure, "free_mappings", lambda: free - parts["split"] - 2000 * len(store))
+        monkeypatch.setattr(pressure, "merge_mappings", lambda: parts.update(split=0))
 
-    def taken(by_others: float, split: float = 0.0) -> None:
-        parts = {"others": by_others, "split": split}
-        monkeypatch.setattr(pressure, "free_mappings", lambda: 1 - sum(parts.values()) - len(store) / 10)
-        monkeypatch.setattr(pressure, "merge_mappings", lambda: parts.update(split=0.0))
-
-    return taken
+    return leave
 
 
-def test_memory_mappings_are_merged_before_a_network_is_evicted(store: MemoryLRU, mappings: Callable[..., None]) -> None:
-    mappings(0.05, split=0.3)
-    assert pressure.relieve_mappings(store) == 0
-    assert len(store) == 4
-    mappings(0.15, split=0.3)
-    assert pressure.relieve_mappings(store) == 2
-
-
-@pytest.mark.parametrize(("by_others", "evicted"), [(0.05, 0), (0.15, 2), (0.25, 3)])
-def test_networks_make_room_before_memory_mappings_run_out(
-    store: MemoryLRU, mappings: Callable[..., None], by_others: float, evicted: int
+@pytest.mark.parametrize(("free", "split", "held"), [(18_000, 0, 4), (18_000, 9_000, 4), (17_000, 0, 1), (21_000, 9_000, 4)])
+def test_mappings_are_merged_and_then_networks_make_room(
+    store: MemoryLRU, mappings: Callable[..., None], caplog: pytest.LogCaptureFixture, free: int, split: int, held: int
 ) -> None:
-    mappings(by_others)
-    assert pressure.relieve_mappings(store) == evicted
-    assert list(store)[-1] == "d"
+    mappings(free, split)
+    pressure.relieve_mappings(store)
+    assert len(store) == held
+    assert ("memory mappings" in caplog.text) == (held < 4)
+
+
+def test_only_as_many_networks_make_room_as_are_needed(store: MemoryLRU, mappings: Callable[..., None]) -> None:
+    store.put("e", "e", 10)
+    mappings(19_500)
+    pressure.relieve_mappings(store)
+    assert list(store) == ["e"]
+    store.put("f", "f", 10)
+    mappings(20_500)
+    pressure.relieve_mappings(store)
+    assert list(store) == ["e", "f"]
 
 
 def test_nothing_is_compiled_where_hardly_a_memory_mapping_is_free(store: MemoryLRU, mappings: Callable[..., None]) -> None:
-    mappings(0.8)
-    with pytest.raises(OVBackendError, match=r"hardly any memory mappings.* are free.*vm\.max_map_count"):
+    mappings(6_000)
+    with pytest.raises(DeviceError, match=r"hardly any memory mappings.* are free.*vm\.max_map_count"):
         pressure.relieve_mappings(store)
     assert list(store) == ["d"]
 
@@ -80,9 +81,10 @@ def test_pytorch_answers_where_hardly_a_memory_mapping_is_free(
 ) -> None:
     engine, module = Engine(dataclasses.replace(strict(), fallback="pytorch")), Small()
     network = engine.network("net", module)
-    monkeypatch.setattr(pressure, "free_mappings", lambda: 0.1)
+    monkeypatch.setattr(pressure, "free_mappings", lambda: 100)
     assert_right(network, module, *inputs())
     assert "memory mappings" in str(network.stats()["fallbacks"])
+    assert network.stats()["captures"] == 0
     monkeypatch.undo()
     assert_right(network, module, *inputs())
     assert network.stats()["compiles"] == 1
