@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch.fx import GraphModule
 
 from ov_backend.lowering.passes.remove_identities import remove_identities
+from ov_backend.lowering.passes.separate_softmaxes import separate_softmaxes
 from ov_backend.lowering.passes.squeeze_scalars import squeeze_scalars
 from ov_backend.lowering.passes.unify_attention import unify_attention
 from ov_backend.lowering.passes.widen_group_norm import widen_group_norm
@@ -17,6 +18,7 @@ Pass = Callable[[GraphModule], GraphModule]
 PASSES: tuple[Pass, ...] = (
     remove_identities,
     squeeze_scalars,
+    separate_softmaxes,
     unify_attention,
     zero_masked_rows,
     widen_group_norm,
