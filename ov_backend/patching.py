@@ -30,14 +30,57 @@ def unwrap(value: Any) -> Any:
     return value
 
 
+def class_member(cls: type, name: str) -> Any:
+    """What stands under a name on a class or on those it is derived from, as it stands there; None where nothing does."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+class Inherited:
+    """What an instance without an attribute of its own has of its class now; the same object until its class or that changes.
+
+    Args:
+        owner: the instance.
+        name: the attribute.
+    """
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._seen = (type(owner), class_member(type(owner), name), getattr(owner, name))
+
+    def now(self) -> Any:
+        """The function, bound to the instance, that would be called now if nothing stood in its place."""
+        cls = type(self._owner)
+        member = class_member(cls, self._name)
+        seen_class, seen_member, bound = self._seen
+        if cls is seen_class and member is seen_member:
+            return bound
+        bound = member.__get__(self._owner, cls) if hasattr(type(member), "__get__") else member
+        self._seen = cls, member, bound
+        return bound
+
+
+def inherited(owner: Any, name: str) -> Inherited | None:
+    """The attribute as an instance has it of its class; None where something stands on the instance itself."""
+    return None if isinstance(owner, type) or name in vars(owner) else Inherited(owner, name)
+
+
 class _Replacement:
     """What stands on an instance in the place of its function; a copy of the instance gets the original of its own."""
 
-    __wrapped__: Any
-
-    def __init__(self, call: Callable[..., Any], original: Any, owner: Any, name: str) -> None:
+    def __init__(
+        self, call: Callable[..., Any], original: Any, owner: Any, name: str, inherited: Inherited | None
+    ) -> None:
+        self._inherited = inherited
         functools.update_wrapper(self, original)
         self._call, self._owner, self._name = call, owner, name
+
+    @property
+    def __wrapped__(self) -> Any:
+        return self._original if self._inherited is None else self._inherited.now()
+
+    @__wrapped__.setter
+    def __wrapped__(self, original: Any) -> None:
+        self._original = original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -75,15 +118,21 @@ class Patch:
         if is_patched(self._own):
             raise PatchError(f"{_named(owner)}.{name} is already accelerated; restore it before accelerating it again.")
         self.original: Callable[..., Any] = getattr(owner, name)
+        of_class = inherited(owner, name)
         patched = make(self.original)
         self._active = True
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self._active:
+                return patched(*args, **kwargs)
             # other code may keep a reference to this function and call it after the undo
-            return patched(*args, **kwargs) if self._active else self.original(*args, **kwargs)
+            return (self.original if of_class is None else of_class.now())(*args, **kwargs)
 
-        on_class = isinstance(owner, type)
-        replacement = functools.wraps(self.original)(call) if on_class else _Replacement(call, self.original, owner, name)
+        replacement: Any
+        if isinstance(owner, type):
+            replacement = functools.wraps(self.original)(call)
+        else:
+            replacement = _Replacement(call, self.original, owner, name, of_class)
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         setattr(owner, name, replacement)

@@ -73,6 +73,24 @@ def test_a_second_patch_is_refused_and_the_first_goes_on() -> None:
     assert second.undo()
 
 
+def test_the_original_is_what_the_class_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Child(Greeter):
+        pass
+
+    greeter = Child()
+    first = greeter.greet
+    patch = Patch(greeter, "greet", louder)
+    held = greeter.greet
+    assert unwrap(held) == first
+    assert unwrap(held) is unwrap(held), "guards look whether it is the same object"
+    monkeypatch.setattr(Greeter, "greet", lambda self, name: f"hi {name}")
+    assert unwrap(held)("ada") == "hi ada"
+    monkeypatch.setattr(Child, "greet", staticmethod(lambda name: f"hey {name}"), raising=False)
+    assert unwrap(held)("ada") == "hey ada"
+    assert patch.undo()
+    assert held("ada") == greeter.greet("ada") == "hey ada"
+
+
 def test_a_second_undo_changes_nothing() -> None:
     greeter = Greeter()
     patch = Patch(greeter, "greet", louder)

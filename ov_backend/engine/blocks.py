@@ -34,7 +34,7 @@ from ov_backend.errors import CaptureError, DeviceError, OVBackendError
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
-from ov_backend.patching import unwrap
+from ov_backend.patching import class_member, unwrap
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
@@ -207,7 +207,7 @@ class Blockwise(_Retried):
         if self.hooks.block_refusal(module) or self.refusal(module):
             return None
         block = self._blocks.get(id(module))
-        if block is None or block.shadow is not vars(module).get("forward"):
+        if block is None or block.has_another_forward():
             block = self._blocks[id(module)] = Block(self, original, module)
         self._called.add(id(module))
         block.group, block.precision.path = self._group, self._inside.get(id(module))
@@ -296,7 +296,7 @@ class Block(_Retried):
     """
 
     def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
-        self.shadow = vars(module).get("forward")
+        self.shadow, self._of_class = vars(module).get("forward"), _forward_of_class(module)
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
         hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics, whole.readings)
@@ -304,6 +304,11 @@ class Block(_Retried):
         self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
         self._whole, self._original = whole, original
         self.starts, self.weights = True, ""
+
+    def has_another_forward(self) -> bool:
+        """Whether PyTorch would call another forward of the module than when this block was made."""
+        shadow = vars(self.module).get("forward")
+        return shadow is not self.shadow or (shadow is None and _forward_of_class(self.module) is not self._of_class)
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         self.resources.last, self.starts = "" if self.starts else self.name, False
@@ -352,3 +357,7 @@ class Block(_Retried):
         self._whole.remember(self.module, error)
         self.statistics.leave_block(self.name, type(self.module).__name__, self.left)
         return self._fallback(*args, **kwargs)
+
+
+def _forward_of_class(module: torch.nn.Module) -> Any:
+    return unwrap(class_member(type(module), "forward"))

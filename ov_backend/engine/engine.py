@@ -95,9 +95,11 @@ class Engine:
         module: torch.nn.Module,
         forward: Callable[..., Any] | None = None,
         hooks: NetworkHooks | None = None,
+        statistics: NetworkStats | None = None,
     ) -> Network:
         """Accelerate one module; nothing is captured before the first call."""
-        return self.add(Network(self.resources, name, module, forward or module.forward, hooks or NetworkHooks()))
+        forward, hooks = forward or module.forward, hooks or NetworkHooks()
+        return self.add(Network(self.resources, name, module, forward, hooks, statistics))
 
     def add(self, network: _Network) -> _Network:
         """Make a network, which has this engine's resources, one of the engine's."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch.fx import GraphModule
 
+from ov_backend.lowering.passes.float_ranges import float_ranges
 from ov_backend.lowering.passes.remove_identities import remove_identities
 from ov_backend.lowering.passes.separate_softmaxes import separate_softmaxes
 from ov_backend.lowering.passes.squeeze_scalars import squeeze_scalars
@@ -17,6 +18,7 @@ Pass = Callable[[GraphModule], GraphModule]
 
 PASSES: tuple[Pass, ...] = (
     remove_identities,
+    float_ranges,
     squeeze_scalars,
     separate_softmaxes,
     unify_attention,

@@ -219,6 +219,26 @@ def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Te
     return NotImplemented
 
 
+def addmm(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+    """A sum with a product where one part has the factor 0: PyTorch does not read it, so NaN and infinity in it are no matter."""
+    if alpha:
+        return _product(torch.mm, a, b, beta, alpha)
+    return (x * beta if beta else torch.zeros((), dtype=x.dtype)).expand(a.shape[0], b.shape[1]).clone()
+
+
+def baddbmm(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+    """As :func:`addmm`, of batches; there PyTorch reads a product with the factor 0."""
+    return _product(torch.bmm, a, b, beta, alpha)
+
+
+def _product(
+    multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], a: torch.Tensor, b: torch.Tensor, beta: float, alpha: float
+) -> torch.Tensor:
+    if beta:
+        return NotImplemented
+    return multiply(a, b) if alpha == 1 else multiply(a, b) * alpha
+
+
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax that is 0 where all values are minus infinity."""
     empty = (x == -math.inf).all(dim, keepdim=True)
@@ -233,6 +253,8 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
     _aten.where.self: where,
+    _aten.addmm.default: addmm,
+    _aten.baddbmm.default: baddbmm,
     _aten._to_copy.default: to_copy,
     _aten.expand_copy.default: lambda x, size, *, implicit=False: x.expand(size).clone(),  # the converter crashes on it
 }

@@ -49,6 +49,7 @@ _MAKES_NEGATIVE = frozenset(aten_packets("sub", "rsub", "neg"))
 _QUOTIENTS = frozenset(aten_packets("floor_divide", "div", "divide"))
 _REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
 _LIMITS = frozenset(aten_packets("clamp", "clamp_min", "clamp_max", "hardtanh"))
+_FILLS = frozenset(aten_packets("masked_fill", "constant_pad_nd", "index_fill", "fill", "scatter"))
 _CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
 
 
@@ -75,6 +76,8 @@ def _reason(node: Node, bounds: int64_range.Bounds) -> str:
     if packet in _QUOTIENTS and all(_is_integer(value) for value in results):
         return "divides integers, and OpenVINO rounds toward zero"
     largest = max((bounds[source] for source in node.all_input_nodes if _has_integer(source)), default=0.0)
+    if packet in _FILLS and max(map(abs, _numbers(node.args)), default=0.0) > _FLOAT32_WHOLE:
+        return "fills in a number that float32 does not hold"
     if packet in _REMAINDERS and max(largest, *map(abs, _numbers(node.args)), 0.0) > _FLOAT32_WHOLE:
         return "computes in float32, which does not hold such integers"
     if not any(value.dtype is torch.bool or _is_integer(value) for value in results):

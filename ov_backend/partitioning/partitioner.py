@@ -64,7 +64,13 @@ def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
         **({} if truncate else too_large(gm, settings.wide_integers)),
     }
     reasons = {node: reason(node, settings) or inexact.get(node, "") or (VIEW if node in views else "") for node in operators(gm)}
-    return {node: why for node, why in reasons.items() if why}
+    return {node: why for node, why in {**reasons, **_returned_constants(gm)}.items() if why}
+
+
+def _returned_constants(gm: GraphModule) -> dict[Node, str]:
+    """Results that are constants; OpenVINO would cut off those of 64 bits."""
+    constants = [node for node in output_node(gm).all_input_nodes if node.op == "get_attr"]
+    return dict.fromkeys(constants, "it is a constant that is returned")
 
 
 @functools.lru_cache(maxsize=64)
@@ -140,8 +146,9 @@ def _values(node: Node) -> Iterable[torch.Tensor]:
 
 def coverage(gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Coverage:
     """Count the operators of ``gm`` that stay in PyTorch."""
-    names = Counter(operator_name(node.target) for node in in_pytorch)
-    return Coverage(len(operators(gm)), dict(names), {operator_name(n.target): why for n, why in in_pytorch.items()})
+    left = {node: why for node, why in in_pytorch.items() if node.op == "call_function"}  # constants are no operators
+    names = Counter(operator_name(node.target) for node in left)
+    return Coverage(len(operators(gm)), dict(names), {operator_name(node.target): why for node, why in left.items()})
 
 
 @dataclass(frozen=True)
@@ -257,8 +264,8 @@ class _Supported(OperatorSupportBase):
         self._names = {node.name for node in in_pytorch}
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
-        if node.op == "get_attr":
-            return True
+        if node.op == "get_attr":  # what PyTorch reads is not to pass through OpenVINO, which has fewer bits
+            return all(self.is_node_supported(submodules, user) for user in node.users)
         if is_getitem(node):
             return node.all_input_nodes[0].name not in self._names
         return node.op == "call_function" and node.target is not run_after and node.name not in self._names

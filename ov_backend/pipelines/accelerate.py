@@ -13,7 +13,7 @@ from ov_backend.engine.engine import Engine, Network, Progress
 from ov_backend.errors import OVBackendError, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.calls import Listener
-from ov_backend.pipelines.forwards import forward_of, network_of
+from ov_backend.pipelines.forwards import following, forward_of, network_of
 from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
 from ov_backend.settings import Settings
 
@@ -62,7 +62,10 @@ class Accelerated:
             self.engine.end_run(completed)
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        return lambda original: forward_of(network_of(self.engine, name, module, original), module, original)
+        def make(forward: Callable[..., Any]) -> Callable[..., Any]:
+            return forward_of(network_of(self.engine, name, module, forward), module, forward)
+
+        return lambda original: following(module, original, make)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks (reason: count), seconds by stage, signatures."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +18,9 @@ from typing import Any
 import torch
 
 from ov_backend.capture.trace import capture
+from ov_backend.engine import worker
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.patching import inherited
 
 #: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
 _SCALED = ("ControlNetModel", "MultiControlNetModel")
@@ -31,6 +35,8 @@ _NOT_QUANTIZABLE = ("vae", "text_encoder", "image_encoder", "adapter")
 #: Lists of tensors among the arguments of diffusers' UNet, which takes every one out of them while it reads them.
 _EMPTIED = frozenset({"down_intrablock_additional_residuals"})
 
+log = logging.getLogger(__name__)
+
 
 def is_quantizable(name: str) -> bool:
     """Whether precision "int8" applies to the network of a pipeline that has this name."""
@@ -44,7 +50,9 @@ def network_of(engine: Engine, name: str, module: torch.nn.Module, original: Cal
         OVBackendError: the engine's settings say ``fallback="raise"``, and the module can never run in OpenVINO.
     """
     hooks = NetworkHooks(capture=partial(capture, emptied=_emptied_by(original)), quantizable=is_quantizable(name))
-    return engine.network(name, module, original, hooks)
+    earlier = engine.networks.get(name)
+    statistics = earlier.statistics if earlier is not None and earlier.module is module else None
+    return engine.network(name, module, original, hooks, statistics)
 
 
 def forward_of(network: Network, module: torch.nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,6 +64,44 @@ def forward_of(network: Network, module: torch.nn.Module, original: Callable[...
     call = _with_recorders(call, module)
     emptied = _emptied_by(original)
     return _emptying(call, original, emptied) if emptied else call
+
+
+def following(
+    module: torch.nn.Module, original: Callable[..., Any], make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """What ``make`` makes of a module's forward, and makes anew when the module has another class, or its class another forward.
+
+    Args:
+        module: the module, on which nothing stands in the forward's place yet.
+        original: its forward.
+        make: see :func:`forward_of`; each time with another network.
+    """
+    forward = inherited(module, "forward")
+    if forward is None:  # it has a forward of its own, whatever its class has
+        return make(original)
+    made = forward.now(), make(original)
+    lock = threading.Lock()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal made
+        now = forward.now()
+        if now is not made[0]:
+            if worker.inside():  # another network, which contains this one, is being traced
+                return now(*args, **kwargs)
+            with lock:
+                if now is not made[0]:
+                    made = now, _made(make, now)
+        return made[1](*args, **kwargs)
+
+    return call
+
+
+def _made(make: Callable[[Callable[..., Any]], Callable[..., Any]], forward: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        return make(forward)
+    except (TypeError, ValueError):  # it has no signature; PyTorch can call it
+        log.warning("%r cannot run in OpenVINO, for it does not say what its parameters are.", forward)
+        return forward
 
 
 def _emptied_by(forward: Callable[..., Any]) -> frozenset[str]:

@@ -219,6 +219,36 @@ def test_a_block_with_a_hook_calls_it(strict: Strict, calls_patched: None) -> No
     assert network.statistics.block_calls == 1 + 2
 
 
+class Doubled(torch.nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * 2  # type: ignore[no-any-return]
+
+
+class Tripled(Doubled):
+    """Another class, whose forward is exchanged below."""
+
+
+def test_a_block_of_another_class_or_with_another_forward_of_it(
+    strict: Strict, calls_patched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    x = torch.randn(2, 4)
+    block: Any = module.blocks[0]  # type: ignore[index]
+
+    def assert_right() -> None:
+        with torch.no_grad():
+            assert_equal(network.by_blocks("it is another's", module, (x,), {}), module(x))
+
+    assert_right()
+    block.__class__ = Doubled
+    assert_right()
+    block.__class__ = Tripled
+    assert_right()
+    monkeypatch.setattr(Tripled, "forward", lambda self, x: torch.nn.Sequential.forward(self, x) * 3, raising=False)
+    assert_right()
+    assert network.statistics.block_calls == 4 * 2
+
+
 def test_random_numbers_are_drawn_as_in_pytorch(tiny: UNet) -> None:
     module, network, _ = tiny
     attention: Any = next(m for m in module.modules() if type(m).__name__ == "CrossAttention")

@@ -6,33 +6,20 @@ get the shape from before the first reshape: a sum over one row is one over anot
 
 from __future__ import annotations
 
-import torch
 from torch.fx import GraphModule, Node
 
-_aten = torch.ops.aten
-_SOFTMAXES = frozenset({_aten._softmax.default, _aten._safe_softmax.default, _aten.softmax.int})
-_VIEWS = frozenset(
-    {
-        _aten.view.default,
-        _aten.reshape.default,
-        _aten._unsafe_view.default,
-        _aten.flatten.using_ints,
-        _aten.unflatten.int,
-        _aten.squeeze.dim,
-        _aten.squeeze.dims,
-        _aten.squeeze.default,
-        _aten.unsqueeze.default,
-    }
-)
+#: By name: torch 2.1 does not have all of them.
+_SOFTMAXES = frozenset({"aten._softmax", "aten._safe_softmax", "aten.softmax"})
+_VIEWS = frozenset(f"aten.{name}" for name in ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"))
 
 
 def separate_softmaxes(gm: GraphModule) -> GraphModule:
     """Copy softmaxes between two views, with the first view, where either is read by something else."""
     for node in list(gm.graph.nodes):
-        before = node.args[0] if node.target in _SOFTMAXES else None
-        if not isinstance(before, Node) or before.target not in _VIEWS:
+        before = node.args[0] if _packet(node) in _SOFTMAXES else None
+        if not isinstance(before, Node) or _packet(before) not in _VIEWS:
             continue
-        views = [user for user in node.users if user.target in _VIEWS]
+        views = [user for user in node.users if _packet(user) in _VIEWS]
         if views and (len(views) < len(node.users) or len(before.users) > 1):
             with gm.graph.inserting_after(node):
                 own = gm.graph.node_copy(before)
@@ -42,3 +29,7 @@ def separate_softmaxes(gm: GraphModule) -> GraphModule:
                 view.replace_input_with(node, copy)
     gm.graph.eliminate_dead_code()
     return gm
+
+
+def _packet(node: Node) -> str:
+    return str(node.target).rpartition(".")[0]
