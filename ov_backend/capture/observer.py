@@ -66,6 +66,8 @@ _IMPURE = {
     ]
 }
 _OF_PATHS = ("open", "read_text", "read_bytes", "stat", "exists", "is_file", "is_dir", "resolve", "absolute", "cwd", "home")
+#: The text of a stand-in is another than that of a tensor.
+_TEXT = "repr() or str() of a tensor"
 #: The same for functions that are written in Python.
 _IMPURE_CODE = {
     function.__code__: name
@@ -81,11 +83,16 @@ _IMPURE_CODE = {
         (getpass.getuser, "getpass.getuser()"),
         (shutil.which, "shutil.which()"),
         *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
+        *((getattr(torch.Tensor, name), _TEXT) for name in ("__repr__", "__format__")),
+        *((vars(kind)["__repr__"], _TEXT) for kind in (torch.nn.Parameter, FakeTensor) if "__repr__" in vars(kind)),
+        (torch._tensor_str._str, _TEXT),
     ]
     if hasattr(function, "__code__")  # in another version of Python it may be written in C
 }
 #: Between the forward's own code and what it calls in the end, these do it for themselves: to write a log, to import, to trace.
 _FOR_THEMSELVES = ("logging", "warnings", "traceback", "importlib", "inspect", "torch", "functools", "threading", "gc")
+#: Parts of these that do it for the code that calls them.
+_FOR_OTHERS = ("torch.serialization", "torch.distributions")
 #: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
 _GENERATORS_OF_NUMPY = frozenset({"default_rng", "RandomState", "SeedSequence"})
 #: What code asks the interpreter for under these names differs from call to call, or in a trace.
@@ -275,7 +282,7 @@ class Observer:
     def _note(self, frame: FrameType, name: str) -> None:
         """Take note that the forward's code calls, itself or by a package, a function whose answer differs from call to call."""
         for module in map(_module_of, _outwards(frame)):
-            if module.startswith(_FOR_THEMSELVES) and not module.startswith("torch.serialization"):
+            if module.startswith(_FOR_THEMSELVES) and not module.startswith(_FOR_OTHERS):
                 return
             if module.partition(".")[0] == __package__.partition(".")[0]:
                 return

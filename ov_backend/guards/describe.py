@@ -49,6 +49,11 @@ MODULE_TABLES = frozenset(
     | {"_is_full_backward_hook", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"}
     | {"_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl"}
 )
+#: Those of them that no call of a module reads for what it computes: code that names one may do so all the same.
+QUIET_TABLES = MODULE_TABLES - {"_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"}
+#: What ``state_dict`` reads of each module. Only PyTorch's method of that name, and what overrides it, names the first word.
+SAVES_STATE = "_save_to_state_dict"
+OF_STATE_DICT = frozenset({"_non_persistent_buffers_set", "_state_dict_hooks", "_state_dict_pre_hooks"})
 #: Names of documentation in configurations of transformers and diffusers: where a model came from, not what it is.
 DOCUMENTATION = frozenset(
     {"name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "_diffusers_version", "_is_hf_initialized"}

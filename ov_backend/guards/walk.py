@@ -22,6 +22,9 @@ from ov_backend.guards.describe import (
     NO_CODE,
     NOTED,
     OF_FIELDS,
+    OF_STATE_DICT,
+    QUIET_TABLES,
+    SAVES_STATE,
     SCALARS,
     SPECIAL_CODE,
     asks_for_gradients,
@@ -48,6 +51,14 @@ _MAX_TRACED_NODES = 400_000
 def _may_be_gone_through(name: str, member: Any) -> bool:
     """Whether code reads this member, a container, without its name: by a computed one, or by ``dataclasses.fields``."""
     return isinstance(member, (dict, list, set)) and (name not in NO_CODE or name == "__dataclass_fields__")
+
+
+def _quiet_tables_read(traced: TracedCode | None) -> frozenset[str]:
+    """The tables of each module that the code of a trace reads although they are of no matter for a call of the module."""
+    if traced is None:
+        return frozenset()
+    of_state_dict = OF_STATE_DICT if SAVES_STATE in traced.names else frozenset()
+    return (QUIET_TABLES & traced.own_names) | of_state_dict
 
 
 class Walk(LibraryWalk):
@@ -85,6 +96,8 @@ class Walk(LibraryWalk):
         self._in_order = traced is not None and traced.lists_attributes
         if traced is not None:
             self._own_names, self._tested, self._names_of_functions = traced.own_names, traced.tested, traced.names_functions
+        self._tables_read = sorted(_quiet_tables_read(traced))
+        self.watch.quiet = frozenset(self._tables_read)
         self._root = roots[0] if module is None else module
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
@@ -159,10 +172,34 @@ class Walk(LibraryWalk):
             if self._is_read(name) and not skipped:
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
+        for name in self._tables_read:
+            self._quiet_table(attributes, name, f"{path}!{name}")
+        if self._traced is None:
+            self._watch_quiet_tables(attributes)
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
             for number, (key, hook) in enumerate(attributes[kind].items()):
                 self._add("hook", kind, key in attributes.get(f"{kind}_with_kwargs", {}))
                 self._value(hook, f"{path}!{kind}[{number}]")
+
+    def _quiet_table(self, attributes: dict[str, Any], name: str, path: str) -> None:
+        """One of the tables that code reads: its hooks, or a value."""
+        table = attributes.get(name)
+        self._add(name)
+        if isinstance(table, dict):
+            self._watch_table(table)
+            for key, hook in table.items():
+                self._add(key if name in self._own_names else "")  # the process counts them
+                self._value(hook, path)
+        elif name in attributes:
+            self._entry(attributes, name, path)
+
+    def _watch_quiet_tables(self, attributes: dict[str, Any]) -> None:
+        """Before a trace it is not known whether code reads them, but it may change them."""
+        for name in sorted(QUIET_TABLES & attributes.keys()):
+            if isinstance(attributes[name], dict):
+                self._watch_table(attributes[name])
+            elif isinstance(attributes[name], set):
+                self.watch.values.append(attributes[name])
 
     def _gradients_asked_for(self, module: torch.nn.Module) -> None:
         """Which weights ask for gradients, where code reads that."""

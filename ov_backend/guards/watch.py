@@ -52,10 +52,12 @@ class Watch:
         values: sets and arrays; their content is watched.
         slotted: objects with ``__slots__``; what is in the slots is watched.
         ordered: whether the order of modules' attributes counts; only code that lists them can tell.
+        quiet: those of :data:`_NOT_WATCHED` that count all the same, for code reads them.
     """
 
     def __init__(self) -> None:
         self.ordered = True
+        self.quiet: frozenset[str] = frozenset()
         self.tables: list[Any] = []
         self.values: list[Any] = []
         self.slotted: list[Any] = []
@@ -127,7 +129,7 @@ class Watch:
     def begin(self) -> None:
         """Remember what everything is now."""
         of_modules = set(map(id, self._of_modules))
-        self._getters = list(map(_getter, map(tuple, self._of_modules)))
+        self._getters = list(map(_getter, map(tuple, self._of_modules), repeat(_NOT_WATCHED - self.quiet)))
         self._dicts = [table for table in self.tables if isinstance(table, dict) and id(table) not in of_modules]
         self._lists = [table for table in self.tables if not isinstance(table, dict)]
         ordered = [*(self._of_modules if self.ordered else ()), *self._dicts, *self._ordered]
@@ -180,9 +182,9 @@ def _held(cell: types.CellType) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
+def _getter(names: tuple[str, ...], skipped: frozenset[str]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
     """Reads the attributes of a module that count; a scripted module may have none."""
-    read = [name for name in names if name not in _NOT_WATCHED]
+    read = [name for name in names if name not in skipped]
     return operator.itemgetter(*read) if len(read) > 1 else lambda table: tuple(table[name] for name in read)
 
 
