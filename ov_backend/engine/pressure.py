@@ -3,7 +3,8 @@
 A host like the WebUI holds two models at once while it changes the checkpoint, and says nothing before. If the compiled networks
 stayed meanwhile, the system would end the process.
 
-Memory mappings run out likewise, on a machine with much memory or with many small networks: before a compile, networks make room.
+Memory mappings run out too: on a machine with much memory, or with many small networks. So before a compile, networks are evicted
+where few mappings are free.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def _reason(node: Node, bounds: int64_range.Bounds) -> str:
     if packet in _QUOTIENTS and all(_is_integer(value) for value in results):
         return "divides integers, and OpenVINO rounds toward zero"
     largest = max((bounds[source] for source in node.all_input_nodes if _has_integer(source)), default=0.0)
-    if packet in _FILLS and max(map(abs, _numbers(node.args)), default=0.0) > _FLOAT32_WHOLE:
+    fills_integers = packet in _FILLS and all(_is_integer(value) for value in results)
+    if fills_integers and max(map(abs, _numbers(node.args)), default=0.0) > _FLOAT32_WHOLE:
         return "fills in a number that float32 does not hold"
     if packet in _REMAINDERS and max(largest, *map(abs, _numbers(node.args)), 0.0) > _FLOAT32_WHOLE:
         return "computes in float32, which does not hold such integers"

@@ -81,6 +81,15 @@ def test_numbers_that_are_filled_in(
     assert torch.equal(answer(strict(precision="f32"), lambda x: fill(x, number), x), fill(x, number))
 
 
+def test_large_numbers_are_filled_into_floats_by_openvino(strict: Callable[..., Settings]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.scatter(1, torch.zeros(1, 1, dtype=torch.int64), -1e9).masked_fill(x > 0.5, -3e38)
+
+    network = Engine(strict(precision="f32")).network("net", Beside(function))
+    assert torch.equal(network(FLOATS)[0], function(FLOATS))
+    assert network.stats()["in_pytorch"] == {}
+
+
 @pytest.mark.parametrize("special", [float("nan"), float("inf")])
 @pytest.mark.parametrize("weights", [{"beta": 0}, {"alpha": 0}, {"beta": 0, "alpha": 2}, {"alpha": 0, "beta": 3}], ids=str)
 @pytest.mark.parametrize("batched", [False, True])
