@@ -17,6 +17,7 @@ import glob
 import importlib
 import inspect
 import io
+import itertools
 import logging
 import os
 import pathlib
@@ -281,10 +282,11 @@ class Observer:
 
     def _note(self, frame: FrameType, name: str) -> None:
         """Take note that the forward's code calls, itself or by a package, a function whose answer differs from call to call."""
-        for module in map(_module_of, _outwards(frame)):
+        modules = list(itertools.takewhile(_is_of_others, map(_module_of, _outwards(frame))))
+        if any(module.partition(".")[0] == "logging" for module in modules):
+            return  # factories, filters and handlers of a program may do what they like for its log, and so may its formatters
+        for module in modules:
             if module.startswith(_FOR_THEMSELVES) and not module.startswith(_FOR_OTHERS):
-                return
-            if module.partition(".")[0] == __package__.partition(".")[0]:
                 return
             if not versioned(module):
                 # a package that is imported on the way may do what it likes, and so may the garbage collector's callbacks
@@ -301,6 +303,10 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_of_others(module: str) -> bool:
+    return module.partition(".")[0] != __package__.partition(".")[0]
 
 
 def _cells_of(code: CodeType) -> list[CellType]:

@@ -134,6 +134,8 @@ class NameWalk(OptionWalk):
 
     def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
         """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""
+        if root.startswith("@"):  # pytest's: it tells of an assert that fails; followed, it leads through all that is imported
+            return
         table: Mapping[str, Any] = function.__globals__
         if root not in table:
             self._builtin(table, root, path)

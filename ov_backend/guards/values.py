@@ -213,13 +213,18 @@ class ValueWalk(Notes):
             self._add(hash("the seed"), *map(hash, value))
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
+        query = query_of(value)
         if isinstance(value, dict):
             self._watch_table(value)
-        elif (query := query_of(value)) is not None:
+        elif query is not None:
             self.watch.content(query)
-        else:
+        try:
+            pairs = list(items_of(value) if isinstance(value, dict) else value.items())
+        except Exception:  # a mapping of another package may refuse to be read before it is ready, and with any error
+            self._opaque(value, path)
+            return
+        if not isinstance(value, dict) and query is None:
             self.watch.content(functools.partial(ShownItems, value))
-        pairs = items_of(value) if isinstance(value, dict) else iter(value.items())
         items = [(key, item) for key, item in pairs if not self._is_documentation(key)]
         self._add(len(items))
         for key, item in items:

@@ -144,7 +144,7 @@ class Watch:
         """Whether everything is what it was."""
         try:
             return all(map(self._is_same, range(len(self._before)), self._looks()))
-        except KeyError:  # a module's attribute is gone
+        except Exception:  # a module's attribute is gone, or a mapping of another package cannot be read any more
             return False
 
     def _is_same(self, number: int, now: Iterable[Any]) -> bool:

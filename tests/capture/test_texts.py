@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pprint
+import re
+import time
+import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +98,42 @@ def test_other_texts_do_not_keep_a_forward_in_pytorch(strict: Strict, tell: Call
     module = Telling(tell)
     network = engine_for(strict(), module)
     torch.testing.assert_close(network(X), module(X))
+    assert network.statistics.calls == 1
+
+
+def test_a_programs_own_way_of_writing_its_log_is_no_effect_of_the_forward(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = logging.getLogRecordFactory()
+
+    def stamped(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = plain(*args, **kwargs)
+        record.msg = f"{time.time_ns()} {record.msg}"
+        return record
+
+    class ToFile(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            (tmp_path / "log").write_text(record.getMessage())
+
+    monkeypatch.setattr(logging, "_logRecordFactory", stamped)
+    monkeypatch.setattr(log, "handlers", [ToFile()])
+    module = Telling(_of_a_log)
+    network = engine_for(strict(), module)
+    torch.testing.assert_close(network(X), module(X))
+    assert network.statistics.calls == 1
+    assert re.match(r"\d{15,} It is ", (tmp_path / "log").read_text())
+
+
+def test_an_assert_that_pytest_has_rewritten_reads_nothing_of_its_plugins(strict: Strict, request: pytest.FixtureRequest) -> None:
+    plugin = types.SimpleNamespace(numbers=itertools.count())  # what uses it stays in PyTorch
+    request.config.pluginmanager.register(plugin, "with numbers")
+    try:
+        module = Telling(_of_an_error)
+        network = engine_for(strict(), module)
+        torch.testing.assert_close(network(X), module(X))
+    finally:
+        request.config.pluginmanager.unregister(plugin)
+    assert any(name.startswith("@pytest") for name in _of_an_error.__code__.co_names)
     assert network.statistics.calls == 1
 
 

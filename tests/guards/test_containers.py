@@ -10,7 +10,7 @@ import functools
 import itertools
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -113,6 +113,42 @@ def test_what_differs_at_each_call_stays_in_pytorch(strict: Strict, read: Callab
     first, second = network(X), network(X)
     assert network.statistics.calls == 0
     assert not torch.equal(first, second)
+
+
+class Refusing(Mapping[str, float]):
+    """Cannot be read before it is ready, nor after it was closed."""
+
+    values_now: dict[str, float] | None = None
+
+    def _ready(self) -> dict[str, float]:
+        if self.values_now is None:
+            raise RuntimeError("not ready")
+        return self.values_now
+
+    def __getitem__(self, key: str) -> float:
+        return self._ready()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ready())
+
+    def __len__(self) -> int:
+        return len(self._ready())
+
+
+REFUSING = Refusing()
+
+
+def test_a_mapping_that_cannot_be_read_is_no_error(strict: Strict) -> None:
+    module = Scaled(lambda m: REFUSING["scale"] if m.reads else 3.0, reads=False)
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    REFUSING.values_now, module.reads = {"scale": 2.0}, True
+    assert_eager(network, module)
+    REFUSING.values_now, module.reads = None, False
+    assert_eager(network, module)
+    REFUSING.values_now, module.reads = {"scale": 4.0}, True
+    assert_eager(network, module)
+    assert not any("not ready" in reason for reason in network.statistics.fallbacks)
 
 
 def test_what_differs_in_each_thread_stays_in_pytorch(strict: Strict) -> None:
