@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,8 @@ PATCHED = "_ov_backend_patched"
 
 def is_patched(value: object) -> bool:
     """Whether a function is a replacement made by this module, and so no part of the patched code itself."""
-    return isinstance(value, (types.FunctionType, types.MethodType, _Replacement)) and hasattr(value, PATCHED)
+    kinds = (types.FunctionType, types.MethodType, _Replacement, _StateWithoutPatches)
+    return isinstance(value, kinds) and hasattr(value, PATCHED)
 
 
 def unwrap(value: Any) -> Any:
@@ -65,7 +67,11 @@ def inherited(owner: Any, name: str) -> Inherited | None:
 
 
 class _Replacement:
-    """What stands on an instance in the place of its function; a copy of the instance gets the original of its own."""
+    """What stands on an instance in the place of its function; a copy of the instance gets the original of its own.
+
+    Copies of a module are made without it (:class:`_StateWithoutPatches`), but for those by code that goes round Python's own
+    ways, as ``torch.nn.parallel.replicate`` does; these are known when PyTorch calls them.
+    """
 
     def __init__(
         self, call: Callable[..., Any], original: Any, owner: Any, name: str, inherited: Inherited | None
@@ -83,7 +89,13 @@ class _Replacement:
         self._original = original
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        caller = _module_that_calls(sys._getframe(1))
+        if caller is None or caller is self._owner or vars(caller).get(self._name) is not self:
+            return self._call(*args, **kwargs)
+        original = self.__wrapped__
+        if getattr(original, "__self__", None) is self._owner:
+            original = types.MethodType(original.__func__, caller)
+        return original(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         owner = memo.get(id(self._owner), self._owner)
@@ -98,6 +110,51 @@ class _Replacement:
         if getattr(original, "__self__", None) is self._owner and original.__func__ is own:
             return getattr, (self._owner, self._name)  # before its attributes are restored, the class's function is found
         return copy.copy, (original,)
+
+
+def _module_that_calls(frame: types.FrameType) -> torch.nn.Module | None:
+    """The module whose forward PyTorch calls, where the call comes from PyTorch's ``Module.__call__``."""
+    if frame.f_globals is not vars(torch.nn.modules.module):
+        return None
+    caller = frame.f_locals.get("self")
+    return caller if isinstance(caller, torch.nn.Module) else None
+
+
+class _StateWithoutPatches:
+    """Stands on a module as its ``__getstate__``: what copies it, deeply or not, or pickles it finds nothing patched."""
+
+    _ov_backend_patched = True
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._before: dict[str, Any] = {}
+
+    def keep(self, name: str, own: Any) -> None:
+        """An attribute is patched; ``own`` is what the module itself had there."""
+        self._before[name] = own
+        vars(self._module)["__getstate__"] = self
+
+    def forget(self, name: str) -> None:
+        """An attribute is not patched any more; with the last one, this goes as well."""
+        self._before.pop(name, None)
+        if not self._before and vars(self._module).get("__getstate__") is self:
+            del vars(self._module)["__getstate__"]
+
+    def __call__(self) -> Any:
+        cls: Any = type(self._module)  # before Python 3.11 few classes have it
+        state = cls.__getstate__(self._module) if hasattr(cls, "__getstate__") else vars(self._module)
+        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], dict):
+            return self._without(state[0]), state[1]
+        return self._without(state) if isinstance(state, dict) else state
+
+    def _without(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        attributes = {name: value for name, value in attributes.items() if value is not self}
+        for name, own in self._before.items():
+            if isinstance(attributes.get(name), _Replacement):
+                attributes[name] = own
+                if own is _ABSENT:
+                    del attributes[name]
+        return attributes
 
 
 class Patch:
@@ -136,12 +193,17 @@ class Patch:
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         setattr(owner, name, replacement)
+        self._state = _state_of(owner) if isinstance(owner, torch.nn.Module) else None
+        if self._state is not None:
+            self._state.keep(name, self._own)
 
     def undo(self) -> bool:
         """Restore the original; False if other code has replaced the attribute since, which is then left as it is."""
         if not self._active:
             return True
         self._active = False
+        if self._state is not None:
+            self._state.forget(self._name)
         if vars(self._owner).get(self._name, _ABSENT) is not self._replacement:
             return False
         if self._own is _ABSENT:
@@ -161,6 +223,14 @@ class Unshadow:
     def undo(self) -> bool:
         """Restore the attribute; False if other code has set it since, in which case that one stays."""
         return vars(self._owner).setdefault(self._name, self._own) is self._own
+
+
+def _state_of(module: torch.nn.Module) -> _StateWithoutPatches | None:
+    """What stands, or may stand, on a module as its ``__getstate__``; None where the module has one of its own."""
+    own = vars(module).get("__getstate__")
+    if own is None:
+        return _StateWithoutPatches(module)
+    return own if isinstance(own, _StateWithoutPatches) else None
 
 
 def patch_forward(module: torch.nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 
 from ov_backend import Settings, accelerate
@@ -23,6 +25,69 @@ def test_a_copy_computes_with_its_own_weights(strict: Strict) -> None:
             duplicate.offset.add_(5)
         assert torch.allclose(duplicate(*inputs()), module(*inputs()) + 5, atol=1e-3)
     assert torch.allclose(duplicate(*inputs()), module(*inputs()) + 5, atol=1e-3)
+
+
+def _by_hand(module: torch.nn.Module) -> torch.nn.Module:
+    """Goes round every function that Python has for it, as some programs do."""
+    duplicate = type(module).__new__(type(module))
+    duplicate.__dict__ = vars(module).copy()
+    return duplicate
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copy.copy": copy.copy,
+    "copy.deepcopy": copy.deepcopy,
+    "for data on several devices": lambda module: module._replicate_for_data_parallel(),
+    "by hand": _by_hand,
+    "of a copy": lambda module: copy.copy(_by_hand(module)),
+}
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("duplicate_of", COPIES.values(), ids=COPIES.keys())
+def test_a_copy_with_another_weight_computes_with_it(strict: Strict, duplicate_of: Callable[[Any], Any], hooked: bool) -> None:
+    module = Small()
+    if hooked:
+        module.register_forward_hook(lambda module, args, result: result * 1)
+    with accelerate({"net": module}, strict()):
+        expected = module(*inputs()) + 5
+        duplicate = duplicate_of(module)
+        duplicate._parameters = {**module._parameters, "offset": torch.nn.Parameter(module.offset + 5, requires_grad=False)}
+        assert torch.allclose(duplicate(*inputs()), expected, atol=1e-3)
+        assert torch.allclose(module(*inputs()) + 5, expected, atol=1e-3)
+    assert torch.allclose(duplicate(*inputs()), expected, atol=1e-3)
+
+
+class WithState(Small):
+    """Says itself what of it is copied."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "copied": True}
+
+
+@pytest.mark.parametrize("kind", [Small, WithState])
+@pytest.mark.parametrize("duplicate_of", [copy.copy, copy.deepcopy])
+def test_a_copy_is_as_if_it_had_never_been_accelerated(
+    strict: Strict, kind: type[Small], duplicate_of: Callable[[Any], Any]
+) -> None:
+    module = kind()
+    before = dict(vars(duplicate_of(module)))
+    with accelerate({"net": module}, strict()):
+        module(*inputs())
+        duplicate = duplicate_of(module)
+    assert vars(duplicate).keys() == before.keys()
+    assert getattr(duplicate, "copied", False) is (kind is WithState)
+    assert not {"__getstate__", "forward"} & vars(module).keys()
+
+
+def test_a_copy_keeps_the_forward_that_stood_on_the_module_itself(strict: Strict) -> None:
+    module = Small()
+    own = module.forward
+    module.forward = lambda *args: own(*args) * 2  # type: ignore[method-assign]
+    mine = module.forward
+    with accelerate({"net": module}, strict(fallback="pytorch")):
+        assert copy.copy(module).forward is mine
+    assert module.forward is mine
 
 
 def test_an_accelerated_module_can_be_saved(strict: Strict) -> None:
