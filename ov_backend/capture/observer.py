@@ -7,27 +7,14 @@ for the trace's own doing.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import datetime
 import functools
 import gc
-import getpass
-import glob
 import importlib
-import inspect
 import io
-import itertools
-import logging
-import os
-import pathlib
 import random
-import shutil
 import sys
-import tempfile
-import threading
-import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
@@ -36,8 +23,9 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
+from ov_backend.capture.impure import IMPURE, IMPURE_CODE, NUMPY_GENERATORS, OF_DATES, OF_INTERPRETER, of_the_forward
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for
-from ov_backend.guards.describe import is_installed, versioned
+from ov_backend.guards.describe import is_installed
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
@@ -48,66 +36,6 @@ _SETATTR = torch.nn.Module.__setattr__.__code__
 _ADD_MODULE = torch.nn.Module.add_module.__code__
 _INIT = torch.nn.Module.__init__.__code__
 _ABSENT = object()
-#: What these answer or do differs from call to call; a compiled graph would do it once.
-_IMPURE = {
-    id(function): name
-    for function, name in [
-        *((getattr(builtins, name), f"{name}()") for name in ("print", "input", "open", "eval", "exec", "globals")),
-        *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns")),
-        *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic", "monotonic_ns", "localtime", "gmtime")),
-        *((getattr(time, name), f"time.{name}") for name in ("strftime", "ctime", "asctime", "mktime")),
-        *((getattr(os, name), f"os.{name}") for name in ("urandom", "stat", "lstat", "listdir", "scandir", "access", "getcwd")),
-        *((getattr(os, name), f"os.{name}") for name in ("open", "read", "times", "getppid", "mkdir", "rename", "remove")),
-        *((getattr(os, name), f"os.{name}") for name in ("getlogin", "get_terminal_size", "utime") if hasattr(os, name)),
-        *((getattr(time, name), f"time.{name}") for name in ("thread_time", "thread_time_ns") if hasattr(time, name)),
-        *((getattr(np, name), f"numpy.{name}()") for name in ("fromfile", "loadtxt", "genfromtxt", "memmap")),
-        (io.open_code, "io.open_code()"),
-        (sys._getframe, "sys._getframe()"),
-        (threading.get_ident, "threading.get_ident()"),
-    ]
-}
-_OF_PATHS = ("open", "read_text", "read_bytes", "stat", "exists", "is_file", "is_dir", "resolve", "absolute", "cwd", "home")
-#: The text of a stand-in is another than that of a tensor.
-_TEXT = "repr() or str() of a tensor"
-#: The same for functions that are written in Python.
-_IMPURE_CODE = {
-    function.__code__: name
-    for function, name in [
-        *((getattr(inspect, name), f"inspect.{name}()") for name in ("currentframe", "stack")),
-        *((getattr(pathlib.Path, name), f"Path.{name}()") for name in _OF_PATHS if hasattr(pathlib.Path, name)),
-        *((getattr(os.path, name), f"os.path.{name}") for name in ("getsize", "getmtime", "exists", "isfile", "isdir", "islink")),
-        *((getattr(os.path, name), f"os.path.{name}") for name in ("abspath", "realpath", "expanduser", "expandvars")),
-        *((getattr(glob, name), f"glob.{name}") for name in ("glob", "iglob")),
-        *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
-        *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "main_thread", "enumerate")),
-        *((getattr(tempfile, name), f"tempfile.{name}()") for name in ("gettempdir", "mkdtemp", "mkstemp")),
-        (getpass.getuser, "getpass.getuser()"),
-        (shutil.which, "shutil.which()"),
-        *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
-        *((getattr(torch.Tensor, name), _TEXT) for name in ("__repr__", "__format__")),
-        *((vars(kind)["__repr__"], _TEXT) for kind in (torch.nn.Parameter, FakeTensor) if "__repr__" in vars(kind)),
-        (torch._tensor_str._str, _TEXT),
-    ]
-    if hasattr(function, "__code__")  # in another version of Python it may be written in C
-}
-#: Between the forward's own code and what it calls in the end, these do it for themselves: to write a log, to import, to trace.
-_FOR_THEMSELVES = ("logging", "warnings", "traceback", "importlib", "inspect", "torch", "functools", "threading", "gc")
-#: Parts of these that do it for the code that calls them.
-_FOR_OTHERS = ("torch.serialization", "torch.distributions")
-#: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
-_GENERATORS_OF_NUMPY = frozenset({"default_rng", "RandomState", "SeedSequence"})
-#: What code asks the interpreter for under these names differs from call to call, or in a trace.
-_OF_INTERPRETER = frozenset(
-    {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
-    | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id", "locked", "__globals__", "f_back"}
-    | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate", "__import__"}
-    | {"exc_info", "isenabled", "get_running_loop", "get_event_loop", "current_task", "all_tasks"}
-    | {"__annotations__", "get_annotations", "get_type_hints", "getsource", "getsourcelines", "getsourcefile", "getfile"}
-    | {"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab", "getline", "getlines"}
-    | {"getsignal", "getdefaulttimeout", "sched_getaffinity", "getpriority", "getrlimit", "get_int_max_str_digits", "tracemalloc"}
-)
-#: Methods of dates that ask for the time.
-_TODAY = ("now", "utcnow", "today")
 #: Python's generator for the whole process.
 _GENERATOR: Any = random._inst
 
@@ -218,8 +146,8 @@ class Observer:
                     self._begins(code, frame.f_globals)
                 if code in self._classes:
                     self._ask_for_classes(frame)
-                if code in _IMPURE_CODE and frame.f_back is not None:
-                    self._note(frame.f_back, _IMPURE_CODE[code])
+                if code in IMPURE_CODE and frame.f_back is not None:
+                    self._note(frame.f_back, IMPURE_CODE[code])
         elif event == "return" and frame.f_code in self._classes:
             self._ask_for_classes(frame)
         elif event != "c_call":
@@ -228,11 +156,11 @@ class Observer:
             self._draws |= argument.__name__ != "getstate"
         elif isinstance(generator := getattr(argument, "__self__", None), torch.Generator):
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
-        elif id(argument) in _IMPURE:
-            self._note(frame, _IMPURE[id(argument)])
+        elif id(argument) in IMPURE:
+            self._note(frame, IMPURE[id(argument)])
         elif isinstance(owner := getattr(argument, "__self__", None), (io.IOBase, random.Random)):
             self._note(frame, f"{type(owner).__name__}.{argument.__name__}()")
-        elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in _TODAY:
+        elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in OF_DATES:
             self._note(frame, f"{owner.__name__}.{argument.__name__}()")
 
     def _ask_for_classes(self, frame: FrameType) -> None:
@@ -270,10 +198,10 @@ class Observer:
         if self._asked_for_class:
             yield "asks for the class of a tensor"
         for code in own_code(self.executed):
-            if drawn := _GENERATORS_OF_NUMPY.intersection(code.co_names):
+            if drawn := NUMPY_GENERATORS.intersection(code.co_names):
                 yield f"draws random numbers ({min(drawn)})"
             texts = code.co_consts if "getattr" in code.co_names else ()
-            if asked := _OF_INTERPRETER.intersection((*code.co_names, *(text for text in texts if isinstance(text, str)))):
+            if asked := OF_INTERPRETER.intersection((*code.co_names, *(text for text in texts if isinstance(text, str)))):
                 yield f"asks the interpreter ({min(asked)})"
             if sets_data(code):
                 yield "sets the data of a tensor"
@@ -281,32 +209,9 @@ class Observer:
                 yield "asks whether the class of something is torch.Tensor"
 
     def _note(self, frame: FrameType, name: str) -> None:
-        """Take note that the forward's code calls, itself or by a package, a function whose answer differs from call to call."""
-        modules = list(itertools.takewhile(_is_of_others, map(_module_of, _outwards(frame))))
-        if any(module.partition(".")[0] == "logging" for module in modules):
-            return  # factories, filters and handlers of a program may do what they like for its log, and so may its formatters
-        for module in modules:
-            if module.startswith(_FOR_THEMSELVES) and not module.startswith(_FOR_OTHERS):
-                return
-            if not versioned(module):
-                # a package that is imported on the way may do what it likes, and so may the garbage collector's callbacks
-                self.effects.append(f"calls {name}")
-                return
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame and those that called it; nothing where a module is being imported."""
-    while frame is not None and frame.f_code.co_name != "<module>":
-        yield frame
-        frame = frame.f_back
-
-
-def _module_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
-
-
-def _is_of_others(module: str) -> bool:
-    return module.partition(".")[0] != __package__.partition(".")[0]
+        """Take note that a function of :mod:`ov_backend.capture.impure` is called, if it is the forward's doing."""
+        if of_the_forward(frame):
+            self.effects.append(f"calls {name}")
 
 
 def _cells_of(code: CodeType) -> list[CellType]:
