@@ -57,6 +57,8 @@ def _quiet_tables_read(traced: TracedCode | None) -> frozenset[str]:
     """The tables of each module that the code of a trace reads although they are of no matter for a call of the module."""
     if traced is None:
         return frozenset()
+    if traced.computes_names or traced.lists_attributes:
+        return QUIET_TABLES
     of_state_dict = OF_STATE_DICT if SAVES_STATE in traced.names else frozenset()
     return (QUIET_TABLES & traced.own_names) | of_state_dict
 

@@ -124,6 +124,21 @@ class Full(Child):
         return x * (2 if self._is_full_backward_hook else 3)
 
 
+class ByComputedName(Child):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + sum(len(getattr(self, f"_{kind}_hooks")) for kind in ("backward", "state_dict")))
+
+
+class ByEachAttribute(Child):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + sum(len(table) for table in vars(self).values() if isinstance(table, dict)))
+
+
+class ByItsTable(Child):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + sum(bool(value) for name, value in self.__dict__.items() if name.endswith("hook")))
+
+
 def nothing(*args: Any) -> None:
     """A hook."""
 
@@ -145,6 +160,11 @@ HOOKS: list[tuple[type[Child], Callable[[Any], Any]]] = [
     (OfTheLayer, calls("register_full_backward_hook", "linear")),
     (OfTheSet, lambda m: m._non_persistent_buffers_set.add("t")),
     (Full, calls("register_full_backward_hook")),
+    (ByComputedName, calls("register_full_backward_hook")),
+    (ByComputedName, lambda m: after_saving(m, nothing)),
+    (ByEachAttribute, calls("register_full_backward_hook")),
+    (ByEachAttribute, calls("register_load_state_dict_post_hook")),
+    (ByItsTable, calls("register_full_backward_hook")),
 ]
 
 

@@ -30,3 +30,10 @@ def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_integers, "inexact", lambda gm, wide: {})
     verdict = judge(program)
     assert (verdict.status, verdict.where) == ("wrong", "v0 + 127")
+
+
+def test_what_one_rounding_decides_is_not_called_wrong() -> None:
+    """OpenVINO's exponential of 2**-23 is 1, PyTorch's the next number above it."""
+    tensor = torch.full((64,), 2.0**-23)
+    program = Program([tensor], ["v0.exp()", "v1 == 1"], [False, False], [2], ["..."])
+    assert judge(program).status == "right"
