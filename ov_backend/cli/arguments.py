@@ -187,7 +187,8 @@ def demo_packages(subject: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise OVBackendError(f"{subject} needs more packages ({error}): pip install 'ov-backend[demo]'") from error
+        how = "run pip install -e '.[demo]' in the project's folder"
+        raise OVBackendError(f"{subject} needs more packages ({error}): {how}") from error
 
 
 def print_json(value: Any) -> None:
