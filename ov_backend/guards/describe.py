@@ -92,7 +92,8 @@ NOTED = frozenset({"last_z_shape"})
 OF_LOADING = frozenset(
     {"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict", "_skip_keys_device_placement"}
     | {"_keys_to_ignore_on_save", "_keys_to_ignore_on_load_unexpected", "_keys_to_ignore_on_load_missing"}
-    | {"ignore_keys_at_rope_validation", "target_modules", "__optional_keys__", "__required_keys__", "_non_persistent_buffers_set"}
+    | {"ignore_keys_at_rope_validation", "target_modules", "__optional_keys__", "__required_keys__"}
+    | {"_non_persistent_buffers_set"}
 )
 #: Sets of packages that their code only asks for members.
 OF_MEMBERS = frozenset({"special_peft_forward_args"})
