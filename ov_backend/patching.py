@@ -66,6 +66,10 @@ def inherited(owner: Any, name: str) -> Inherited | None:
     return None if isinstance(owner, type) or name in vars(owner) else Inherited(owner, name)
 
 
+#: Whether another compiler traces the call, which then becomes part of what that compiles.
+_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+
+
 class _Replacement:
     """What stands on an instance in the place of its function; a copy of the instance gets the original of its own.
 
@@ -88,7 +92,16 @@ class _Replacement:
     def __wrapped__(self, original: Any) -> None:
         self._original = original
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_inherited", "_original"):  # while it is being made
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)  # torch.export and torch.jit.script ask for a function's code
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():  # in words that every version of Dynamo can follow
+            if self._inherited is None:
+                return self._original(*args, **kwargs)
+            return getattr(type(self._owner), self._name)(self._owner, *args, **kwargs)
         caller = _module_that_calls(sys._getframe(1))
         if caller is None or caller is self._owner or vars(caller).get(self._name) is not self:
             return self._call(*args, **kwargs)

@@ -35,7 +35,15 @@ def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) 
 
 
 def foreign_mode() -> str:
-    """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none."""
+    """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none.
+
+    A transform of ``torch.func`` and the tracer of TorchScript are such modes, too.
+    """
+    transform = torch._C._functorch.peek_interpreter_stack()
+    if transform is not None:
+        return f"torch.func's {transform.key().name.lower()}"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
     for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()):
         if not (isinstance(mode, DeviceContext) and torch.device(mode.device).type == "cpu"):
             return type(mode).__name__

@@ -102,12 +102,21 @@ def _outer(
     gm = GraphModule(_submodules(program, parts), program.outer.graph)
     program.outer.graph.owning_module = program.outer  # else the program, which stays, would hold the compiled subgraphs
     live = [weights[name].detach() for name in program.slots]  # the memory, not the tensor: its owner may delete that
+    constants = [getattr(gm, node.target) for node in gm.graph.nodes if node.op == "get_attr"]
+    kept = {_memory(constant) for constant in constants if isinstance(constant, torch.Tensor)} - {0}
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            return list(gm(*live, *inputs))
+            results = list(gm(*live, *inputs))
+            # the caller may write into a result, which a literal of the code is anew at each call
+            return [each.clone() if isinstance(each, torch.Tensor) and _memory(each) in kept else each for each in results]
 
     return run
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where a tensor's storage lies; 0 for one without memory of its own."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 class _Subgraph(torch.nn.Module):

@@ -117,3 +117,35 @@ def test_what_the_kernel_of_an_operator_reads_is_followed(strict: Strict) -> Non
     for factor[0] in (2.0, 3.0):
         assert_eager(network, module)
     del library
+
+
+LITERALS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a number": lambda x: torch.tensor(0.0),
+    "a list": lambda x: torch.tensor([1.0, 2.0]),
+    "whole numbers": lambda x: torch.tensor([1, 2]),
+    "double": lambda x: torch.tensor([1.0, 2.0], dtype=torch.float64),
+    "a view of one": lambda x: torch.tensor([1, 2])[None],
+    "like the input": lambda x: x.new_tensor([1.0, 2.0]),
+    "a size": lambda x: torch.tensor(x.shape[0]),
+}
+
+
+class WithLiteral(torch.nn.Module):
+    def __init__(self, literal: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.literal, self.linear = literal, torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x), self.literal(x)
+
+
+@pytest.mark.parametrize("literal", LITERALS.values(), ids=LITERALS.keys())
+@pytest.mark.parametrize("disabled", [(), ("aten.unsqueeze.default",)], ids=["", "views in PyTorch"])
+def test_a_literal_that_is_returned_is_the_callers(
+    strict: Strict, literal: Callable[[torch.Tensor], torch.Tensor], disabled: tuple[str, ...]
+) -> None:
+    network = engine_for(strict(disabled_ops=disabled), WithLiteral(literal).requires_grad_(False))
+    first, second = network(X)[1], network(X)[1]
+    first += 5
+    assert torch.equal(second, literal(X))
+    assert torch.equal(network(X)[1], literal(X))

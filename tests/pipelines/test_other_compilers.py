@@ -1,0 +1,89 @@
+"""Transforms of torch.func and other compilers take an accelerated module as they take the module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from ov_backend import Settings, accelerate
+from ov_backend.pipelines.accelerate import Accelerated
+
+Strict = Callable[..., Settings]
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Two(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+@pytest.fixture
+def module() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return Two().eval().requires_grad_(False)
+
+
+@pytest.fixture
+def accelerated(strict: Strict, module: torch.nn.Module) -> Iterator[Accelerated]:
+    with accelerate({"net": module}, strict(fallback="pytorch")) as accelerated:
+        module(X)
+        yield accelerated
+
+
+def _ensemble(module: torch.nn.Module) -> torch.Tensor:
+    weights = {name: torch.stack([weight, weight * 2]) for name, weight in module.named_parameters()}
+    return torch.vmap(lambda each: torch.func.functional_call(module, each, (X,)))(weights)
+
+
+TRANSFORMS: dict[str, Callable[[torch.nn.Module], Any]] = {
+    "functionalize": lambda module: torch.func.functionalize(module)(X),
+    "vmap": lambda module: torch.vmap(module)(X),
+    "vmap over weights": _ensemble,
+    "grad": lambda module: torch.func.grad(lambda x: module(x).sum())(X),
+    "torch.jit.trace": lambda module: torch.jit.trace(module, X, check_trace=False)(X * 3),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
+def test_a_transform_gives_what_it_gives_for_the_module_itself(
+    module: torch.nn.Module, transform: Callable[[torch.nn.Module], Any], strict: Strict
+) -> None:
+    expected = transform(module)
+    with accelerate({"net": module}, strict(fallback="pytorch")) as accelerated:
+        module(X)
+        torch.testing.assert_close(transform(module), expected)
+        reasons = accelerated.stats()["net"]["fallbacks"]
+    assert any("torch.func's " in reason or "torch.jit.trace" in reason for reason in reasons)
+
+
+def _exported(module: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    if torch.__version__.startswith("2.1."):
+        pytest.skip("this torch.export reads the source of the forward")
+    return torch.export.export(module, (X,)).module()
+
+
+COMPILERS: dict[str, Callable[[torch.nn.Module], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "torch.export": _exported,
+    "torch.compile": lambda module: torch.compile(module, backend="eager", fullgraph=True),
+    "torch.compile around it": lambda module: torch.compile(torch.nn.Sequential(module), backend="eager", fullgraph=True),
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS.values(), ids=COMPILERS.keys())
+def test_another_compiler_compiles_what_stood_there_before(
+    accelerated: Accelerated, module: torch.nn.Module, compiler: Callable[[torch.nn.Module], Any]
+) -> None:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = module(X)
+        calls = accelerated.stats()["net"]["calls"]
+        torch.testing.assert_close(compiler(module)(X), expected, rtol=1e-3, atol=1e-5)
+    assert accelerated.stats()["net"]["calls"] == calls
+    assert not accelerated.stats()["net"]["fallbacks"]
