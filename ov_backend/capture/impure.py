@@ -25,10 +25,13 @@ from types import FrameType
 
 import numpy as np
 import torch
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, fake_tensor
+from torch.fx.experimental import proxy_tensor
+from torch.utils import _python_dispatch
 
-from ov_backend.guards.describe import versioned
+from ov_backend.guards.describe import is_installed, versioned
 
+_OWN = __package__.partition(".")[0]
 #: Functions written in C, by their ``id``, with their names.
 IMPURE = {
     id(function): name
@@ -61,6 +64,7 @@ IMPURE_CODE = {
         *((getattr(glob, name), f"glob.{name}") for name in ("glob", "iglob")),
         *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
         *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "main_thread", "enumerate")),
+        (threading.active_count, "threading.active_count()"),  # a trace has a thread of its own
         *((getattr(tempfile, name), f"tempfile.{name}()") for name in ("gettempdir", "mkdtemp", "mkstemp")),
         (getpass.getuser, "getpass.getuser()"),
         (shutil.which, "shutil.which()"),
@@ -87,6 +91,35 @@ OF_INTERPRETER = frozenset(
     | {"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab", "getline", "getlines"}
     | {"getsignal", "getdefaulttimeout", "sched_getaffinity", "getpriority", "getrlimit", "get_int_max_str_digits", "tracemalloc"}
 )
+_OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_C_OF_TRACES = ("_dispatch_keys", "_len_torch_function_stack", "_len_torch_dispatch_stack", "_get_function_stack_at")
+_PYTHON_OF_TRACES = (
+    (torch.overrides, ("_get_current_function_mode", "_get_current_function_mode_stack", "handle_torch_function")),
+    (_python_dispatch, ("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack")),
+    (fake_tensor, ("is_fake",)),
+    (proxy_tensor, ("get_proxy_mode", "get_innermost_proxy_mode")),
+    (torch._guards, ("detect_fake_mode",)),
+    (torch.fx._symbolic_trace, ("is_fx_tracing", "is_fx_symbolic_tracing")),
+    (torch.nn.modules.activation, ("_is_make_fx_tracing",)),
+)
+#: Functions written in C that answer something else in a trace, by their ``id``: modes are active there, on stand-ins.
+ASKS_TRACE = {
+    id(getattr(place, name)): name
+    for place, names in ((torch.overrides, _OVERRIDES), (torch._C, _C_OF_TRACES))
+    for name in names
+    if hasattr(place, name)
+}
+#: Those of them by which code asks whether tensors are of a class with operators of its own.
+ASKS_OVERRIDES = frozenset(id(getattr(torch.overrides, name)) for name in _OVERRIDES)
+#: The code of such functions written in Python, with their names.
+ASKS_TRACE_CODE = {
+    getattr(place, name).__code__: name
+    for place, names in _PYTHON_OF_TRACES
+    for name in names
+    if hasattr(getattr(place, name, None), "__code__")
+}
+#: Names by which code asks whether it is traced, and what a trace answers otherwise.
+OF_TRACES = frozenset({"FakeTensor", "FakeTensorMode", "_is_fx_tracing_flag", "is_set_to"})
 #: Methods of dates that ask for the time.
 OF_DATES = ("now", "utcnow", "today")
 
@@ -97,7 +130,7 @@ def of_the_forward(frame: FrameType) -> bool:
     Args:
         frame: what makes the call.
     """
-    modules = list(itertools.takewhile(_is_of_others, map(_module_of, _outwards(frame))))
+    modules = list(itertools.takewhile(_is_of_others, map(module_of, _outwards(frame))))
     if any(module.partition(".")[0] == "logging" for module in modules):
         return False  # factories, filters and handlers of a program may do what they like for its log, and so may its formatters
     for module in modules:
@@ -109,6 +142,11 @@ def of_the_forward(frame: FrameType) -> bool:
     return False
 
 
+def of_program(module: str) -> bool:
+    """Whether a Python module is the program's own; installed packages know modes and stand-ins, and often ask for them."""
+    return module.partition(".")[0] != _OWN and not is_installed(module)
+
+
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     """A frame and those that called it; nothing where a module is being imported."""
     while frame is not None and frame.f_code.co_name != "<module>":
@@ -116,9 +154,10 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _module_of(frame: FrameType) -> str:
+def module_of(frame: FrameType) -> str:
+    """The name of the Python module whose code a frame runs."""
     return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_of_others(module: str) -> bool:
-    return module.partition(".")[0] != __package__.partition(".")[0]
+    return module.partition(".")[0] != _OWN

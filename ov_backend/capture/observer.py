@@ -23,9 +23,21 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.capture.impure import IMPURE, IMPURE_CODE, NUMPY_GENERATORS, OF_DATES, OF_INTERPRETER, of_the_forward
-from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for
-from ov_backend.guards.describe import is_installed
+from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
+from ov_backend.capture.impure import (
+    ASKS_OVERRIDES,
+    ASKS_TRACE,
+    ASKS_TRACE_CODE,
+    IMPURE,
+    IMPURE_CODE,
+    NUMPY_GENERATORS,
+    OF_DATES,
+    OF_INTERPRETER,
+    OF_TRACES,
+    of_program,
+    of_the_forward,
+)
+from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
@@ -49,6 +61,8 @@ class Observer:
     Attributes:
         executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
         effects: what the code did beside computing, in words.
+        asked: what the code asked for that a trace answers otherwise, in words.
+        fast_attention: whether the next attention of ``torch.nn`` is computed by PyTorch's fast path outside of a trace.
         disturbed: whether random numbers of Python were drawn, and not seen: probably in another thread, as servers of web
             sockets do.
     """
@@ -57,6 +71,8 @@ class Observer:
         self._caches = caches
         self.executed: dict[CodeType, str] = {}
         self.effects: list[str] = []
+        self.asked: list[str] = []
+        self.fast_attention = False
         self.disturbed = self._draws = False
         #: PyTorch's generators whose methods were called, each with its state before the first call.
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
@@ -64,10 +80,11 @@ class Observer:
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         #: Variables of functions around those that ran and set them, with what they held before.
         self._cells: dict[int, tuple[CellType, Any]] = {}
-        #: Code objects of programs that ask for the class of something, with the variables. Installed packages know stand-ins.
-        self._classes: dict[CodeType, frozenset[tuple[str, tuple[str, ...]]]] = {}
-        #: Whether code has asked for the class of a tensor, and so for that of a stand-in.
-        self._asked_for_class = False
+        #: Code objects of programs that ask for the class of something, or for its table of attributes, with the words for it and
+        #: the variables. Installed packages know stand-ins.
+        self._classes: dict[CodeType, list[tuple[str, frozenset[tuple[str, tuple[str, ...]]]]]] = {}
+        #: What code has asked of a tensor, and so of a stand-in: its class, its table.
+        self._asked_of_tensor: dict[str, None] = {}
         self._importing = 0
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
@@ -148,6 +165,8 @@ class Observer:
                     self._ask_for_classes(frame)
                 if code in IMPURE_CODE and frame.f_back is not None:
                     self._note(frame.f_back, IMPURE_CODE[code])
+                elif code in ASKS_TRACE_CODE and frame.f_back is not None:
+                    self._note_question(frame.f_back, ASKS_TRACE_CODE[code])
         elif event == "return" and frame.f_code in self._classes:
             self._ask_for_classes(frame)
         elif event != "c_call":
@@ -158,27 +177,38 @@ class Observer:
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
         elif id(argument) in IMPURE:
             self._note(frame, IMPURE[id(argument)])
+        elif id(argument) in ASKS_TRACE:
+            self._note_question(frame, ASKS_TRACE[id(argument)])
+            if id(argument) in ASKS_OVERRIDES and takes_fast_path(frame):
+                if different := beside_fast_path(frame):
+                    self.asked.append(f"takes PyTorch's fast path for {different}, which a trace does not see")
+                self.fast_attention = True
         elif isinstance(owner := getattr(argument, "__self__", None), (io.IOBase, random.Random)):
             self._note(frame, f"{type(owner).__name__}.{argument.__name__}()")
         elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in OF_DATES:
             self._note(frame, f"{owner.__name__}.{argument.__name__}()")
 
     def _ask_for_classes(self, frame: FrameType) -> None:
-        """Note whether one of the variables whose class this code asks for is a tensor, when it begins or ends."""
-        for name, attributes in self._classes[frame.f_code]:
-            value = frame.f_locals.get(name)
-            for attribute in attributes:
-                value = getattr(value, "__dict__", {}).get(attribute)
-            self._asked_for_class |= isinstance(value, FakeTensor)
+        """Note whether one of the variables whose class or table this code asks for is a tensor, when it begins or ends."""
+        for words, asked in self._classes[frame.f_code]:
+            for name, attributes in asked:
+                value = frame.f_locals.get(name)
+                for attribute in attributes:
+                    value = getattr(value, "__dict__", {}).get(attribute)
+                if isinstance(value, FakeTensor):
+                    self._asked_of_tensor[words] = None
 
     def _begins(self, code: CodeType, table: dict[str, Any]) -> None:
         """A function runs for the first time in this trace."""
         self.executed[code] = table.get("__name__", "")
-        if own_code({code: self.executed[code]}) and not is_installed(self.executed[code]):
-            asked = classes_asked_for(code)
-            if named := asked - {UNNAMED}:
-                self._classes[code] = named
-            self._asked_for_class |= UNNAMED in asked
+        if of_program(self.executed[code]):
+            for words, asked in (("class", classes_asked_for(code)), ("__dict__", tables_asked_for(code))):
+                if named := asked - {UNNAMED}:
+                    self._classes.setdefault(code, []).append((words, named))
+                if UNNAMED in asked:
+                    self._asked_of_tensor[words] = None
+            if names := [name for name in code.co_names if name in OF_TRACES or table.get(name) is FakeTensor]:
+                self.asked.append(_question(names[0]))
         for name in globals_set_by(code):
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
@@ -195,8 +225,8 @@ class Observer:
                 if content is not _ABSENT:
                     cell.cell_contents = content
                 yield "sets a variable of the function around it"
-        if self._asked_for_class:
-            yield "asks for the class of a tensor"
+        for words in self._asked_of_tensor:
+            yield f"asks for the {words} of a tensor"
         for code in own_code(self.executed):
             if drawn := NUMPY_GENERATORS.intersection(code.co_names):
                 yield f"draws random numbers ({min(drawn)})"
@@ -212,6 +242,15 @@ class Observer:
         """Take note that a function of :mod:`ov_backend.capture.impure` is called, if it is the forward's doing."""
         if of_the_forward(frame):
             self.effects.append(f"calls {name}")
+
+    def _note_question(self, frame: FrameType, name: str) -> None:
+        """Take note of a question that a trace answers otherwise, if the code that asks is the program's."""
+        if of_program(str(frame.f_globals.get("__name__", ""))):
+            self.asked.append(_question(name))
+
+
+def _question(name: str) -> str:
+    return f"asks for {name}, which a trace answers otherwise"
 
 
 def _cells_of(code: CodeType) -> list[CellType]:

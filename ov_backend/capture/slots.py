@@ -11,12 +11,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from ov_backend.capture.fast_paths import fast_attention
 from ov_backend.capture.observer import Observer
 from ov_backend.guards.describe import SCALARS, TORCH_VALUES
 
 #: What PyTorch's functions take and do not call; other arguments may have code of their own.
 _KNOWN = (*SCALARS, *TORCH_VALUES, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, slice, np.ndarray)
 
+_ALIGNED = getattr(torch, "_nested_tensor_from_mask_left_aligned", None)
 _OF_PYTORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "torchvision"})
 
 
@@ -54,6 +56,11 @@ class Slots(TorchFunctionMode):
             args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs))
             if func is torch.nn.functional.pad:
                 return _pad(*args, **kwargs)
+            if func is _ALIGNED:  # whether a mask is aligned is known at the call only: what follows here decides
+                return True
+            if func is torch.nn.functional.multi_head_attention_forward and self._observer.fast_attention:
+                self._observer.fast_attention = False
+                return fast_attention(*args, **kwargs)
             return func(*args, **kwargs)
 
     def _slot(self, tensor: torch.Tensor) -> torch.Tensor:

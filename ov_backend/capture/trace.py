@@ -20,6 +20,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.utils.parametrize import is_parametrized
 
 from ov_backend.capture.container_state import ContainerState
 from ov_backend.capture.observer import Observer
@@ -27,6 +28,7 @@ from ov_backend.capture.slots import Slots
 from ov_backend.errors import CaptureError, first_line
 from ov_backend.fx_utils import lazy_code
 from ov_backend.guards.describe import NOTED
+from ov_backend.guards.process_state import keeps_parametrized
 from ov_backend.guards.pytree import Spec, flatten
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
 
@@ -117,8 +119,11 @@ def in_place_of(
         reach: what is looked after; None where Dynamo has done so.
 
     Raises:
-        CaptureError: the forward has side effects, or reads a tensor that could not be found again.
+        CaptureError: the forward has side effects, asks for what a trace answers otherwise, or reads a tensor that could not be
+            found again.
     """
+    if reach is not None and keeps_parametrized() and any(map(is_parametrized, module.modules())):
+        raise CaptureError("it has parametrizations, and torch.nn.utils.parametrize.cached() keeps what they have computed")
     tables, caches = (reach.tables, reach.caches) if reach is not None else ((), ())
     observer, state = Observer(caches), ContainerState(module, tables)
     state.remember(reach.names if reach is not None else ())
@@ -135,6 +140,8 @@ def in_place_of(
     if reach is not None and observer.disturbed:
         raise Disturbed("its forward draws random numbers of Python or numpy, which a compiled graph would do once")
     if reach is not None:
+        if observer.asked:
+            raise CaptureError(f"its forward {observer.asked[0]}")
         _check_side_effects(observer.effects, changed, removed, mode.strays, NOTED | reach.harmless)
 
 

@@ -1,4 +1,7 @@
-"""Of which variables a function asks for the class, told from its bytecode; in a trace the class of a tensor is another."""
+"""Of which variables a function asks for the class or the table of attributes, told from its bytecode.
+
+In a trace the class of a tensor is another, and its table is not empty.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,26 @@ def classes_asked_for(code: types.CodeType) -> frozenset[tuple[str, tuple[str, .
 
     ``type(x)`` and ``x.__class__`` are meant; :data:`UNNAMED` stands for all other values. ``self`` is left out.
     """
+    return _asked_for(code, "__class__", "type")
+
+
+@functools.lru_cache(maxsize=16384)
+def tables_asked_for(code: types.CodeType) -> frozenset[tuple[str, tuple[str, ...]]]:
+    """The variables of which a code object asks for the table of attributes, ``x.__dict__`` or ``vars(x)``, likewise.
+
+    What no variable's name leads to is left out: it is mostly the table of a class, ``type(x).__dict__``.
+    """
+    return _asked_for(code, "__dict__", "vars") - {UNNAMED}
+
+
+def _asked_for(code: types.CodeType, attribute: str, function: str) -> frozenset[tuple[str, tuple[str, ...]]]:
+    """The variables of which an attribute is read, or which a builtin function is called with."""
     instructions = list(steps_of(code))
     found = set[tuple[str, tuple[str, ...]]]()
     for i, each in enumerate(instructions):
-        if each.opname in ATTRIBUTES and each.argval == "__class__":
+        if each.opname in ATTRIBUTES and each.argval == attribute:
             found.add(_variable_before(instructions[:i]))
-        elif each.opname in GLOBALS and each.argval == "type" and not _is_second(instructions[:i]):
+        elif each.opname in GLOBALS and each.argval == function and not _is_second(instructions[:i]):
             found.add(_called_with(instructions[i + 1 :]))
     return frozenset(asked for asked in found if asked[0] not in ("self", "cls"))
 

@@ -11,7 +11,6 @@ import gc
 import locale
 import os
 import sys
-import threading
 import types
 import warnings
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils import parametrize
 
 
 def _environment() -> Any:
@@ -30,6 +30,11 @@ def _decimal_rules() -> Any:
     now = decimal.getcontext()
     traps = [signal.__name__ for signal, is_on in now.traps.items() if is_on]
     return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, traps
+
+
+def keeps_parametrized() -> bool:
+    """Whether ``torch.nn.utils.parametrize.cached()`` is active: then each parametrized weight is computed once, and kept."""
+    return bool(parametrize._cache_enabled)
 
 
 def _torch_functions() -> list[Any]:
@@ -46,7 +51,7 @@ def _torch_functions() -> list[Any]:
 
 def _limits() -> list[Any]:
     found = [sys.getrecursionlimit, sys.getswitchinterval, sys.gettrace, gc.isenabled, gc.get_threshold, os.getcwd, os.getpid]
-    return [*found, os.cpu_count, np.geterr, np.get_printoptions, threading.active_count, locale.getlocale]
+    return [*found, os.cpu_count, np.geterr, np.get_printoptions, locale.getlocale]
 
 
 #: Functions without arguments whose answers are compared, by their identity.
@@ -55,8 +60,15 @@ _ENVIRONMENT = ("environ", "getenv", "environb", "getenvb")
 _QUERIES.update({id(getattr(os, name)): _environment for name in _ENVIRONMENT if hasattr(os, name)})
 _QUERIES[id(warnings.filters)] = lambda: list(warnings.filters)
 _QUERIES[id(decimal.getcontext)] = lambda: str(decimal.getcontext())
-#: How numbers of Python and numpy are computed in this thread; code asks for neither by a name.
-ARITHMETIC: dict[str, Callable[[], Any]] = {"decimal": _decimal_rules, "numpy": np.geterr}
+#: How numbers of Python and numpy are computed in this thread, and which way torch's own modules go: the code of programs asks
+#: for none of these by a name.
+ARITHMETIC: dict[str, Callable[[], Any]] = {
+    "decimal": _decimal_rules,
+    "numpy": np.geterr,
+    "parametrize": keeps_parametrized,
+}
+if hasattr(torch.backends, "mha"):  # not in PyTorch 2.1
+    ARITHMETIC["attention"] = torch.backends.mha.get_fastpath_enabled
 _QUERIES[id(torch._tensor_str.PRINT_OPTS)] = lambda: repr(torch._tensor_str.PRINT_OPTS)
 #: What the names of torch's functions in C have in common that show a switch, and the states that each thread has for itself.
 _SWITCH = "_get_"
