@@ -31,11 +31,15 @@ class ContainerState:
     Args:
         module: whose tree of modules is in reach.
         others: further containers.
+
+    Attributes:
+        restored: whether something was put back.
     """
 
     def __init__(self, module: torch.nn.Module, others: Iterable[Any] = ()) -> None:
         containers: dict[int, Any] = {id(table): table for child in module.modules() for table in _tables(child)}
         containers.update((id(each), each) for each in others)
+        self.restored = False
         self._before = {key: (container, _content(container)) for key, container in containers.items()}
         self._of_modules = {id(table) for child in module.modules() for table in _tables(child)}
         #: The global names that a forward may set, by the table of their Python module; other threads may set the rest.
@@ -44,7 +48,8 @@ class ContainerState:
     def remember(self, named: Iterable[tuple[dict[str, Any], Iterable[str]]]) -> None:
         """Remember what stands under some names of Python modules."""
         for table, names in named:
-            self._named[id(table)] = table, {name: table.get(name, _ABSENT) for name in names}
+            before = self._named.setdefault(id(table), (table, {}))[1]
+            before.update((name, table.get(name, _ABSENT)) for name in names)
 
     def restore_names(self, named: Iterable[tuple[dict[str, Any], Iterable[str]]]) -> bool:
         """Put back what stood under those of these names that were set; whether there was one."""
@@ -54,7 +59,7 @@ class ContainerState:
             for name in names:
                 now = table.get(name, _ABSENT)
                 if name in before and now is not before[name] and not _is_code(now) and not _is_code(before[name]):
-                    restored = True
+                    self.restored = restored = True
                     if before[name] is _ABSENT:
                         table.pop(name, None)
                     else:
@@ -66,7 +71,7 @@ class ContainerState:
         removed = False
         for container, before in self._before.values():
             if not isinstance(container, _VALUES) and any(map(_holds_fake, _content(container))):
-                removed = True
+                self.restored = removed = True
                 _restore(container, before)
         return removed
 
@@ -79,6 +84,7 @@ class ContainerState:
         changed = [pair for pair in self._changed(containers) if id(pair[0]) not in self._of_modules]
         for container, before in changed:
             _restore(container, before)
+        self.restored = self.restored or bool(changed)
         return bool(changed)
 
     def _changed(self, containers: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

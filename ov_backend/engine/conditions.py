@@ -24,11 +24,12 @@ def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) 
         CaptureError: there was something, or the guard says that no trace would be right.
         Superseded: it may have been another thread's doing.
     """
+    has_named = bool(reach.before) and reach.before[0].restore_names(guard.names)  # a forward may change both
     if reach.before and reach.before[0].changed(guard.containers):
         if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
             raise Superseded
         raise CaptureError("its forward changes a list, dict, array, class or generator, which a compiled graph would not do")
-    if reach.before and reach.before[0].restore_names(guard.names):
+    if has_named:
         raise CaptureError("its forward sets a name in a Python module, which a compiled graph would not do")
     if guard.refused:
         raise CaptureError(guard.refused)

@@ -267,8 +267,31 @@ class Lookup:
 
     def reach(self, code: CodeGuard | FixedCode, call: Call) -> Reach:
         """What a trace of a call under a guard can read and change."""
-        containers, names = self._guards.containers(code), self._guards.names(code)
-        return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=code.caches)
+        guards = self._guards.in_reach(code, call)
+        containers, names, caches = (
+            [each for guard in guards for each in getattr(guard, kind)] for kind in ("containers", "names", "caches")
+        )
+        return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=caches)
+
+    def changed(self, request: CompileRequest, code: CodeGuard) -> None:
+        """Take note that a trace has changed something, which was put back; PyTorch answers that call.
+
+        What is filled once is full at the next call, and only a guard of the code that ran sees that: calls are looked up by it
+        once more. Where that trace changes something as well, the first error holds until other code is put there.
+
+        Args:
+            request: whose call was traced.
+            code: a guard of the code that ran.
+        """
+        codes, family, traced, second = self._resources.codes, request.family, code.traced, self._guards.second
+        if traced is None or request.guard.code.traced is None:  # before its first trace everything in reach is watched
+            return
+        if traced in codes.of(family, self._resources.store):
+            if traced in second:
+                codes.forget(family, traced)
+        elif traced not in second:
+            second.add(traced)
+            codes.use(family, traced)
 
     def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.
@@ -283,10 +306,10 @@ class Lookup:
         """
         assert after.traced is not None
         if after is before:
-            self._guards.of(after)
+            self._guards.of(after, request.call)
             self._resources.codes.use(request.family, after.traced)
             return request
-        guard = self._guards.of(after)
+        guard = self._guards.of(after, request.call)
         guard.check()
         weights, code = guard.weights.tensors, guard.code
         same_weights = weights.keys() == request.weights.keys() and all(weights[n] is request.weights[n] for n in weights)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import Captured
+from ov_backend.capture.trace import Captured, Reach
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import submit
 from ov_backend.engine.compile_job import CompileJob, JobContext
@@ -312,14 +312,23 @@ class Network:
         except CaptureError:
             if reach is not None and isinstance(code, CodeGuard):
                 with contextlib.suppress(CaptureError, Superseded):
-                    restore_containers(code.after_trace(reach.executed), reach, request)
+                    self._put_back(code.after_trace(reach.executed), reach, request)
             raise
         if reach is not None and isinstance(code, CodeGuard):
             after = code.after_trace(reach.executed)
-            restore_containers(after, reach, request)
+            self._put_back(after, reach, request)
             with self._lookup.lock:
                 request = self._lookup.under(request, code, after)
         return captured, request
+
+    def _put_back(self, after: CodeGuard, reach: Reach, request: CompileRequest) -> None:
+        """Put back what a trace has changed; see :func:`restore_containers`."""
+        try:
+            restore_containers(after, reach, request)
+        finally:
+            if any(state.restored for state in reach.before):
+                with self._lookup.lock:
+                    self._lookup.changed(request, after)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))

@@ -18,11 +18,21 @@ from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.guards.checksums import Checksums, Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.guard import Guard
+from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
 
 _MAX_FAMILIES = 512
 #: The most kinds of code in one family, and the most guards of one network.
 _MAX_CODES = 8
+
+
+#: The most kinds of calls of one network that are known to have been traced.
+_MAX_CONFIRMED = 512
+
+
+def _kind(code: CodeGuard, call: Call) -> tuple[Any, ...]:
+    """What decides which code a trace runs."""
+    return code.traced, code.fingerprint, call.signature, call.gradients, call.inference
 
 
 class TracedCodes:
@@ -46,6 +56,10 @@ class TracedCodes:
         codes = self._families.get(family, [])
         if codes[:1] != [code]:
             self._families[family] = [code, *(each for each in codes if each != code)][:_MAX_CODES]
+
+    def forget(self, family: str, code: TracedCode) -> None:
+        """Look no calls of a family up by a code any more."""
+        self._families[family] = [each for each in self._families.get(family, []) if each != code]
 
     def clear(self) -> None:
         """Forget everything; the store is read again."""
@@ -73,8 +87,10 @@ class Guards:
         self._checksums = Checksums(readings)
         self._guards: dict[TracedCode, Guard] = {}
         self._wide: Guard | None = None
-        #: The code that traces of this very network have run.
-        self._confirmed: set[TracedCode] = set()
+        #: The code that traces of this very network have run, in which state, and for which kind of call.
+        self._confirmed: set[tuple[Any, ...]] = set()
+        #: Code by which calls are, or were, looked up a second time although its first trace has changed something.
+        self.second: set[TracedCode] = set()
 
     def candidates(self, codes: list[TracedCode]) -> Iterator[Guard]:
         """A guard for each of these codes; where there is none, the network's last one, and before the first trace a wide one."""
@@ -89,23 +105,29 @@ class Guards:
             self._wide = self._wide or Guard(self._module, self._code_guard(None), self._checksums)
             yield self._wide
 
-    def of(self, code: CodeGuard) -> Guard:
-        """The guard that was made after a trace, or an older one of the same code."""
+    def of(self, code: CodeGuard, call: Call) -> Guard:
+        """The guard that was made after a trace, or an older one of the same code.
+
+        Args:
+            code: the guard of the code that ran.
+            call: which was traced.
+        """
         assert code.traced is not None
-        self._confirmed.add(code.traced)
+        if len(self._confirmed) >= _MAX_CONFIRMED:
+            self._confirmed.clear()
+        self._confirmed.add(_kind(code, call))
+        self.second.discard(code.traced)
         return self._guards.get(code.traced) or self._add(code)
 
-    def containers(self, code: CodeGuard | FixedCode) -> list[Any]:
-        """The containers that a trace may change: those of its guard, and all in reach until such code ran in this network."""
-        if isinstance(code, FixedCode) or code.traced is None or code.traced in self._confirmed:
-            return list(code.containers)
-        return [*code.containers, *self._code_guard(None).containers]
+    def in_reach(self, code: CodeGuard | FixedCode, call: Call) -> list[CodeGuard | FixedCode]:
+        """The guards of all that a trace may change: its own, and a wide one unless a trace has run such code in this state.
 
-    def names(self, code: CodeGuard | FixedCode) -> list[Any]:
-        """The names of Python modules that a trace may set, as for :meth:`containers`."""
-        if isinstance(code, FixedCode) or code.traced is None or code.traced in self._confirmed:
-            return list(code.names)
-        return [*code.names, *self._code_guard(None).names]
+        A difference since then may be a hook or a module that is new, and another size may open a branch: the trace runs more
+        than the narrow guard goes through.
+        """
+        if isinstance(code, FixedCode) or code.traced is None or _kind(code, call) in self._confirmed:
+            return [code]
+        return [code, self._code_guard(None)]
 
     def read_again(self) -> None:
         """Read all weights in full."""
@@ -121,6 +143,7 @@ class Guards:
         """Forget the state of weights and code."""
         self._guards.clear()
         self._confirmed.clear()
+        self.second.clear()
         self._wide = None
         self._checksums = Checksums(self._readings)
 

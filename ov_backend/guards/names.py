@@ -80,7 +80,8 @@ class NameWalk(OptionWalk):
             self._depth -= 1
 
     def _value_now(self, value: Any, path: str) -> None:
-        """Describe a value; of a function that shows the state of the process, also that state."""
+        """Describe a value, below a patch of ours; of a function that shows the state of the process, also that state."""
+        value = unwrap(value)  # a closure, an attribute or a list may have kept the patch
         if callable(value):
             if (query := query_of(value)) is not None:
                 self._state(query, path)

@@ -18,6 +18,13 @@ from ov_backend.guards.watch import LooseTensor, Watch
 
 #: Packages whose objects in C, such as scripted functions, are what they were made as.
 _STATELESS = ("torch", "openvino", "numpy")
+#: This package, whose version is in every key.
+_OWN = __package__.partition(".")[0]
+
+
+def is_ours(module: Any) -> bool:
+    """Whether a Python module is one of this package: its objects lead to all engines and networks of the process."""
+    return isinstance(module, str) and module.partition(".")[0] == _OWN
 
 
 class Notes:

@@ -44,7 +44,7 @@ from ov_backend.guards.describe import (
     registered_with,
     slots_of,
 )
-from ov_backend.guards.notes import Notes
+from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems
 
@@ -120,7 +120,7 @@ class ValueWalk(Notes):
         elif isinstance(value, contextvars.ContextVar):
             self.watch.content(functools.partial(value.get, None))
             self._value(value.get(None), path)
-        elif len(self._places) > self._max_nodes:
+        elif len(self._places) > self._max_nodes or (is_ours(type(value).__module__) and not dataclasses.is_dataclass(value)):
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)

@@ -37,9 +37,10 @@ from ov_backend.guards.describe import (
     versioned,
 )
 from ov_backend.guards.library_walk import LibraryWalk
+from ov_backend.guards.notes import is_ours
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.patching import is_patched, unwrap
+from ov_backend.patching import class_member, is_patched, unwrap
 
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})
@@ -51,6 +52,16 @@ _MAX_TRACED_NODES = 400_000
 def _may_be_gone_through(name: str, member: Any) -> bool:
     """Whether code reads this member, a container, without its name: by a computed one, or by ``dataclasses.fields``."""
     return isinstance(member, (dict, list, set)) and (name not in NO_CODE or name == "__dataclass_fields__")
+
+
+def _is_only_ours(module: torch.nn.Module, name: str, value: Any) -> bool:
+    """Whether an attribute is a patch of ours, below which stands what the module has of its class."""
+    if not is_patched(value):
+        return False
+    original = unwrap(value)
+    if getattr(original, "__self__", None) is module:
+        return unwrap(original.__func__) is unwrap(class_member(type(module), name))
+    return original is value  # it replaces no function
 
 
 def _quiet_tables_read(traced: TracedCode | None) -> frozenset[str]:
@@ -170,7 +181,7 @@ class Walk(LibraryWalk):
         for table in (module._modules, module._forward_hooks, module._forward_pre_hooks):
             self._watch_table(table)
         for name in self._listed(attributes):
-            skipped = name in MODULE_TABLES or name in NOTED or is_patched(attributes[name])
+            skipped = name in MODULE_TABLES or name in NOTED or _is_only_ours(module, name, attributes[name])
             if self._is_read(name) and not skipped:
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
@@ -308,6 +319,8 @@ class Walk(LibraryWalk):
             for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these
                 self._defaults_of(function, name)
             self._read_of_function(function)
+            if is_ours(module_of(function)):  # a model of ours: what its code names of classes counts
+                self._mention(function.__code__)
             return
         if not self._first(function):
             return
@@ -342,7 +355,7 @@ class Walk(LibraryWalk):
 
     def _was_executed(self, function: types.FunctionType) -> bool:
         if self._traced is None:
-            return len(self._places) < self._max_nodes
+            return len(self._places) < self._max_nodes and not is_ours(module_of(function))
         return code_digest(function.__code__) in self._traced.digests
 
     def _global_class(self, cls: type) -> None:
