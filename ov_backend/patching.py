@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import sys
+import threading
 import types
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +24,7 @@ PATCHED = "_ov_backend_patched"
 
 def is_patched(value: object) -> bool:
     """Whether a function is a replacement made by this module, and so no part of the patched code itself."""
-    kinds = (types.FunctionType, types.MethodType, _Replacement, _StateWithoutPatches)
+    kinds = (types.FunctionType, types.MethodType, _Replacement, _Mark)
     return isinstance(value, kinds) and hasattr(value, PATCHED)
 
 
@@ -66,15 +69,29 @@ def inherited(owner: Any, name: str) -> Inherited | None:
     return None if isinstance(owner, type) or name in vars(owner) else Inherited(owner, name)
 
 
-#: Whether another compiler traces the call, which then becomes part of what that compiles.
-_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+#: Whether Dynamo traces the call, which then becomes part of what that compiles; PyTorch 2.1 has another name for it.
+_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling
+
+
+class _Mark:
+    """Stands on a patched module as an attribute: who has it beside a replacement has it with a copy of the module's table."""
+
+    _ov_backend_patched = True
+    #: The attribute.
+    NAME = "_ov_backend_patches"
+
+    def __init__(self) -> None:
+        self.patches = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Mark:
+        return self
 
 
 class _Replacement:
     """What stands on an instance in the place of its function; a copy of the instance gets the original of its own.
 
-    Copies of a module are made without it (:class:`_StateWithoutPatches`), but for those by code that goes round Python's own
-    ways, as ``torch.nn.parallel.replicate`` does; these are known when PyTorch calls them.
+    Copies of a module are made without it (:func:`_without_patches`), but for those by code that goes round Python's own ways, as
+    ``torch.nn.parallel.replicate`` does; these are known when PyTorch calls them.
     """
 
     def __init__(
@@ -83,6 +100,8 @@ class _Replacement:
         self._inherited = inherited
         functools.update_wrapper(self, original)
         self._call, self._owner, self._name = call, owner, name
+        self._is_method = inherited is not None and isinstance(class_member(type(owner), name), types.FunctionType)
+        self._mark = vars(owner).get(_Mark.NAME)
 
     @property
     def __wrapped__(self) -> Any:
@@ -92,29 +111,41 @@ class _Replacement:
     def __wrapped__(self, original: Any) -> None:
         self._original = original
 
+    @property
+    def own(self) -> Any:
+        """What the instance itself had there; :data:`_ABSENT` where it had nothing but its class's."""
+        return self._original if self._inherited is None else _ABSENT
+
     def __getattr__(self, name: str) -> Any:
+        """Everything else is the original's: ``torch.export`` asks for a function's code."""
         if name in ("_inherited", "_original"):  # while it is being made
             raise AttributeError(name)
-        return getattr(self.__wrapped__, name)  # torch.export and torch.jit.script ask for a function's code
+        return getattr(self.__wrapped__, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what replaces the original, but the original where Dynamo compiles the call, or where a copy makes it."""
         if _is_compiling():  # in words that every version of Dynamo can follow
-            if self._inherited is None:
-                return self._original(*args, **kwargs)
-            return getattr(type(self._owner), self._name)(self._owner, *args, **kwargs)
+            if self._is_method:
+                return getattr(type(self._owner), self._name)(self._owner, *args, **kwargs)
+            return self._original(*args, **kwargs)
         caller = _module_that_calls(sys._getframe(1))
-        if caller is None or caller is self._owner or vars(caller).get(self._name) is not self:
+        if caller is None or caller is self._owner or not self._is_on_copy(vars(caller)):
             return self._call(*args, **kwargs)
         original = self.__wrapped__
-        if getattr(original, "__self__", None) is self._owner:
+        if self._inherited is not None and getattr(original, "__self__", None) is self._owner:
             original = types.MethodType(original.__func__, caller)
         return original(*args, **kwargs)
 
+    def _is_on_copy(self, attributes: dict[str, Any]) -> bool:
+        """Whether a table is a copy of the owner's; another module may have been given the forward alone, which stays bound."""
+        return self._mark is not None and attributes.get(_Mark.NAME) is self._mark and attributes.get(self._name) is self
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        owner = memo.get(id(self._owner), self._owner)
+        if self._inherited is not None and id(self._owner) not in memo:
+            return self  # of a copy, or by code that keeps no account
         original = self.__wrapped__
         if getattr(original, "__self__", None) is self._owner:
-            return types.MethodType(original.__func__, owner)
+            return types.MethodType(original.__func__, memo.get(id(self._owner), self._owner))
         return copy.deepcopy(original, memo)
 
     def __reduce__(self) -> Any:
@@ -133,41 +164,55 @@ def _module_that_calls(frame: types.FrameType) -> torch.nn.Module | None:
     return caller if isinstance(caller, torch.nn.Module) else None
 
 
-class _StateWithoutPatches:
-    """Stands on a module as its ``__getstate__``: what copies it, deeply or not, or pickles it finds nothing patched."""
+#: How many patches stand on instances of a class: while there are any, its instances are copied and pickled without them.
+_PATCHES_BY_CLASS: Counter[type] = Counter()
+_lock = threading.Lock()
 
-    _ov_backend_patched = True
+
+def _reduce(module: torch.nn.Module) -> Any:
+    """What ``copy`` and ``pickle`` make a copy of a module from, as if nothing on it was patched."""
+    reduced = module.__reduce_ex__(4)
+    if not isinstance(reduced, tuple) or len(reduced) < 3:
+        return reduced
+    return (*reduced[:2], _without_patches(reduced[2]), *reduced[3:])
+
+
+def _without_patches(state: Any) -> Any:
+    """The state of an object without replacements: with what stood there before, where something did."""
+    if isinstance(state, tuple) and len(state) == 2:  # of an object with slots
+        return _without_patches(state[0]), state[1]
+    if not isinstance(state, dict):
+        return state
+    state = {name: value for name, value in state.items() if not isinstance(value, _Mark)}
+    own = {name: value.own if isinstance(value, _Replacement) else value for name, value in state.items()}
+    return {name: value for name, value in own.items() if value is not _ABSENT}
+
+
+class _Copies:
+    """Lets copies of one module be made without a patch, until :meth:`undo`.
+
+    Python asks a table of its own, by class, before it copies or pickles an object.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-        self._before: dict[str, Any] = {}
+        self._module, self._class = module, type(module)
+        self._mark = vars(module).setdefault(_Mark.NAME, _Mark())
+        with _lock:
+            self._mark.patches += 1
+            _PATCHES_BY_CLASS[self._class] += 1
+            copyreg.dispatch_table.setdefault(self._class, _reduce)
 
-    def keep(self, name: str, own: Any) -> None:
-        """An attribute is patched; ``own`` is what the module itself had there."""
-        self._before[name] = own
-        vars(self._module)["__getstate__"] = self
-
-    def forget(self, name: str) -> None:
-        """An attribute is not patched any more; with the last one, this goes as well."""
-        self._before.pop(name, None)
-        if not self._before and vars(self._module).get("__getstate__") is self:
-            del vars(self._module)["__getstate__"]
-
-    def __call__(self) -> Any:
-        cls: Any = type(self._module)  # before Python 3.11 few classes have it
-        state = cls.__getstate__(self._module) if hasattr(cls, "__getstate__") else vars(self._module)
-        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[0], dict):
-            return self._without(state[0]), state[1]
-        return self._without(state) if isinstance(state, dict) else state
-
-    def _without(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        attributes = {name: value for name, value in attributes.items() if value is not self}
-        for name, own in self._before.items():
-            if isinstance(attributes.get(name), _Replacement):
-                attributes[name] = own
-                if own is _ABSENT:
-                    del attributes[name]
-        return attributes
+    def undo(self) -> None:
+        """Leave the class's copies to Python, if this was the last patch."""
+        with _lock:
+            self._mark.patches -= 1
+            if not self._mark.patches and vars(self._module).get(_Mark.NAME) is self._mark:
+                del vars(self._module)[_Mark.NAME]
+            _PATCHES_BY_CLASS[self._class] -= 1
+            if not _PATCHES_BY_CLASS[self._class]:
+                del _PATCHES_BY_CLASS[self._class]
+                if copyreg.dispatch_table.get(self._class) is _reduce:
+                    del copyreg.dispatch_table[self._class]
 
 
 class Patch:
@@ -198,6 +243,7 @@ class Patch:
             # other code may keep a reference to this function and call it after the undo
             return (self.original if of_class is None else of_class.now())(*args, **kwargs)
 
+        self._copies = _Copies(owner) if isinstance(owner, torch.nn.Module) else None
         replacement: Any
         if isinstance(owner, type):
             replacement = functools.wraps(self.original)(call)
@@ -206,17 +252,14 @@ class Patch:
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         setattr(owner, name, replacement)
-        self._state = _state_of(owner) if isinstance(owner, torch.nn.Module) else None
-        if self._state is not None:
-            self._state.keep(name, self._own)
 
     def undo(self) -> bool:
         """Restore the original; False if other code has replaced the attribute since, which is then left as it is."""
         if not self._active:
             return True
         self._active = False
-        if self._state is not None:
-            self._state.forget(self._name)
+        if self._copies is not None:
+            self._copies.undo()
         if vars(self._owner).get(self._name, _ABSENT) is not self._replacement:
             return False
         if self._own is _ABSENT:
@@ -236,14 +279,6 @@ class Unshadow:
     def undo(self) -> bool:
         """Restore the attribute; False if other code has set it since, in which case that one stays."""
         return vars(self._owner).setdefault(self._name, self._own) is self._own
-
-
-def _state_of(module: torch.nn.Module) -> _StateWithoutPatches | None:
-    """What stands, or may stand, on a module as its ``__getstate__``; None where the module has one of its own."""
-    own = vars(module).get("__getstate__")
-    if own is None:
-        return _StateWithoutPatches(module)
-    return own if isinstance(own, _StateWithoutPatches) else None
 
 
 def patch_forward(module: torch.nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:

@@ -1,19 +1,21 @@
 """The fast paths of PyTorch's transformers: one kernel that eager calls, and of which a trace sees the operators instead.
 
-``torch.nn.TransformerEncoderLayer`` and ``torch.nn.MultiheadAttention`` take it in eval mode without gradients. Mostly both ways
-give the same numbers; where they do not, the call stays in PyTorch, or the trace is given the operators of the fast path.
+``torch.nn.TransformerEncoderLayer`` and ``torch.nn.MultiheadAttention`` take it in eval mode where no gradient is recorded. Both
+ways mostly give the same numbers; where not, the call stays in PyTorch, or the trace is given the operators of the fast path.
 """
 
 from __future__ import annotations
 
-from types import FrameType
+import sys
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from ov_backend.capture.impure import module_of
+from ov_backend.patching import unwrap
 
-_TRANSFORMER_LAYER = torch.nn.TransformerEncoderLayer
+_TRANSFORMER_LAYER, _ATTENTION = torch.nn.TransformerEncoderLayer, torch.nn.MultiheadAttention
 #: Where forwards of PyTorch stand that, in eager, hand everything to one kernel, the "fast path", once has_torch_function has
 #: answered false. The WebUI puts a forward of its own in their place, which calls them.
 _FAST_PATHS = frozenset({"torch.nn.modules.activation", "torch.nn.modules.transformer"})
@@ -44,21 +46,25 @@ def beside_fast_path(frame: FrameType) -> str:
     own = frame.f_locals
     if own.get("src_key_padding_mask") is not None or own.get("key_padding_mask") is not None:
         return "attention with padding"
-    layer = own["self"]
-    return _changed_part(layer) if isinstance(layer, _TRANSFORMER_LAYER) else ""
+    asking = own["self"]
+    if isinstance(asking, _TRANSFORMER_LAYER):
+        return _changed_part(asking)
+    return "other masks" if _is_replaced(asking, "merge_masks", _ATTENTION) else ""
 
 
 def _changed_part(layer: torch.nn.TransformerEncoderLayer) -> str:
     """What of a transformer's layer is not as it was made, so that its fast path passes it by; mostly ""."""
-    kind, activation, is_relu = type(layer), layer.activation, layer.activation_relu_or_gelu == 1
+    activation, is_relu = layer.activation, layer.activation_relu_or_gelu == 1
     if activation is not (torch.nn.functional.relu if is_relu else torch.nn.functional.gelu) and (
         _is_changed(activation, torch.nn.ReLU if is_relu else torch.nn.GELU)
         or getattr(activation, "approximate", "none") != "none"
     ):
         return "another activation"
     for name in ("_sa_block", "_ff_block"):
-        if getattr(kind, name) is not getattr(_TRANSFORMER_LAYER, name) or name in vars(layer):
+        if _is_replaced(layer, name, _TRANSFORMER_LAYER):
             return f"another {name}"
+    if _is_replaced(layer.self_attn, "merge_masks", _ATTENTION):
+        return "other masks"
     parts = [(name, getattr(layer, name, None), part) for name, part in _PARTS.items()]
     changed = [name for name, value, part in parts if _is_changed(value, part)]
     return f"another {changed[0]}" if changed else ""
@@ -68,9 +74,28 @@ def _is_changed(part: object, kind: type[torch.nn.Module]) -> bool:
     """Whether a part of a layer computes something else than a module of this kind in eval mode."""
     if isinstance(part, torch.nn.Identity) and kind is torch.nn.Dropout:
         return False
-    if not isinstance(part, kind) or type(part).forward is not kind.forward or "forward" in vars(part):
+    if not isinstance(part, kind) or _is_replaced(part, "forward", kind):
+        return True
+    if any(_is_replaced(part, name, torch.nn.Module) for name in ("__call__", "_call_impl")):
         return True
     return part.training or any(vars(part).get(name) for name in _HOOKS)
+
+
+def _is_replaced(module: torch.nn.Module, name: str, kind: type[torch.nn.Module]) -> bool:
+    """Whether a method is another than the one that PyTorch wrote for a class; our own patches replace nothing here.
+
+    Args:
+        module: which has it.
+        name: the method's.
+        kind: the class.
+    """
+    method = unwrap(vars(module).get(name, getattr(type(module), name, None)))
+    if isinstance(method, MethodType) and method.__self__ is module:
+        method = method.__func__
+    method = unwrap(method)
+    while isinstance(method, FunctionType) and method.__globals__ is vars(torch.fx._symbolic_trace):
+        method = unwrap(getattr(method, "__wrapped__", None))  # the trace's own
+    return not isinstance(method, FunctionType) or method.__globals__ is not vars(sys.modules[kind.__module__])
 
 
 def fast_attention(*args: Any, attn_mask: torch.Tensor | None = None, is_causal: bool = False, **kwargs: Any) -> Any:

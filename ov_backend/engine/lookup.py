@@ -273,24 +273,25 @@ class Lookup:
         )
         return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=caches)
 
-    def changed(self, request: CompileRequest, code: CodeGuard) -> None:
+    def note_change(self, request: CompileRequest, code: CodeGuard) -> None:
         """Take note that a trace has changed something, which was put back; PyTorch answers that call.
 
         What is filled once is full at the next call, and only a guard of the code that ran sees that: calls are looked up by it
-        once more. Where that trace changes something as well, the first error holds until other code is put there.
+        once more. Where that trace changes something as well, the code is forgotten, and the first error holds until other code
+        is there.
 
         Args:
             request: whose call was traced.
             code: a guard of the code that ran.
         """
-        codes, family, traced, second = self._resources.codes, request.family, code.traced, self._guards.second
+        codes, family, traced, tried_again = self._resources.codes, request.family, code.traced, self._guards.tried_again
         if traced is None or request.guard.code.traced is None:  # before its first trace everything in reach is watched
             return
         if traced in codes.of(family, self._resources.store):
-            if traced in second:
+            if traced in tried_again:
                 codes.forget(family, traced)
-        elif traced not in second:
-            second.add(traced)
+        elif traced not in tried_again:
+            tried_again.add(traced)
             codes.use(family, traced)
 
     def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:

@@ -322,13 +322,13 @@ class Network:
         return captured, request
 
     def _put_back(self, after: CodeGuard, reach: Reach, request: CompileRequest) -> None:
-        """Put back what a trace has changed; see :func:`restore_containers`."""
+        """Put back what a trace has changed (:func:`restore_containers`), and say so for the lookup of the next call."""
         try:
             restore_containers(after, reach, request)
         finally:
             if any(state.restored for state in reach.before):
                 with self._lookup.lock:
-                    self._lookup.changed(request, after)
+                    self._lookup.note_change(request, after)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))

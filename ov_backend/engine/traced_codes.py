@@ -24,14 +24,12 @@ from ov_backend.guards.traced_code import TracedCode
 _MAX_FAMILIES = 512
 #: The most kinds of code in one family, and the most guards of one network.
 _MAX_CODES = 8
-
-
 #: The most kinds of calls of one network that are known to have been traced.
 _MAX_CONFIRMED = 512
 
 
-def _kind(code: CodeGuard, call: Call) -> tuple[Any, ...]:
-    """What decides which code a trace runs."""
+def _key_of_trace(code: CodeGuard, call: Call) -> tuple[Any, ...]:
+    """All that decides which code a trace runs."""
     return code.traced, code.fingerprint, call.signature, call.gradients, call.inference
 
 
@@ -89,8 +87,8 @@ class Guards:
         self._wide: Guard | None = None
         #: The code that traces of this very network have run, in which state, and for which kind of call.
         self._confirmed: set[tuple[Any, ...]] = set()
-        #: Code by which calls are, or were, looked up a second time although its first trace has changed something.
-        self.second: set[TracedCode] = set()
+        #: Code whose first trace has changed something, and by which calls are looked up once more; until such a trace succeeds.
+        self.tried_again: set[TracedCode] = set()
 
     def candidates(self, codes: list[TracedCode]) -> Iterator[Guard]:
         """A guard for each of these codes; where there is none, the network's last one, and before the first trace a wide one."""
@@ -115,8 +113,8 @@ class Guards:
         assert code.traced is not None
         if len(self._confirmed) >= _MAX_CONFIRMED:
             self._confirmed.clear()
-        self._confirmed.add(_kind(code, call))
-        self.second.discard(code.traced)
+        self._confirmed.add(_key_of_trace(code, call))
+        self.tried_again.discard(code.traced)
         return self._guards.get(code.traced) or self._add(code)
 
     def in_reach(self, code: CodeGuard | FixedCode, call: Call) -> list[CodeGuard | FixedCode]:
@@ -125,7 +123,7 @@ class Guards:
         A difference since then may be a hook or a module that is new, and another size may open a branch: the trace runs more
         than the narrow guard goes through.
         """
-        if isinstance(code, FixedCode) or code.traced is None or _kind(code, call) in self._confirmed:
+        if isinstance(code, FixedCode) or code.traced is None or _key_of_trace(code, call) in self._confirmed:
             return [code]
         return [code, self._code_guard(None)]
 
@@ -143,7 +141,7 @@ class Guards:
         """Forget the state of weights and code."""
         self._guards.clear()
         self._confirmed.clear()
-        self.second.clear()
+        self.tried_again.clear()
         self._wide = None
         self._checksums = Checksums(self._readings)
 

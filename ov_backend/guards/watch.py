@@ -193,10 +193,13 @@ def _is_below_our_patches(now: Any, before: Any) -> bool:
 
 
 class ShownItems:
-    """Which objects a chain of dicts shows; items that are made anew at each access always differ."""
+    """Which objects a chain of dicts shows; items that are made anew at each access, or cannot be read, always differ."""
 
     def __init__(self, value: Mapping[Any, Any]) -> None:
-        self._items = list(value.items())
+        try:
+            self._items = list(value.items())
+        except Exception:  # a mapping of another package may raise any error where it is not ready
+            self._items = [(object(), None)]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ShownItems) or len(self._items) != len(other._items):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ov_backend import Settings
+from ov_backend import Settings, accelerate
 from ov_backend.engine.engine import Network
 from tests.helpers.small import engine_for
 
@@ -100,6 +100,34 @@ class OtherBlock(nn.TransformerEncoderLayer):
         return 2 * x
 
 
+class OtherCall(nn.LayerNorm):
+    """Nor this one."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().__call__(x)
+
+
+class WithoutMasks(nn.MultiheadAttention):
+    """The fast path alone calls this method."""
+
+    def merge_masks(self, *args: Any) -> tuple[None, None]:
+        return None, None
+
+
+def other_call(made: nn.TransformerEncoderLayer) -> None:
+    made.norm1 = OtherCall(8)
+
+
+def other_masks(made: nn.TransformerEncoderLayer) -> None:
+    made.self_attn = WithoutMasks(8, 2, batch_first=True).eval()
+
+
+def of_others_masks() -> nn.Module:
+    module = ToItself()
+    module.attention = WithoutMasks(8, 2, batch_first=True).eval()
+    return module
+
+
 def changed(change: Callable[[Any], None], **options: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         made = layer(**options)
@@ -122,6 +150,9 @@ IN_PYTORCH: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "another linear layer": (changed(other_linear), {}),
     "another forward": (changed(other_forward), {}),
     "another dropout": (changed(other_dropout), {}),
+    "another call": (changed(other_call), {}),
+    "other masks": (changed(other_masks), {"src_mask": CAUSAL}),
+    "an attention's other masks": (of_others_masks, {"attn_mask": CAUSAL != 0, "need_weights": False}),
     "another method": (lambda: OtherBlock(8, 2, 16, batch_first=True).eval(), {}),
 }
 
@@ -135,6 +166,27 @@ def test_what_the_fast_path_answers_otherwise_stays_in_pytorch(strict: Strict, n
         assert_eager(network, module, **masks)
     assert network.statistics.calls == 0
     assert "fast path" in network.statistics.last_reason
+
+
+@pytest.mark.parametrize("kind, name", [(nn.Linear, "forward"), (nn.LayerNorm, "forward"), (nn.LayerNorm, "__call__")])
+def test_a_replaced_method_of_a_class_stays_in_pytorch(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch, kind: type[nn.Module], name: str
+) -> None:
+    original = getattr(kind, name)
+    monkeypatch.setattr(kind, name, lambda self, x: original(self, x) * 2)
+    module = layer()
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0
+    assert "fast path" in network.statistics.last_reason
+
+
+def test_a_patch_of_ours_on_a_part_changes_nothing(strict: Strict) -> None:
+    module = layer()
+    expected = module(X)
+    with torch.no_grad(), accelerate({"whole": module, "part": module.linear1}, strict()) as accelerated:
+        torch.testing.assert_close(module(X), expected, rtol=1e-4, atol=1e-5)
+        assert accelerated.stats()["whole"]["calls"] == 1
 
 
 IN_OPENVINO: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {

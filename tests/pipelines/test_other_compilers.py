@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,4 +87,38 @@ def test_another_compiler_compiles_what_stood_there_before(
         calls = accelerated.stats()["net"]["calls"]
         torch.testing.assert_close(compiler(module)(X), expected, rtol=1e-3, atol=1e-5)
     assert accelerated.stats()["net"]["calls"] == calls
-    assert not accelerated.stats()["net"]["fallbacks"]
+
+
+class Static(torch.nn.Module):
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def test_a_static_forward_is_compiled_by_another_compiler(strict: Strict) -> None:
+    torch._dynamo.reset()
+    module = Static()
+    with accelerate({"net": module}, strict(fallback="pytorch")), torch.no_grad():
+        assert torch.equal(module(X), X * 2)
+        assert torch.equal(torch.compile(module, backend="eager")(X), X * 2)
+
+
+def test_what_another_thread_compiles_leaves_calls_in_openvino(accelerated: Accelerated, module: torch.nn.Module) -> None:
+    torch._dynamo.reset()
+    compiling, done = threading.Event(), threading.Event()
+
+    def slow(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        compiling.set()
+        assert done.wait(60)
+        return graph.forward
+
+    other = threading.Thread(target=lambda: torch.compile(torch.nn.Linear(4, 4), backend=slow)(X))
+    other.start()
+    try:
+        assert compiling.wait(60)
+        before = accelerated.stats()["net"]["calls"]
+        module(X)
+        assert accelerated.stats()["net"]["calls"] == before + 1
+    finally:
+        done.set()
+        other.join()
