@@ -1,8 +1,9 @@
 """Other extensions that change the UNet or the VAE: pictures with and without the script agree (f32), and what answered.
 
 WEBUI_EXTENSIONS names a folder with them: sd-webui-controlnet, sd-webui-freeu, sd-webui-regional-prompter,
-multidiffusion-upscaler-for-automatic1111, sd-dynamic-thresholding, sd-webui-cutoff. ControlNet also needs an SD 1.x checkpoint
-with "control" in its name whose UNet has twelve input blocks: its forward expects as many residuals.
+multidiffusion-upscaler-for-automatic1111, sd-dynamic-thresholding, sd-webui-cutoff, adetailer (with any detection model of
+ultralytics in models/adetailer). ControlNet also needs an SD 1.x checkpoint with "control" in its name whose UNet has twelve
+input blocks: its forward expects as many residuals.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.e2e.client import WebUI, argument_list, psnr
+from tests.integration.e2e.conftest import assert_equal, note
 from tests.integration.e2e.extensions import (
     CUTOFF,
     FREEU,
@@ -69,6 +71,34 @@ def test_dynamic_thresholding(webui: WebUI, compare: Any, sd1: str) -> None:
 def test_cutoff(webui: WebUI, compare: Any, sd1: str) -> None:
     scripts = always_on(webui, "Cutoff", *CUTOFF)
     compare(ALL, checkpoint=sd1, prompt="a red chair", alwayson_scripts=scripts)
+
+
+def test_adetailers_second_pass(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
+    """It runs without the script that is chosen, so only the setting for every generation reaches it."""
+    models = webui.api("/adetailer/v1/ad_model")["ad_model"] if webui.has("/adetailer/v1/ad_model") else []
+    detector = need(next((name for name in models if name.endswith(".pt")), None), "detection model (*.pt) in models/adetailer")
+    # everything that may be something, together: the second pass draws nearly the whole picture
+    second = {"ad_model": detector, "ad_confidence": 0.0, "ad_mask_merge_invert": "Merge", "ad_inpaint_only_masked": False}
+    fields = {"checkpoint": sd1, "alwayson_scripts": always_on(webui, "ADetailer", True, False, second)}
+    plain, off = webui.generate(checkpoint=sd1), webui.generate(**fields)
+    assert psnr(plain.images[0], off.images[0]) < 40, "the second pass changes nothing"
+    webui.set_options(openvino_always_on=True, openvino_precision="f32")
+    try:
+        webui.generate(checkpoint=sd1)
+        before = _calls(webui)
+        webui.generate(checkpoint=sd1)
+        of_one_pass = _calls(webui) - before
+        on = webui.generate(**fields)
+    finally:
+        webui.set_options(openvino_always_on=False, openvino_precision="auto")
+    note(request.node.name, off.images, on)
+    assert_equal(off.images, on.images)
+    assert on.ran == ALL
+    assert _calls(webui) - before > 2 * of_one_pass, "OpenVINO answers the second pass too"
+
+
+def _calls(webui: WebUI) -> int:
+    return int(webui.api("/openvino/status")["networks"]["unet"]["calls"])
 
 
 @pytest.fixture
