@@ -53,6 +53,14 @@ def _capabilities_of_the_cpu() -> set[str]:
     return {str(each) for each in devices.core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")}
 
 
+@pytest.fixture(autouse=True)
+def memory_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are given back where a test asks for it, however little memory this machine has left."""
+    from ov_backend.engine import low_memory
+
+    monkeypatch.setattr(low_memory, "available_memory", low_memory.total_memory)
+
+
 @pytest.fixture
 def strict(tmp_path: Path) -> Callable[..., Settings]:
     """Settings in f32 with a graph store of the test's own, where every fallback raises."""
