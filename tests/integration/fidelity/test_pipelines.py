@@ -127,7 +127,7 @@ def test_a_size_on_disk_and_one_that_is_precompiled(kind: str, strict: Strict) -
 def draw_from_the_store(folder: str) -> tuple[np.ndarray, dict[str, Any]]:
     """A picture of a pipeline whose graphs are on disk, and the statistics of the networks that it used."""
     pipe = tiny("sd1", shallow=True)
-    settings = Settings(precision="f32", cache_dir=folder, fallback="raise")
+    settings = Settings(precision="f32", cache_dir=folder, fallback="raise", low_memory="off")
     with ov_backend.accelerate(pipe, settings) as accelerated:
         picture = draw(pipe)
         return picture, {name: values for name, values in accelerated.stats().items() if values["calls"]}
