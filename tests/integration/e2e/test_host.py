@@ -119,8 +119,8 @@ def test_other_scripts(script: str, arguments: list[Any], webui: WebUI, sd1: str
         ("loopback", [2, 0.5, "Linear", "None"]),
         ("poor man's outpainting", [64, 4, 0, ["left"]]),
         ("outpainting mk2", ["", 64, 8, ["left"], 1.0, 0.05]),
-        # tiles of 96 pixels, then their seams; to twice the size, without an upscaler
-        ("ultimate sd upscale", ["", 96, 96, 8, 16, 32, 0.35, 16, 0, True, 0, False, 4, 1, 2, 0, 0, 2]),
+        # four tiles of 128 pixels, each drawn into the picture of the one before; to twice the size, without an upscaler
+        ("ultimate sd upscale", ["", 128, 128, 8, 16, 32, 0.35, 16, 0, True, 0, False, 4, 0, 2, 0, 0, 2]),
     ],
     ids=["sd upscale", "loopback", "poor man's outpainting", "outpainting mk2", "ultimate sd upscale"],
 )
