@@ -251,7 +251,12 @@ class Patch:
             replacement = _Replacement(call, self.original, owner, name, of_class)
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
-        setattr(owner, name, replacement)
+        try:
+            setattr(owner, name, replacement)
+        except Exception:  # some objects refuse new attributes
+            if self._copies is not None:
+                self._copies.undo()
+            raise
 
     def undo(self) -> bool:
         """Restore the original; False if other code has replaced the attribute since, which is then left as it is."""

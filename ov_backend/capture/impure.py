@@ -25,11 +25,9 @@ from types import FrameType
 
 import numpy as np
 import torch
-from torch._subclasses import FakeTensor, fake_tensor
-from torch.fx.experimental import proxy_tensor
-from torch.utils import _python_dispatch
+from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import is_installed, versioned
+from ov_backend.guards.describe import versioned
 
 _OWN = __package__.partition(".")[0]
 #: Functions written in C, by their ``id``, with their names.
@@ -91,35 +89,6 @@ OF_INTERPRETER = frozenset(
     | {"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab", "getline", "getlines"}
     | {"getsignal", "getdefaulttimeout", "sched_getaffinity", "getpriority", "getrlimit", "get_int_max_str_digits", "tracemalloc"}
 )
-_OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-_C_OF_TRACES = ("_dispatch_keys", "_len_torch_function_stack", "_len_torch_dispatch_stack", "_get_function_stack_at")
-_PYTHON_OF_TRACES = (
-    (torch.overrides, ("_get_current_function_mode", "_get_current_function_mode_stack", "handle_torch_function")),
-    (_python_dispatch, ("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack")),
-    (fake_tensor, ("is_fake",)),
-    (proxy_tensor, ("get_proxy_mode", "get_innermost_proxy_mode")),
-    (torch._guards, ("detect_fake_mode",)),
-    (torch.fx._symbolic_trace, ("is_fx_tracing", "is_fx_symbolic_tracing")),
-    (torch.nn.modules.activation, ("_is_make_fx_tracing",)),
-)
-#: Functions written in C that answer something else in a trace, by their ``id``: modes are active there, on stand-ins.
-ASKS_TRACE = {
-    id(getattr(place, name)): name
-    for place, names in ((torch.overrides, _OVERRIDES), (torch._C, _C_OF_TRACES))
-    for name in names
-    if hasattr(place, name)
-}
-#: Those of them by which code asks whether tensors are of a class with operators of its own.
-ASKS_OVERRIDES = frozenset(id(getattr(torch.overrides, name)) for name in _OVERRIDES)
-#: The code of such functions written in Python, with their names.
-ASKS_TRACE_CODE = {
-    getattr(place, name).__code__: name
-    for place, names in _PYTHON_OF_TRACES
-    for name in names
-    if hasattr(getattr(place, name, None), "__code__")
-}
-#: Names by which code asks whether it is traced, and what a trace answers otherwise.
-OF_TRACES = frozenset({"FakeTensor", "FakeTensorMode", "_is_fx_tracing_flag", "is_set_to"})
 #: Methods of dates that ask for the time.
 OF_DATES = ("now", "utcnow", "today")
 
@@ -140,11 +109,6 @@ def of_the_forward(frame: FrameType) -> bool:
             # a package that is imported on the way may do what it likes, and so may the garbage collector's callbacks
             return True
     return False
-
-
-def of_program(module: str) -> bool:
-    """Whether a Python module is the program's own; installed packages know modes and stand-ins, and often ask for them."""
-    return module.partition(".")[0] != _OWN and not is_installed(module)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

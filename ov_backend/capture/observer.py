@@ -24,19 +24,8 @@ import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
-from ov_backend.capture.impure import (
-    ASKS_OVERRIDES,
-    ASKS_TRACE,
-    ASKS_TRACE_CODE,
-    IMPURE,
-    IMPURE_CODE,
-    NUMPY_GENERATORS,
-    OF_DATES,
-    OF_INTERPRETER,
-    OF_TRACES,
-    of_program,
-    of_the_forward,
-)
+from ov_backend.capture.impure import IMPURE, IMPURE_CODE, NUMPY_GENERATORS, OF_DATES, OF_INTERPRETER, of_the_forward
+from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, of_program
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code

@@ -6,6 +6,7 @@ There are some 16,000 attributes in 3,400 tables in a Stable Diffusion UNet, so 
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 import types
 from collections import OrderedDict
@@ -18,6 +19,8 @@ import torch
 from ov_backend.patching import unwrap
 
 _ABSENT = object()
+
+log = logging.getLogger(__name__)
 
 
 class LooseTensor(NamedTuple):
@@ -144,7 +147,10 @@ class Watch:
         """Whether everything is what it was."""
         try:
             return all(map(self._is_same, range(len(self._before)), self._looks()))
-        except Exception:  # a module's attribute is gone, or a mapping of another package cannot be read any more
+        except KeyError:  # a module's attribute is gone
+            return False
+        except Exception:  # what is read runs code of other packages, such as a property; PyTorch's answer may still be right
+            log.debug("Something that a forward reads cannot be read any more; it is looked for anew.", exc_info=True)
             return False
 
     def _is_same(self, number: int, now: Iterable[Any]) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,16 @@ def need(value: Any, what: str) -> Any:
 
 def need_probe(webui: WebUI) -> None:
     need(webui.has("/probe/state"), "probe extension (the suite brings it where it starts the WebUI)")
+
+
+@contextlib.contextmanager
+def every_generation(webui: WebUI) -> Iterator[None]:
+    """With the setting that accelerates every generation, in f32."""
+    webui.set_options(openvino_always_on=True, openvino_precision="f32")
+    try:
+        yield
+    finally:
+        webui.set_options(openvino_always_on=False, openvino_precision="auto")
 
 
 def options(**values: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tests.integration.e2e.extensions import (
     with_lora,
     write_lora,
 )
-from tests.integration.e2e.helpers import ALL, mask_of, need, picture_by_pytorch
+from tests.integration.e2e.helpers import ALL, every_generation, mask_of, need, picture_by_pytorch
 
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
@@ -82,15 +82,12 @@ def test_adetailers_second_pass(webui: WebUI, sd1: str, request: pytest.FixtureR
     fields = {"checkpoint": sd1, "alwayson_scripts": always_on(webui, "ADetailer", True, False, second)}
     plain, off = webui.generate(checkpoint=sd1), webui.generate(**fields)
     assert psnr(plain.images[0], off.images[0]) < 40, "the second pass changes nothing"
-    webui.set_options(openvino_always_on=True, openvino_precision="f32")
-    try:
+    with every_generation(webui):
         webui.generate(checkpoint=sd1)
         before = _calls(webui)
         webui.generate(checkpoint=sd1)
         of_one_pass = _calls(webui) - before
         on = webui.generate(**fields)
-    finally:
-        webui.set_options(openvino_always_on=False, openvino_precision="auto")
     note(request.node.name, off.images, on)
     assert_equal(off.images, on.images)
     assert on.ran == ALL

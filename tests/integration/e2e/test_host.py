@@ -9,7 +9,7 @@ import pytest
 from ov_backend.ui.choices import Choices
 from tests.integration.e2e.client import PROMPT, TITLE, WebUI, argument_list, psnr, to_png
 from tests.integration.e2e.conftest import MEMORY, assert_equal, note
-from tests.integration.e2e.helpers import ALL, LONG, need, need_probe, options, picture_by_pytorch, reload_ui
+from tests.integration.e2e.helpers import ALL, LONG, every_generation, need, need_probe, options, picture_by_pytorch, reload_ui
 
 # ---- the API
 
@@ -73,9 +73,8 @@ def test_default_precision(words: tuple[str, ...], webui: WebUI, request: pytest
 
 @pytest.fixture
 def always_on(webui: WebUI) -> Any:
-    webui.set_options(openvino_always_on=True, openvino_precision="f32")
-    yield
-    webui.set_options(openvino_always_on=False, openvino_precision="auto")
+    with every_generation(webui):
+        yield
 
 
 def test_always_on(webui: WebUI, sd1: str, always_on: None, request: pytest.FixtureRequest) -> None:
@@ -102,11 +101,8 @@ def test_other_scripts(script: str, arguments: list[Any], webui: WebUI, sd1: str
     prompt = {"prompt": "a cat|red|blue" if script == "prompt matrix" else PROMPT}
     fields = {"checkpoint": sd1, "script_name": script, "script_args": arguments, **prompt}
     off = webui.generate(**fields)
-    webui.set_options(openvino_always_on=True, openvino_precision="f32")
-    try:
+    with every_generation(webui):
         on = webui.generate(**fields)
-    finally:
-        webui.set_options(openvino_always_on=False, openvino_precision="auto")
     note(request.node.name, off.images, on)
     assert_equal(off.images, on.images)
     assert on.ran == ALL
@@ -132,11 +128,8 @@ def test_other_scripts_of_img2img(
     fields |= {"init_images": [picture_by_pytorch(webui, sd1)], "denoising_strength": 0.6}
     webui.generate(**fields)  # encoding draws from PyTorch's generator, whose state depends on the generation before
     off = webui.generate(**fields)
-    webui.set_options(openvino_always_on=True, openvino_precision="f32")
-    try:
+    with every_generation(webui):
         on = webui.generate(**fields)
-    finally:
-        webui.set_options(openvino_always_on=False, openvino_precision="auto")
     note(request.node.name, off.images, on)
     assert_equal(off.images, on.images)
     assert on.ran == ALL

@@ -1,0 +1,130 @@
+"""The part of a walk that looks at PyTorch's modules: their tables of weights, attributes, children and hooks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from ov_backend.guards.describe import (
+    DOCUMENTATION,
+    MODULE_TABLES,
+    NOTED,
+    OF_STATE_DICT,
+    QUIET_TABLES,
+    SAVES_STATE,
+    asks_for_gradients,
+    own_member,
+)
+from ov_backend.guards.library_walk import LibraryWalk
+from ov_backend.guards.traced_code import TracedCode
+from ov_backend.patching import class_member, is_patched, unwrap
+
+
+def _is_only_ours(module: torch.nn.Module, name: str, value: Any) -> bool:
+    """Whether an attribute is a patch of ours, below which stands what the module has of its class."""
+    if not is_patched(value):
+        return False
+    original = unwrap(value)
+    if getattr(original, "__self__", None) is module:
+        return unwrap(original.__func__) is unwrap(class_member(type(module), name))
+    return original is value  # it replaces no function
+
+
+def quiet_tables_read(traced: TracedCode | None) -> frozenset[str]:
+    """The tables of each module that the code of a trace reads although they are of no matter for a call of the module."""
+    if traced is None:
+        return frozenset()
+    if traced.computes_names or traced.lists_attributes:
+        return QUIET_TABLES
+    of_state_dict = OF_STATE_DICT if SAVES_STATE in traced.names else frozenset()
+    return (QUIET_TABLES & traced.own_names) | of_state_dict
+
+
+class ModuleWalk(LibraryWalk):
+    """Looks at every module of the tree that is walked."""
+
+    #: Where each module of the tree stands in it, by ``id``.
+    _tree: dict[int, str]
+    #: The quiet tables that code reads (:func:`quiet_tables_read`), and whether it may go through weights in their order.
+    _tables_read: list[str]
+    _weights_in_order: bool
+
+    def _walk_tree(self, module: torch.nn.Module, root: str) -> None:
+        children = [(f"{root}.{path}".strip(".") if root else path, child) for path, child in module.named_modules()]
+        self._tree.update((id(child), path) for path, child in children)
+        self._tree_classes.update(str(type(child)) for _, child in children)
+        self._alive.append(module)
+        for path, child in children:
+            self._module(path, child)
+
+    def _module(self, path: str, module: torch.nn.Module) -> None:
+        cls = type(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            self.refused = f"{path or 'the module'} is scripted by torch.jit, which keeps no code that could be read"
+            return
+        self._add("module", path, cls.__module__, cls.__qualname__, module.training)
+        for weights in (module._parameters, module._buffers):
+            names = [name for name, value in weights.items() if value is not None]
+            self._add(*(names if self._weights_in_order else sorted(names)), "|")
+            (self.watch.order if self._weights_in_order else self.watch.length)(weights)
+        self._add(*(f"{name}={self._tree.get(id(child))}" for name, child in module._modules.items()))
+        self.watch.type_of(module)
+        self._class(cls)
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            self._attributes_of_weight(value, f"{path}.{name}")
+        attributes = vars(module)
+        self.watch.attributes_of_module(attributes)
+        for table in (module._modules, module._forward_hooks, module._forward_pre_hooks):
+            self._watch_table(table)
+        for name in self._listed(attributes):
+            skipped = name in MODULE_TABLES or name in NOTED or _is_only_ours(module, name, attributes[name])
+            if self._is_read(name) and not skipped:
+                self._add(name)
+                self._entry(attributes, name, f"{path}!{name}")
+        for name in self._tables_read:
+            self._quiet_table(attributes, name, f"{path}!{name}")
+        if self._traced is None:
+            self._watch_quiet_tables(attributes)
+        for kind in ("_forward_hooks", "_forward_pre_hooks"):
+            for number, (key, hook) in enumerate(attributes[kind].items()):
+                self._add("hook", kind, key in attributes.get(f"{kind}_with_kwargs", {}))
+                self._value(hook, f"{path}!{kind}[{number}]")
+
+    def _quiet_table(self, attributes: dict[str, Any], name: str, path: str) -> None:
+        """One of the tables that code reads: its hooks, or a value."""
+        table = attributes.get(name)
+        self._add(name)
+        if isinstance(table, dict):
+            self._watch_table(table)
+            for key, hook in table.items():
+                self._add(key if name in self._own_names else "")  # the process counts them
+                self._value(hook, path)
+        elif name in attributes:
+            self._entry(attributes, name, path)
+
+    def _watch_quiet_tables(self, attributes: dict[str, Any]) -> None:
+        """Before a trace it is not known whether code reads them, but it may change them."""
+        for name in sorted(QUIET_TABLES & attributes.keys()):
+            if isinstance(attributes[name], dict):
+                self._watch_table(attributes[name])
+            elif isinstance(attributes[name], set):
+                self.watch.values.append(attributes[name])
+
+    def _gradients_asked_for(self, module: torch.nn.Module) -> None:
+        """Which weights ask for gradients, where code reads that."""
+        if self._traced is not None and "requires_grad" in self._traced.names:
+            read = functools.partial(asks_for_gradients, module)
+            self.watch.content(read)
+            self._add("requires_grad", read())
+
+    def _attributes_of_weight(self, tensor: torch.Tensor | None, path: str) -> None:
+        """What Python code keeps on a tensor is not there on the stand-in that a trace sees."""
+        attributes = {} if tensor is None else vars(tensor)
+        self.watch.length(attributes)
+        if tensor is not None and (member := own_member(type(tensor))):
+            self.refused = f"{path} is of a class of its own, {type(tensor).__name__} with {member}, which a trace does not see"
+        read = [name for name in attributes if name not in DOCUMENTATION and self._names is not None and self._is_read(name)]
+        if read:
+            self.refused = f"{path} has an attribute {read[0]!r} of its own, which a trace does not see"
