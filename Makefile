@@ -54,7 +54,7 @@ test-full:
 	ZOO=all $(MAKE) test
 	ZOO=all $(MAKE) test-webui-pins PINS_TESTS=tests
 
-# One environment at a time in .venv-matrix; the builds of torch for CUDA take some 5 GB of disk while they are there.
+# One environment at a time in .venv-matrix; the builds of torch for CUDA take some 5 GiB of disk while they are there.
 test-matrix:
 	$(PYTHON) -m tests.matrix $(ARGS)
 
@@ -119,7 +119,7 @@ $(VENV)/.ready: pyproject.toml
 	@echo "PyTorch, OpenVINO and the rest are installed into $(VENV); this takes some minutes."
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/$(PIP) '$(patsubst %+cpu,%,$(TORCH))+cpu' 2>/dev/null || { test "$$(uname -sm)" != "Linux x86_64" \
-	  || echo "pip finds no build of PyTorch for the CPU, and takes one with CUDA (some 5 GB); README.md says how to avoid that."; \
+	  || echo "pip finds no build of PyTorch for the CPU, and takes one with CUDA (some 5 GiB); README.md says how to avoid that."; \
 	  $(VENV)/bin/$(PIP) '$(TORCH)'; }
 	$(VENV)/bin/$(PIP) -e '.[demo]'
 	touch $@

@@ -98,6 +98,7 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
         ({"seed": 1 << 64}, "The seed is"),
         ({"sampler": "best"}, "The sampler is 'best'"),
         ({"sampler": "LCM", "steps": 51}, "LCM takes at most 50 steps"),
+        ({"sampler": "TCD", "steps": 51}, "TCD takes at most 50 steps"),
     ],
 )
 def test_bad_input_is_one_sentence(generator: PictureGenerator, changes: dict[str, int], expected: str) -> None:
@@ -157,7 +158,8 @@ def generator_that_interrupts(module: torch.nn.Module, forward: Callable[..., No
 def test_another_sampler_makes_another_picture_with_the_same_graph(generator: PictureGenerator) -> None:
     generator.generate(SMALL, OPENVINO)
     compiles = generator.status.snapshot()["networks"]["unet"]["compiles"]
-    names = ("Euler", "Heun", "DDIM", "LCM")  # timesteps in f32 and in int64, one call a step and two
+    # timesteps in f32 and in int64, one call a step and two
+    names = ("Euler", "Heun", "DDIM", "LCM", "DPM++ 2S", "DDPM", "SA-Solver", "TCD")
     files = [generator.generate(dataclasses.replace(SMALL, sampler=name), OPENVINO).files[0] for name in names]
     assert generator.status.snapshot()["networks"]["unet"]["compiles"] == compiles
     assert len({pixels(file).tobytes() for file in files}) == len(names)
