@@ -64,7 +64,7 @@ def preparing(panel: Panel) -> None:
     """A network is compiled for a generation."""
     Held(panel.page, lambda status: bool(status["stage"]))
     panel.begin(152, 88, panel.most_steps)
-    panel.wait_for("headline", "^(Tracing|Converting|Compiling)")
+    panel.wait_for("headline", "^(Reading|Tracing|Converting|Compiling)")
 
 
 def running(panel: Panel) -> None:
