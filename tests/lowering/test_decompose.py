@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ov_backend.lowering.decompose import decompose
-from ov_backend.lowering.decompositions import selected
+from ov_backend.lowering.decompositions import OPENVINO_DECOMPOSITIONS, selected
 from ov_backend.lowering.functionalize import mutates
 from tests.helpers.graphs import assert_close, names, run_eagerly, traced
 
@@ -23,6 +23,21 @@ def test_the_operators_of_the_table_are_decomposed() -> None:
 def test_a_graph_without_these_operators_is_returned_itself() -> None:
     gm = traced(lambda x: x.tanh(), torch.randn(2))
     assert decompose(gm, selected(("aten.silu",))) is gm
+
+
+def test_a_graph_whose_calls_a_decomposition_leaves_alone_is_not_traced_again() -> None:
+    x, a, b, i = torch.randn(3), torch.randn(2, 4), torch.randn(4, 3), torch.arange(3)
+
+    def forward(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.where(i > 1, torch.addmm(x, a, b), i.float()).cumsum(0)
+
+    gm = traced(forward, x, a, b, i)
+    assert {"aten.addmm.default", "aten.where.self", "aten._to_copy.default", "aten.cumsum.default"} <= set(names(gm))
+    assert decompose(gm, OPENVINO_DECOMPOSITIONS) is gm
+
+    gm = decompose(traced(lambda *args: forward(*args) + torch.addmm(*args[:3], beta=0), x, a, b, i), OPENVINO_DECOMPOSITIONS)
+    assert "aten.mm.default" in names(gm), "one call is enough"
+    assert "aten.addmm.default" in names(gm)
 
 
 def test_inputs_keep_their_shapes_dtypes_and_strides() -> None:
