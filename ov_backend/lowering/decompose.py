@@ -20,7 +20,7 @@ from ov_backend.lowering.functionalize import functionalize_intermediates, mutat
 def decompose(gm: GraphModule, table: Table) -> GraphModule:
     """The graph traced again with these decompositions; the graph itself if they would change nothing.
 
-    Tracing takes as long as all the rest of a conversion, and most decompositions leave most calls of their operator as they are.
+    Tracing takes twice as long as the rest of a conversion, and most decompositions leave most calls of their operator alone.
     A decomposition that writes to a view of its own copy is left out: no node would read what it writes.
     """
     operators = {node.target for node in gm.graph.nodes if node.target in table and _changes(table[node.target], node)}
