@@ -58,6 +58,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """The figures of the selected peers; PyTorch in float32 is the first, because the others are compared with it."""
     results: dict[str, Any] = {"conditions": conditions(options), "peers": {}}
     names = [name for name in LABELS if name in options.peers or name == "eager"]
+    if options.work:
+        options.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-peers-", dir=options.work) as folder:
         work = Path(folder)
         write_weights(work, options.tiny)
