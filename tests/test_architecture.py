@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 
 #: Imports nothing of the package above itself.
-BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "telemetry", "interrupts"}
+BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "telemetry", "interrupts", "tracing_flag"}
 BASE |= {"posix", "linux_memory", "atomic_file", "content_hash"}
 STAGES = {"offload", "guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
 CORE = STAGES | {"compiler", "engine"}

@@ -111,6 +111,11 @@ class Places:
                 self._checked[key] = check(path)
             except OVBackendError as error:
                 self._checked[key] = error
+            except (ImportError, MemoryError):  # no fault of the file
+                raise
+            except Exception as error:  # the last handler: a file of a row is reported with the row, whatever is wrong with it
+                what = f"{path.name[:200]!r} cannot be used ({type(error).__name__}: {first_line(error)[:300]})"
+                self._checked[key] = SettingsError(f"{what}; check its permissions, or give another file.")
         result = self._checked[key]
         if isinstance(result, OVBackendError):
             raise result

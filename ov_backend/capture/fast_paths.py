@@ -26,6 +26,8 @@ _PARTS = {
     **dict.fromkeys(("dropout", "dropout1", "dropout2"), torch.nn.Dropout),
     "self_attn": torch.nn.MultiheadAttention,
 }
+#: The module whose functions stand in for methods while torch traces.
+_FX = "torch.fx._symbolic_trace"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -93,8 +95,8 @@ def _is_replaced(module: torch.nn.Module, name: str, kind: type[torch.nn.Module]
     if isinstance(method, MethodType) and method.__self__ is module:
         method = method.__func__
     method = unwrap(method)
-    while isinstance(method, FunctionType) and method.__globals__ is vars(torch.fx._symbolic_trace):
-        method = unwrap(getattr(method, "__wrapped__", None))  # the trace's own
+    while isinstance(method, FunctionType) and method.__globals__.get("__name__") == _FX:
+        method = unwrap(getattr(method, "__wrapped__", None))  # the trace's own; its variables may be a copy of the module's
     return not isinstance(method, FunctionType) or method.__globals__ is not vars(sys.modules[kind.__module__])
 
 

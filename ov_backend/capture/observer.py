@@ -25,9 +25,10 @@ from torch._subclasses import FakeTensor
 
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.capture.impure import IMPURE, IMPURE_CODE, NUMPY_GENERATORS, OF_DATES, OF_INTERPRETER, of_the_forward
-from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, of_program
+from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
+from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
-from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by, sets_data
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
 #: Runs where a module is imported for the first time.
@@ -166,6 +167,9 @@ class Observer:
             self._generators.setdefault(id(generator), (generator, generator.get_state()))
         elif id(argument) in IMPURE:
             self._note(frame, IMPURE[id(argument)])
+        elif id(argument) in ASKS_AUTOCAST:
+            if ASKS_AUTOCAST[id(argument)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
+                self._note_question(frame, ASKS_AUTOCAST[id(argument)])
         elif id(argument) in ASKS_TRACE:
             self._note_question(frame, ASKS_TRACE[id(argument)])
             if id(argument) in ASKS_OVERRIDES and takes_fast_path(frame):
@@ -234,7 +238,8 @@ class Observer:
 
     def _note_question(self, frame: FrameType, name: str) -> None:
         """Take note of a question that a trace answers otherwise, if the code that asks is the program's."""
-        if of_program(str(frame.f_globals.get("__name__", ""))):
+        module = str(frame.f_globals.get("__name__", ""))
+        if of_program(module) and not is_kept_for_backward(module, name):
             self.asked.append(_question(name))
 
 

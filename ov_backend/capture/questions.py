@@ -15,6 +15,8 @@ from ov_backend.guards.describe import is_installed
 _OWN = __package__.partition(".")[0]
 _OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 _C_OF_TRACES = ("_dispatch_keys", "_len_torch_function_stack", "_len_torch_dispatch_stack", "_get_function_stack_at")
+#: A trace keeps no casts of weights.
+_OF_AUTOCAST = ("is_autocast_cache_enabled",)
 _PYTHON_OF_TRACES = (
     (torch.overrides, ("_get_current_function_mode", "_get_current_function_mode_stack", "handle_torch_function")),
     (_python_dispatch, ("_get_current_dispatch_mode", "_get_current_dispatch_mode_stack")),
@@ -27,7 +29,7 @@ _PYTHON_OF_TRACES = (
 #: Functions written in C that answer something else in a trace, by their ``id``, with their names.
 ASKS_TRACE = {
     id(getattr(place, name)): name
-    for place, names in ((torch.overrides, _OVERRIDES), (torch._C, _C_OF_TRACES))
+    for place, names in ((torch.overrides, _OVERRIDES), (torch._C, _C_OF_TRACES), (torch, _OF_AUTOCAST))
     for name in names
     if hasattr(place, name)
 }
@@ -40,6 +42,8 @@ ASKS_TRACE_CODE = {
     for name in names
     if hasattr(getattr(place, name, None), "__code__")
 }
+#: Modules whose checkpointing notes the state of autocast for a backward pass.
+_KEEPS_FOR_BACKWARD = frozenset({"ldm.modules.diffusionmodules.util", "sgm.modules.diffusionmodules.util"})
 #: Names by which code asks whether it is traced, and what a trace answers otherwise.
 OF_TRACES = frozenset({"FakeTensor", "FakeTensorMode", "_is_fx_tracing_flag", "is_set_to"})
 
@@ -47,3 +51,8 @@ OF_TRACES = frozenset({"FakeTensor", "FakeTensorMode", "_is_fx_tracing_flag", "i
 def of_program(module: str) -> bool:
     """Whether a Python module is the program's own; installed packages know modes and stand-ins, and often ask for them."""
     return module.partition(".")[0] != _OWN and not is_installed(module)
+
+
+def is_kept_for_backward(module: str, name: str) -> bool:
+    """Whether a Python module asks a question only for a backward pass."""
+    return name in _OF_AUTOCAST and module in _KEEPS_FOR_BACKWARD

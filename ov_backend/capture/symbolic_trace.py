@@ -28,6 +28,7 @@ from ov_backend.capture.opaque_attention import WholeAttention, write_attention
 from ov_backend.capture.trace import TRACING
 from ov_backend.errors import CaptureError
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
+from ov_backend.tracing_flag import flag_of_this_thread
 
 _aten = torch.ops.aten
 
@@ -97,7 +98,7 @@ def _traced(
         with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad(), mode, _Unconditional(env):
             weights = [mode.from_tensor(slot, static_shapes=True) for slot in slots]
             fakes = [_symbols(mode, tensor, dims[i], f"input_{i}") for i, tensor in enumerate(inputs)]
-            with enable_python_dispatcher(), WholeAttention():
+            with enable_python_dispatcher(), WholeAttention(), flag_of_this_thread():
                 gm = functionalize_intermediates(make_fx(function, decomposition_table=dict(table))(weights, list(fakes)))
     except CaptureError:
         raise

@@ -31,6 +31,7 @@ from ov_backend.guards.describe import NOTED
 from ov_backend.guards.process_state import keeps_parametrized
 from ov_backend.guards.pytree import Spec, flatten
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
+from ov_backend.tracing_flag import flag_of_this_thread
 
 #: One trace at a time in a process: torch patches its module class while it traces.
 TRACING = threading.RLock()
@@ -307,7 +308,7 @@ def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], de
     with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad():
         fake = [_fake(fakes, tensor) for tensor in slots]
         values = [_fake(fakes, value) if isinstance(value, torch.Tensor) else value for value in inputs]
-        with fakes, lazy_code():
+        with fakes, lazy_code(), flag_of_this_thread():
             return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
 
 

@@ -71,6 +71,10 @@ def parse_yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError("it is no YAML") from error
+    except TooMuch:
+        raise
+    except ValueError as error:  # of int() and datetime()
+        raise TooMuch("it holds a number of thousands of digits, or a date that does not exist") from error
 
 
 def _check_growth(events: Iterator[Any]) -> None:
@@ -95,7 +99,7 @@ def _check_growth(events: Iterator[Any]) -> None:
                 sizes[event.anchor] = size
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:  # of a collection that is still open: it would hold itself
-                raise TooMuch(f"the alias {event.anchor!r} stands for nothing that is complete")
+                raise TooMuch(f"the alias {event.anchor[:60]!r} stands for nothing that is complete")
             total += sizes[event.anchor]
         if len(open_collections) > MAX_DEPTH:
             raise TooMuch(f"it is nested deeper than {MAX_DEPTH} levels")

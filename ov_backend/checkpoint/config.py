@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header
-from ov_backend.checkpoint.values import read_text_config
+from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, read_text_config
 from ov_backend.errors import CheckpointError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -70,13 +70,13 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
         unet = _unet(header, _params(yaml, "unet_config", "network_config"), size)
         vae = _vae(header.under(VAE), yaml.get("scale_factor", SCALE[header.family]))
         texts = _texts(header, read_text_config(companion))
+        return Configuration(header.family, unet, vae, texts, _scheduler(yaml), _prediction(header, yaml))
     except (KeyError, IndexError) as error:
         raise _unknown(header, f"it has no weight {error}") from error
     except CheckpointError:
         raise
-    except (TypeError, ValueError, AttributeError, StopIteration) as error:
+    except (TypeError, ValueError, AttributeError, StopIteration, ArithmeticError) as error:
         raise _unknown(header, str(error)) from error
-    return Configuration(header.family, unet, vae, texts, _scheduler(yaml), _prediction(header, yaml))
 
 
 def _check_bounds(header: Header) -> None:
@@ -88,7 +88,7 @@ def _check_bounds(header: Header) -> None:
     prefixes = (UNET, VAE, CLIP, OPEN_CLIP, XL_CLIP, XL_OPEN_CLIP)
     for name, shape in header.shapes.items():
         if name.startswith(prefixes) and (len(shape) > 5 or any(not 1 <= size <= LARGEST_SIDE for size in shape)):
-            raise ValueError(f"{name[:100]} is {list(shape[:6])}, and a side must be from 1 to {LARGEST_SIDE}")
+            raise ValueError(f"{name[:100]!r} is {list(shape[:6])}, and a side must be from 1 to {LARGEST_SIDE}")
 
 
 def _bounded(count: int, most: int, what: str) -> int:
@@ -286,8 +286,8 @@ def _count(shapes: Shapes, start: str) -> int:
 def _scheduler(yaml: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "num_train_timesteps": yaml.get("timesteps", 1000),
-        "beta_start": yaml.get("linear_start", 0.00085),
-        "beta_end": yaml.get("linear_end", 0.012),
+        "beta_start": yaml.get("linear_start", LINEAR_START),
+        "beta_end": yaml.get("linear_end", LINEAR_END),
         "beta_schedule": "scaled_linear",
         "steps_offset": 1,
     }
@@ -296,7 +296,7 @@ def _scheduler(yaml: Mapping[str, Any]) -> dict[str, Any]:
 def _prediction(header: Header, yaml: Mapping[str, Any]) -> str:
     denoiser = yaml.get("denoiser_config", {})
     scaling = _params(yaml, "denoiser_config").get("scaling_config") or {}
-    names = [str(each.get("target", ""))[:200] for each in (denoiser, scaling)]
+    names = [each.get("target", "") for each in (denoiser, scaling)]
     if "v_pred" in header.shapes or yaml.get("parameterization") == "v" or any("VScaling" in name for name in names):
         return "v_prediction"
     return "" if header.family == "sd2" and not yaml else "epsilon"

@@ -109,8 +109,8 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def _entry(value: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
     """Shape and last offset of a tensor."""
     shape, (begin, stop) = tuple(value["shape"]), value["data_offsets"]
-    if not all(type(number) is int and number >= 0 for number in (*shape, begin, stop)):
-        raise ValueError("its shape or its offsets are no whole numbers")
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, begin, stop)):
+        raise ValueError("its shape or its offsets are no whole numbers of 8 bytes")
     return shape, stop
 
 

@@ -129,7 +129,7 @@ class _Part:
         if unused:
             raise CheckpointError(
                 f"{header.path.name} has an unknown architecture: {len(unused)} of its weights fit nowhere,"
-                f" {min(unused)} for one; Stable Diffusion 1, 2 and XL are known."
+                f" {min(unused)[:100]!r} for one; Stable Diffusion 1, 2 and XL are known."
             )
 
 
@@ -150,10 +150,29 @@ def _check_shape(header: Header, key: str, shape: tuple[int, ...]) -> None:
 
 
 def _parts(header: Header, config: Configuration) -> list[_Part]:
-    """UNet, VAE and text encoders."""
-    vae = _Part(_empty_vae(config), VAE, keys.vae_names(len(config.vae["block_out_channels"])))
-    texts = [_Part(_empty_text(text), text.prefix, _text_names(header, text)) for text in config.texts]
-    return [_Part(_empty_unet(config), UNET, _unet_names(config), whole=True), vae, *texts]
+    """UNet, VAE and text encoders.
+
+    Raises:
+        CheckpointError: diffusers or transformers has no such network.
+    """
+    import accelerate  # noqa: F401  # what is not installed is no fault of the file
+    import diffusers  # noqa: F401
+    import transformers  # noqa: F401
+
+    try:
+        unet, vae, texts = _empty_unet(config), _empty_vae(config), [_empty_text(text) for text in config.texts]
+    except MemoryError:
+        raise
+    except Exception as error:  # they raise what they like
+        reason = f"no network can be built from its shapes: {first_line(error)[:300]}"
+        raise CheckpointError(
+            f"{header.path.name} has an unknown architecture ({reason}); Stable Diffusion 1, 2 and XL are known."
+        ) from error
+    return [
+        _Part(unet, UNET, _unet_names(config), whole=True),
+        _Part(vae, VAE, keys.vae_names(len(config.vae["block_out_channels"]))),
+        *(_Part(part, text.prefix, _text_names(header, text)) for part, text in zip(texts, config.texts)),
+    ]
 
 
 def _empty_unet(config: Configuration) -> Any:

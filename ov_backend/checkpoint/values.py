@@ -11,6 +11,8 @@ from typing import Any
 from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, MAX_YAML_BYTES, parse_json, parse_yaml, read_text
 from ov_backend.errors import CheckpointError, first_line
 
+#: The noise schedule's ends where the .yaml names none.
+LINEAR_START, LINEAR_END = 0.00085, 0.012
 #: Sides of a latent, which are an eighth of the picture's.
 _LATENTS = (8, 512)
 _PREDICTIONS = ("eps", "v")
@@ -44,17 +46,29 @@ def _checked(file: str, params: dict[str, Any]) -> dict[str, Any]:
     _whole(file, params, "timesteps", 1, 10000)
     for name, low, high in (("scale_factor", 1e-3, 1e3), ("linear_start", 1e-9, 0.999), ("linear_end", 1e-9, 0.999)):
         _number(file, params, name, low, high)
-    if params.get("linear_start", 0.0) > params.get("linear_end", 1.0):
-        raise _wrong(file, "linear_start", params["linear_start"], f"at most linear_end, {params['linear_end']}")
+    _check_ends(file, params)
     if params.get("parameterization", "eps") not in _PREDICTIONS:
         raise _wrong(file, "parameterization", params["parameterization"], f"one of {', '.join(_PREDICTIONS)}")
     for name in ("unet_config", "network_config", "denoiser_config"):
         inner = _mapping(file, params, name)
         values = _mapping(file, inner, "params")
         for each in ("num_heads", "num_head_channels"):
-            _whole(file, values, each, -1, 1024)
-        _mapping(file, values, "scaling_config")
+            if values.get(each) != -1:  # which is the other one's turn
+                _whole(file, values, each, 1, 1024, "-1 or ")
+        scaling = _mapping(file, values, "scaling_config")
+        for named in (inner, scaling) if name == "denoiser_config" else ():
+            _text(file, named, "target")
     return params
+
+
+def _check_ends(file: str, params: Mapping[str, Any]) -> None:
+    start, end = params.get("linear_start", LINEAR_START), params.get("linear_end", LINEAR_END)
+    if start <= end:
+        return
+    if "linear_start" in params:
+        default = "" if "linear_end" in params else ", its default"
+        raise _wrong(file, "linear_start", start, f"at most linear_end, {end:g}{default}")
+    raise _wrong(file, "linear_end", end, f"at least linear_start, {start:g}, its default")
 
 
 def _mapping(file: str, params: dict[str, Any], name: str) -> dict[str, Any]:
@@ -69,13 +83,20 @@ def _mapping(file: str, params: dict[str, Any], name: str) -> dict[str, Any]:
     return params[name]
 
 
-def _whole(file: str, params: dict[str, Any], name: str, low: int, high: int) -> None:
+def _text(file: str, params: dict[str, Any], name: str) -> None:
+    if params.get(name) is None:
+        params.pop(name, None)
+    elif not isinstance(params[name], str):
+        raise _wrong(file, name, params[name], "the name of a class")
+
+
+def _whole(file: str, params: dict[str, Any], name: str, low: int, high: int, other: str = "") -> None:
     if name not in params:
         return
     value = params[name]
     value = int(value) if isinstance(value, float) and math.isfinite(value) and value == int(value) else value
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _wrong(file, name, params[name], f"a whole number from {low} to {high}")
+        raise _wrong(file, name, params[name], f"{other}a whole number from {low} to {high}")
     params[name] = value
 
 

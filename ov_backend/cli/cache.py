@@ -13,6 +13,7 @@ from ov_backend.cache.entry_file import DAMAGE, OtherVersion, unpack
 from ov_backend.cache.store import Entry, GraphStore, open_store, run_store
 from ov_backend.cli.arguments import add_cache_dir, add_command, cache_dir, print_json
 from ov_backend.errors import SettingsError, first_line
+from ov_backend.quantization.recipe_store import recipe_store
 from ov_backend.report.amounts import counted, size_text
 from ov_backend.settings import Settings
 from ov_backend.ui.snapshot import network_label, size_and_batch
@@ -84,8 +85,6 @@ def _verify(store: GraphStore, as_json: bool) -> int:
 
 
 def _clear(store: GraphStore, as_json: bool) -> int:
-    from ov_backend.quantization.recipes import recipe_store  # it imports PyTorch
-
     removed, recipes, runs = store.clear(), recipe_store(store.folder).clear(), run_store(store.folder).clear()
     if as_json:
         print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes, "runs": runs})

@@ -1,12 +1,16 @@
-"""What the commands print: every character in any encoding, and a quiet end where nobody reads it."""
+"""What the commands print: every character in any encoding, a quiet end where nobody reads it, a sentence where it is full."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+#: Beside a broken pipe, what says that nobody reads the output: on Windows the first is one.
+_CLOSED = (errno.EINVAL, errno.EBADF)
 
 
 class OutputLost(Exception):
@@ -46,7 +50,7 @@ def checked_output() -> Iterator[None]:
     """In this block, standard output and standard error exist, and a lost output is noticed.
 
     Raises:
-        OutputLost: standard output is closed or full; nothing more is printed.
+        OutputLost: standard output is closed or full; where it is full, a sentence on standard error has said so.
     """
     with contextlib.ExitStack() as stack:
         if sys.stderr is None:
@@ -59,13 +63,24 @@ def checked_output() -> Iterator[None]:
                     yield
                 finally:
                     output.flush()
-        except OutputLost:
+        except OutputLost as lost:
             _discard(stream)
+            _tell(lost.__cause__)
             raise
 
 
 def _nothing() -> Any:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123  # the caller closes it
+
+
+def _tell(error: BaseException | None) -> None:
+    """Say why the output is lost, unless nobody reads it."""
+    if not isinstance(error, OSError) or isinstance(error, ConnectionError) or error.errno in _CLOSED:
+        return
+    try:
+        print(f"The output cannot be written ({error.strerror}); free space there, or send it elsewhere.", file=sys.stderr)
+    except (OSError, ValueError):  # it goes to the same place
+        _discard(sys.stderr)
 
 
 def _discard(stream: Any) -> None:

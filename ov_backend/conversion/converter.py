@@ -17,6 +17,7 @@ from torch.fx.graph import CodeGen
 from ov_backend import fx_utils
 from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend, summary
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel, parameter_name, parameter_names, same_shape
+from ov_backend.conversion.negative_indices import count_from_start
 from ov_backend.conversion.refusals import refused_in_graph, refused_one_by_one
 from ov_backend.conversion.torchscript import convert_through_torchscript
 from ov_backend.errors import ConversionError, NothingToCompute
@@ -55,14 +56,14 @@ def convert(
         raise ConversionError(f"the graph takes {len(placeholders)} values; {named} have names")
     computed, returns = _results(gm, placeholders, len(slots))
     names = parameter_names(len(slots), len(inputs))
-    renamed = _with_named_placeholders(gm, names, computed)
+    renamed, originals = _with_named_placeholders(gm, names, computed)
     specs = [TensorSpec.of(name, node.meta["val"]) for name, node in zip([*slots, *inputs], placeholders)]
     outputs = tuple(TensorSpec.of(f"output_{i}", node.meta["val"]) for i, node in enumerate(computed))
     if not outputs:
         raise NothingToCompute("the graph computes nothing")
     model = _order_results(convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed), renamed)
     _type_parameters(model, names, specs)
-    _check_shapes(model, outputs, gm, renamed)
+    _check_shapes(model, outputs, renamed, originals)
     _cast_outputs(model, outputs)
     return WeightlessModel(model, tuple(specs[: len(slots)]), tuple(specs[len(slots) :]), outputs, returns, dict(extra or {}))
 
@@ -83,8 +84,10 @@ def _results(gm: GraphModule, placeholders: Sequence[Node], slots: int) -> tuple
     return computed, tuple(returns)
 
 
-def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Sequence[Node]) -> GraphModule:
-    """A copy whose placeholders have these names and whose results are the computed nodes.
+def _with_named_placeholders(
+    gm: GraphModule, names: Sequence[str], computed: Sequence[Node]
+) -> tuple[GraphModule, dict[str, str]]:
+    """A copy whose placeholders have these names and whose results are the computed nodes; by name, what each node comes from.
 
     A result that is a clone of another one is a reshape of it: the converter would make one value of the two.
     """
@@ -92,6 +95,7 @@ def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Se
     graph = Graph()
     graph.set_codegen(CodeGen())
     copies: dict[Node, Node] = {}
+    originals: dict[str, str] = {}
     remaining = iter(names)
     for node in gm.graph.nodes:
         if node.op == "placeholder":
@@ -102,8 +106,12 @@ def _with_named_placeholders(gm: GraphModule, names: Sequence[str], computed: Se
             copies[node].meta = dict(node.meta)
         elif node.op != "output":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
+            if node.op == "get_attr":  # torch 2.1 notes no value
+                copies[node].meta.setdefault("val", getattr(gm, str(node.target)))
+            originals.update({added.name: node.name for added in count_from_start(copies[node])})
     graph.output(tuple(copies[node] for node in computed))
-    return graph_module(gm, graph)
+    originals.update({copy.name: node.name for node, copy in copies.items()})
+    return graph_module(gm, graph), originals
 
 
 def _cloned(node: Node) -> Node:
@@ -171,14 +179,15 @@ def _type_parameters(model: ov.Model, names: Sequence[str], specs: Sequence[Tens
     model.validate_nodes_and_infer_types()
 
 
-def _check_shapes(model: ov.Model, outputs: Sequence[TensorSpec], gm: GraphModule, renamed: GraphModule) -> None:
+def _check_shapes(
+    model: ov.Model, outputs: Sequence[TensorSpec], renamed: GraphModule, originals: Mapping[str, str]
+) -> None:
     """Compare the shapes of the results with those of the graph; where they differ, look for the operators to blame."""
     if all(same_shape(output.get_partial_shape(), spec) for output, spec in zip(model.outputs, outputs)):
         return
     refused = refused_one_by_one(renamed)
     if refused:
-        names = {copy.name: original.name for original, copy in zip(gm.graph.nodes, renamed.graph.nodes)}
-        raise UnsupportedNodes({names[name]: operator for name, operator in refused.items()})
+        raise UnsupportedNodes({originals[name]: operator for name, operator in refused.items()})
     shapes = [str(output.get_partial_shape()) for output in model.outputs]
     raise ConversionError(f"the converted model returns {shapes}, the graph returns {[list(spec.shape) for spec in outputs]}")
 

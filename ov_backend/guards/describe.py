@@ -128,7 +128,7 @@ NO_CODE = frozenset(
 #: Those that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.
 SPECIAL_CODE = frozenset(
     {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
-    | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__"}
+    | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__getnewargs__"}
 )
 #: Of classes that are no part of the interpreter.
 _HEAP_TYPE = 1 << 9

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ov_backend.errors import CaptureError
+from ov_backend.guards import autocast
 from ov_backend.guards.describe import DOCUMENTATION
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
@@ -62,6 +63,8 @@ def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Ten
     for name in names & _REFUSED:
         if any(map(_NOT_OF_STAND_INS[name], (*call.tensors, *weights))):
             raise CaptureError(f"its forward reads {name} of a tensor, which a trace cannot see")
+    if asked := call.unlike_trace & (names | (traced.names & autocast.BEGINS)):
+        raise CaptureError(f"its forward asks for autocast ({min(asked)}), and a trace would answer otherwise than this thread")
     if call.inference and not _OF_INFERENCE.isdisjoint(names):
         raise CaptureError("its forward asks for the inference mode; call it under torch.no_grad()")
     strides = "".join(f" {tensor.stride()}" for tensor in call.tensors if not tensor.is_contiguous())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import re
 import types
 from collections.abc import Iterable, Iterator
@@ -134,7 +135,12 @@ def reads_unnamed(code: types.CodeType) -> bool:
         return False  # the name stands in the code that asks for it
     if not _UNNAMED.isdisjoint(code.co_names) or (not _BY_NAME.isdisjoint(code.co_names) and _computes_names(code)):
         return True
-    return _formats_attributes(code) or any(each.opname == "MATCH_CLASS" for each in instructions_of(code))
+    return _formats_attributes(code) or _has_patterns(code)
+
+
+def _has_patterns(code: types.CodeType) -> bool:
+    """Whether a code object has patterns of classes, such as ``case Point(x, y)``."""
+    return dis.opmap["MATCH_CLASS"] in code.co_code[::2]
 
 
 def _formats_attributes(code: types.CodeType) -> bool:
@@ -315,10 +321,22 @@ def may_read_unnamed(code: types.CodeType, module: str, versioned: bool) -> bool
     return module.partition(".")[0] in _READERS if versioned else reads_unnamed(code)
 
 
+#: Members of classes that are read by a statement, or a function of Python's, without their names.
+_OF_PATTERNS = frozenset({"__match_args__"})
+_READ_BY = {inspect.getdoc.__code__: "__doc__", inspect.signature.__code__: "__signature__"}
+
+
+def members_read_by(codes: Iterable[types.CodeType]) -> frozenset[str]:
+    """The members of classes that some functions of Python's library read, of those among the code objects."""
+    return frozenset(_READ_BY[code] for code in codes if code in _READ_BY)
+
+
 @functools.lru_cache(maxsize=16384)
 def names_in(code: types.CodeType) -> frozenset[str]:
     """Every name that a code object could read of anything: those in it, and strings, for ``getattr`` takes them."""
     names = {*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier())}
+    if _has_patterns(code):
+        names |= _OF_PATTERNS
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= names_in(constant)

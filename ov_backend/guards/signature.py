@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ov_backend.errors import CaptureError
+from ov_backend.guards.autocast import answered_otherwise
 from ov_backend.guards.pytree import Spec, flatten, restore
 from ov_backend.tensors import TensorSpec
 
@@ -40,6 +41,7 @@ class Call:
         spec: the arguments around them.
         gradients: whether PyTorch would record operations, if any tensor asked for it.
         inference: whether the call was made under ``torch.inference_mode()``.
+        unlike_trace: names by which code asks for autocast and a trace would answer otherwise.
     """
 
     signature: Signature
@@ -47,6 +49,7 @@ class Call:
     spec: Spec
     gradients: bool = False
     inference: bool = False
+    unlike_trace: frozenset[str] = frozenset()
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with other tensors in the place of its own."""
@@ -97,8 +100,8 @@ class Binder:
                 raise CaptureError(f"input {name} asks for gradients, which a compiled graph does not record")
         tensors = tuple(tensor for _, tensor in leaves)
         described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
-        statics = json.dumps(spec["dict"]) + _modes()
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), answered_otherwise()
+        statics = json.dumps(spec["dict"]) + _modes() + "".join(f" {name}" for name in sorted(modes[-1]))
         if not self._is_wrapped:
             return Call(Signature(described, statics), tensors, self._split(spec, bound.arguments), *modes)
         statics += f" given={len(args)} {sorted(kwargs)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ov_backend.guards.describe import code_digest, versioned
-from ov_backend.guards.reads import lists_attributes, may_read_unnamed, names_functions, names_in, only_tested
+from ov_backend.guards.reads import lists_attributes, may_read_unnamed, members_read_by, names_functions, names_in, only_tested
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
@@ -84,6 +84,7 @@ class TracedCode:
         own = own_code(executed)
         computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
+        own_names |= members_read_by(executed)
         flags = {"lists_attributes": any(map(lists_attributes, own)), "names_functions": any(map(names_functions, own))}
         return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, tested=only_tested(own), **flags)
 

@@ -53,6 +53,21 @@ _CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collec
 _IMMUTABLE = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal)
 #: Objects that are compared and printed with all their attributes.
 _SHOWN = (types.SimpleNamespace, argparse.Namespace)
+_UNSET = object()
+
+
+def _held_by(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a variable of contexts holds in the caller's context, its default included."""
+    try:
+        return variable.get()
+    except LookupError:
+        return _UNSET
+
+
+def _which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
+    """A number or text, for a host may set an equal one at each call, or which object it is."""
+    value = _held_by(variable)
+    return (type(value), repr(value)) if type(value) in SCALARS else id(value)
 
 
 class ValueWalk(Notes):
@@ -118,14 +133,26 @@ class ValueWalk(Notes):
         elif isinstance(value, INERT) or type(value) is object:
             self._add("inert")
         elif isinstance(value, contextvars.ContextVar):
-            self.watch.content(functools.partial(value.get, None))
-            self._value(value.get(None), path)
+            if self._first(value):
+                self._variable(value, path)
         elif len(self._places) > self._max_nodes or (is_ours(type(value).__module__) and not dataclasses.is_dataclass(value)):
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
         elif id(value) in self._without_order:  # by another name code may go through it
             self._set(value, path)
+
+    def _variable(self, variable: contextvars.ContextVar[Any], path: str) -> None:
+        value = _held_by(variable)
+        self._alive.append(value)
+        self.watch.content(functools.partial(_which_is_held_by, variable))
+        if value is _UNSET:
+            self._add("unset")
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, path, functools.partial(_held_by, variable))
+        else:
+            self._add("set")
+            self._value(value, path)
 
     def _derived_scalar(self, value: Any, path: str) -> None:
         """A number or text of a class of its own, which may have attributes and methods beside its value."""

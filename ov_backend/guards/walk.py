@@ -7,6 +7,7 @@ calls opaque: a graph of such a forward is not stored under the fingerprint.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import types
 from collections.abc import Sequence
@@ -131,6 +132,9 @@ class Walk(ModuleWalk):
         if not is_of_package(type(cls)):
             self._class(type(cls))
         self.watch.attribute(cls, "__mro__")
+        if self._names is None:  # it may be copied
+            self.watch.content(functools.partial(copyreg.dispatch_table.get, cls))
+            self._value(copyreg.dispatch_table.get(cls), f"copyreg of {cls.__qualname__}")
         for base in cls.__mro__[:-1]:
             self._add("class", base.__module__, base.__qualname__, base.__name__)
             self.watch.class_members(base)

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ov_backend.lowering.decompositions import Table
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
+from ov_backend.tracing_flag import flag_of_this_thread
 
 
 def decompose(gm: GraphModule, table: Table) -> GraphModule:
@@ -62,7 +63,8 @@ def _retraced(gm: GraphModule, table: Table) -> GraphModule:
     values = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
     with tracing(None), torch.inference_mode(False), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [_fake(mode, value) for value in values]
-        return functionalize_intermediates(make_fx(Interpreter(gm).run, decomposition_table=dict(table))(*fakes))
+        with flag_of_this_thread():
+            return functionalize_intermediates(make_fx(Interpreter(gm).run, decomposition_table=dict(table))(*fakes))
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:

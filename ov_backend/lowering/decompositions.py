@@ -159,7 +159,9 @@ def var_mean(
     dims = [d % x.dim() for d in dim] if dim else list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     mean = x.mean(dims, True)
-    squares = (x - mean).square().sum(dims, keepdim)
+    deviations = x - mean
+    deviations = deviations - deviations.mean(dims, True)  # float32 rounds the mean of large values that differ little
+    squares = deviations.square().sum(dims, keepdim)
     divisor = count - (1 if correction is None else correction)
     return squares * (1 / divisor if divisor > 0 else math.inf), mean if keepdim else mean.squeeze(dims)
 
@@ -239,6 +241,42 @@ def _product(
     return multiply(a, b) if alpha == 1 else multiply(a, b) * alpha
 
 
+#: Below this, five terms of the series of :func:`log1p` and :func:`expm1` are as exact as float32.
+_SMALL = 0.05
+
+
+def log1p(x: torch.Tensor) -> torch.Tensor:
+    """The logarithm of 1 + x; OpenVINO adds the 1, and so loses the digits of a small x."""
+    series = x * (1 - x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x / 5))))
+    return torch.where(x * x < _SMALL**2, series, torch.log(1 + x))
+
+
+def expm1(x: torch.Tensor) -> torch.Tensor:
+    """exp(x) - 1; OpenVINO subtracts the 1, and so loses the digits of a small x."""
+    series = x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))))
+    return torch.where(x * x < _SMALL**2, series, torch.exp(x) - 1)
+
+
+def log_sigmoid_forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logarithm of a sigmoid, and a buffer for the gradient; OpenVINO's own is minus infinity where the sigmoid is 0."""
+    z = torch.exp(torch.where(x < 0, x, -x))
+    return torch.where(x < 0, x, 0.0) - log1p(z), z
+
+
+def binary_cross_entropy_with_logits(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    """The loss by :func:`log_sigmoid_forward`; ``reduction`` is 0 for none, 1 for the mean, 2 for the sum."""
+    factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
+    loss = (1 - target) * x - factor * log_sigmoid_forward(x)[0]
+    loss = loss if weight is None else loss * weight
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
 def safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Softmax that is 0 where all values are minus infinity."""
     empty = (x == -math.inf).all(dim, keepdim=True)
@@ -253,6 +291,10 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
     _aten.where.self: where,
+    _aten.log1p.default: log1p,
+    _aten.expm1.default: expm1,
+    _aten.log_sigmoid_forward.default: log_sigmoid_forward,
+    _aten.binary_cross_entropy_with_logits.default: binary_cross_entropy_with_logits,
     _aten.addmm.default: addmm,
     _aten.baddbmm.default: baddbmm,
     _aten._to_copy.default: to_copy,

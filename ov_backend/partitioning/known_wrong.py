@@ -178,6 +178,32 @@ def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
 
+def _takes_back(node: Node) -> bool:
+    """A constant is added, and then one that cancels it: for PyTorch only the rounding in between is left of that."""
+    added = _added(node)
+    before = _added(node.args[0]) if added and isinstance(node.args[0], Node) else None
+    if added is None or before is None:
+        return False
+    return bool((added + before).abs().max() < _CANCELLED * added.abs().max())
+
+
+def _added(node: Node) -> torch.Tensor | None:
+    """The floating-point constant that a node adds to its first argument."""
+    packet = packet_of(node)
+    if packet not in _SUMS or not _floating_result(node) or not isinstance(node.args[0], Node):
+        return None
+    other, sign = node.args[1], -1.0 if packet in _DIFFERENCES else 1.0
+    if isinstance(other, Node) and other.op == "get_attr":
+        other = getattr(node.graph.owning_module, str(other.target), None)
+    if not isinstance(other, (int, float)) and not (isinstance(other, torch.Tensor) and 0 < other.numel() <= _FEW):
+        return None
+    return torch.as_tensor(other, dtype=torch.float64) * (sign * float(argument(node, "alpha", 1)))
+
+
+#: A sum of two constants that is smaller than this, compared with one of them, is what is left of their digits.
+_CANCELLED = 1e-3
+#: Constants of more elements are tables.
+_FEW = 64
 #: Slices to the end have a larger one.
 _OPEN_END = 1 << 62
 _BEYOND = "computes with a number that float16 does not hold"
@@ -209,6 +235,8 @@ def _for_any_arguments(why: str, *names: str) -> dict[Any, tuple[Test, str]]:
     return dict.fromkeys(aten_packets(*names), (_with_any_arguments, why))
 
 
+_DIFFERENCES = frozenset(aten_packets("sub"))
+_SUMS = _DIFFERENCES | frozenset(aten_packets("add"))
 _ARITHMETIC = frozenset(aten_packets("add", "sub", "rsub", "mul", "div"))
 _TO_COPY = frozenset(aten_packets("_to_copy"))
 #: By operator packet: the test of a node's arguments, and the reason in words.
@@ -230,6 +258,11 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     **_for_any_arguments("OpenVINO computes it by a difference of squares, which overflows", "_cdist_forward"),
     **_for_any_arguments("OpenVINO does not know a tensor's strides", "as_strided"),
     **_for_any_arguments("OpenVINO's approximation is coarser", "erfinv"),
+    **_for_any_arguments("OpenVINO subtracts an erf from 1, which leaves no digits of a small result", "erfc"),
+    **dict.fromkeys(
+        aten_packets("add", "sub"),
+        (_takes_back, "it takes back a number that was added, and OpenVINO leaves out the rounding of the sum"),
+    ),
     **_for_any_arguments("PyTorch refuses numbers beyond 0 and 1", "binary_cross_entropy"),
     **dict.fromkeys(
         aten_packets("clamp", "clamp_min", "clamp_max"), (_integers_to_float, "OpenVINO rounds the limits to whole numbers")

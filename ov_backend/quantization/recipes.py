@@ -5,20 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ov_backend.cache.entry_file import Kind
 from ov_backend.cache.store import GraphStore
 from ov_backend.quantization.recipe import Recipe
+from ov_backend.quantization.recipe_store import recipe_store
 
 log = logging.getLogger(__name__)
-
-RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 16 << 20, packed=True)
-#: Bound of all recipes on disk.
-_MAX_BYTES = 64 << 20
-
-
-def recipe_store(graphs: Path) -> GraphStore:
-    """The store of recipes, a folder inside that of the graph store."""
-    return GraphStore(graphs / "recipes", _MAX_BYTES, RECIPES)
 
 
 class Recipes:

@@ -17,6 +17,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from ov_backend.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
@@ -134,19 +135,19 @@ def add_routes(
         return _json({"version": VERSION, "removed": await run_in_threadpool(controller.clear_cache)})
 
     async def precompile(request: Request) -> Response:
-        sizes, batch, choices = parse_precompile(await _body(request))
+        sizes, batch, choices = parse_precompile(await _body(request, '{"sizes": [[512, 768]]}'))
         return _json({"version": VERSION, "job": controller.start_precompile(sizes, batch, choices).as_dict()}, 202)
 
     async def ready(request: Request) -> Response:
-        controller.size_changed(parse_asked(await _body(request)))
+        controller.size_changed(parse_asked(await _body(request, '{"size": [512, 768], "batch": 1}')))
         return _json({"version": VERSION}, 202)
 
     async def compare(request: Request) -> Response:
-        choices = parse_choices(await _body(request))
+        choices = parse_choices(await _body(request, '{"choices": {}}'))
         return _json({"version": VERSION, "job": controller.start_compare(choices).as_dict()}, 202)
 
     async def compare_int8(request: Request) -> Response:
-        choices = parse_choices(await _body(request))
+        choices = parse_choices(await _body(request, '{"choices": {}}'))
         return _json({"version": VERSION, "job": controller.start_compare(choices, int8=True).as_dict()}, 202)
 
     async def picture(request: Request) -> Response:
@@ -191,6 +192,9 @@ def _guarded(endpoint: Callable[[Request], Any], admit: Callable[[Request], None
             return _json({"error": str(error)}, 409)
         except OVBackendError as error:
             return _json({"error": str(error)}, 500)
+        except ClientDisconnect:
+            log.debug("The client of %s %s went away.", request.method, request.url.path)
+            return _json({"error": "The client went away before its request was read."}, 400)  # nobody gets it
         except Exception as error:  # the last handler: the panel shows a sentence, the log has the rest
             log.exception("%s %s failed.", request.method, request.url.path)
             return _json({"error": f"The server failed ({type(error).__name__}); its log says more."}, 500)
@@ -209,8 +213,8 @@ def _check_host(request: Request, names: KnownHosts) -> None:
         raise _Refused(403, refusal)
 
 
-async def _body(request: Request) -> Any:
-    """A request's small JSON body; its content type is one that an HTML form of another page cannot send."""
+async def _body(request: Request, example: str) -> Any:
+    """A request's small JSON body, as the example; its content type is one that an HTML form of another page cannot send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise _Refused(415, "The request's body must be declared as Content-Type: application/json.")
     try:
@@ -220,7 +224,7 @@ async def _body(request: Request) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise SettingsError("The request's body is not JSON; send an object such as {\"sizes\": [[512, 768]]}.") from None
+        raise SettingsError(f"The request's body is not JSON; send an object such as {example}.") from None
 
 
 async def _bytes(request: Request) -> bytes:
@@ -228,7 +232,7 @@ async def _bytes(request: Request) -> bytes:
     async for chunk in request.stream():
         data += chunk
         if len(data) > _MAX_BODY:
-            raise _Refused(413, f"The request's body is longer than {_MAX_BODY} bytes; send fewer sizes.")
+            raise _Refused(413, f"The request's body is longer than {_MAX_BODY} bytes; send a shorter one.")
     return data
 
 

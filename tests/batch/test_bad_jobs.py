@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("diffusers")
 
-from ov_backend.batch import job_file
+from ov_backend.batch import job_file, places
 from ov_backend.batch.api import Batch, Options
 from ov_backend.errors import JobError, SettingsError
 from tests.batch.conftest import MakeBatch
@@ -179,6 +179,36 @@ def test_a_bad_row_is_one_sentence_with_its_number(
 def test_a_bad_file_is_one_sentence(make_batch: MakeBatch, name: str, text: str, words: str) -> None:
     problems = refusal(make_batch, text, name)
     assert any(words in problem for problem in problems), problems
+
+
+BAD_YAML = {
+    "{denoiser_config: {target: 0x" + "f" * 20000 + "}}": "broken.yaml has target: a number of hundreds of digits; it must be",
+    "{unet_config: {params: {num_head_channels: 0}}}": "broken.yaml has num_head_channels: 0; it must be -1 or a whole number",
+}
+
+
+@pytest.mark.parametrize("params,words", BAD_YAML.items(), ids=["target", "num_head_channels"])
+def test_a_value_beside_a_checkpoint_is_told_with_the_row(
+    make_batch: MakeBatch, folder: Path, params: str, words: str
+) -> None:
+    (folder / "broken.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    (folder / "broken.yaml").write_text(f"model: {{params: {params}}}")
+    (problem,) = refusal(make_batch, f'{GOOD}\n{{"checkpoint": "broken"}}\n', "job.jsonl")
+    assert problem.startswith(f"Row 2: {words}")
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), ZeroDivisionError("division by zero")])
+def test_whatever_a_file_of_a_row_raises_is_told_with_the_row(
+    make_batch: MakeBatch, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def raise_it(path: Path) -> int:
+        raise error
+
+    monkeypatch.setattr(places, "check_lora", raise_it)
+    (folder / "odd.safetensors").write_bytes(b"")
+    rows = f'{GOOD}\n{{"loras": "odd:1"}}\n{GOOD}\n{{"loras": "odd:0.5"}}\n'
+    (problem,) = refusal(make_batch, rows, "job.jsonl")
+    assert problem.startswith(f"Rows 2 and 4: 'odd.safetensors' cannot be used ({type(error).__name__}: ")
 
 
 def test_every_bad_row_is_told_and_of_very_many_the_number(make_batch: MakeBatch) -> None:

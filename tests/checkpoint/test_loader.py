@@ -232,7 +232,11 @@ def test_a_file_cut_at_any_length_is_damaged(write: Callable[..., Path]) -> None
     assert_refused(path, "is damaged")
 
 
-@pytest.mark.parametrize("header", [b"[]", b"{", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}'])
+OFFSET_OF_MANY_DIGITS = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, ' + b"9" * 4300 + b"]}}"
+HEADERS = [b"[]", b"{", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}', OFFSET_OF_MANY_DIGITS]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
 def test_an_invalid_header_is_refused(header: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
@@ -257,6 +261,19 @@ def test_other_architectures_are_refused(write: Callable[..., Path]) -> None:
     assert_refused(write({f"{UNET}out.2.bias": torch.zeros(5)}), r"is \[5\], \[4\] is expected")
     assert_refused(write({f"{CLIP}text_model.embeddings.token_embedding.weight": torch.zeros(100, WIDTH)}), "100 words")
     assert_refused(write({f"{VAE}encoder.down.0.attn.0.q.weight": torch.zeros(1)}), "VAE is of another kind")
+
+
+def test_shapes_that_diffusers_builds_no_network_of_are_refused(write: Callable[..., Path]) -> None:
+    path = write({f"{UNET}input_blocks.3.0.out_layers.3.weight": torch.zeros(100, 64, 3, 3)})
+    assert_refused(path, r"unknown architecture \(no network can be built from its shapes: .*\); Stable Diffusion 1, 2 and XL")
+
+
+def test_a_name_of_any_length_and_lines_is_one_short_sentence(write: Callable[..., Path]) -> None:
+    path = write({UNET + "extra\n" * 1000: torch.zeros(1)})
+    with pytest.raises(CheckpointError, match="fit nowhere") as refused:
+        load_pipeline(path)
+    assert len(str(refused.value)) < 400
+    assert "\n" not in str(refused.value)
 
 
 def test_an_invalid_yaml_is_refused(write: Callable[..., Path]) -> None:

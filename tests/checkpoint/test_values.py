@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_backend.checkpoint.values import check_vocabulary, read_text_config, read_yaml
+from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, check_vocabulary, read_text_config, read_yaml
 from ov_backend.errors import CheckpointError
 
 pytest.importorskip("yaml")
@@ -27,10 +27,12 @@ WRONG: list[tuple[str, Any]] = [
     *(("parameterization", value) for value in ["x0", 1, None, [], {}, "V", ""]),
     *(("unet_config", value) for value in [1, "text", [], True]),
     *(("unet_config", {"params": value}) for value in [1, "text", []]),
-    *(("unet_config", {"params": {"num_heads": value}}) for value in [-2, 1e9, 1.5, "8", None, [], {}, True]),
-    *(("network_config", {"params": {"num_head_channels": value}}) for value in [-2, 1e9, 1.5, "8", None, [], {}, True]),
+    *(("unet_config", {"params": {"num_heads": value}}) for value in [-2, 0, 1e9, 1.5, "8", None, [], {}, True]),
+    *(("network_config", {"params": {"num_head_channels": value}}) for value in [-2, 0, 1e9, 1.5, "8", None, [], {}, True]),
     *(("denoiser_config", value) for value in [1, "VScaling", []]),
     *(("denoiser_config", {"params": {"scaling_config": value}}) for value in [1, "VScaling", []]),
+    *(("denoiser_config", {"target": value}) for value in [1, 10**4000, [], {}, True]),
+    *(("denoiser_config", {"params": {"scaling_config": {"target": value}}}) for value in [1, 10**4000, [], {}, True]),
 ]
 
 
@@ -58,6 +60,42 @@ def test_a_value_that_makes_no_sense_is_refused(tmp_path: Path, name: str, value
     message = refusal(tmp_path, {"model": {"params": params}})
     assert "model.yaml has " in message
     assert "; it must be " in message
+
+
+NAMES = ["image_size", "timesteps", "scale_factor", "linear_start", "linear_end", "parameterization", "unet_config"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "denoiser_config: {target", "denoiser_config: {params: {scaling_config: {target"])
+def test_a_number_that_python_cannot_write_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.with_suffix(".yaml").write_text(f"model: {{params: {{{name}: 0x{'f' * 20000}{'}' * (2 + name.count('{'))}")
+    with pytest.raises(CheckpointError, match=r"model\.yaml has \w+: a number of hundreds of digits; it must be") as refused:
+        read_yaml(path)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_number_that_python_cannot_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.with_suffix(".yaml").write_text(f"model: {{params: {{image_size: {'9' * 20000}}}}}")
+    with pytest.raises(CheckpointError, match="it holds a number of thousands of digits"):
+        read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    "params,words",
+    [
+        ({"linear_start": 0.5}, "linear_start: 0.5; it must be at most linear_end, 0.012, its default;"),
+        ({"linear_end": 1e-5}, "linear_end: 1e-05; it must be at least linear_start, 0.00085, its default;"),
+        ({"linear_start": 0.5, "linear_end": 0.25}, "linear_start: 0.5; it must be at most linear_end, 0.25;"),
+    ],
+)
+def test_the_ends_of_the_schedule_are_compared_with_the_defaults_that_are_used(
+    tmp_path: Path, params: dict[str, float], words: str
+) -> None:
+    assert words in refusal(tmp_path, {"model": {"params": params}})
+    whole = {"linear_start": LINEAR_START, "linear_end": LINEAR_END} | params
+    with pytest.raises(CheckpointError):
+        read_yaml(written(tmp_path, {"model": {"params": whole}}))
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 1, {}, {"model": None}, {"model": 1}, {"model": []}, {"model": {}}])

@@ -16,7 +16,7 @@ import ov_backend
 from ov_backend.cache.entry_file import GRAPHS
 from ov_backend.cache.store import GraphStore, run_store
 from ov_backend.cli import main as cli
-from ov_backend.quantization.recipes import recipe_store
+from ov_backend.quantization.recipe_store import recipe_store
 from ov_backend.report.amounts import size_text
 from ov_backend.settings import Settings
 from tests.cli.conftest import Refusal

@@ -152,3 +152,24 @@ def test_results_that_are_clones_of_one_another(through_torchscript: bool) -> No
     results = bind_and_compile(converted(gm, through_torchscript), {}, SETTINGS)([x])
     assert_close(results, list(f(x)))
     assert len({result.data_ptr() for result in [*results, x]}) == 6
+
+
+@WAYS
+@pytest.mark.parametrize("places", [(0, 1), (1, 2), (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_several_indices_count_from_the_end(through_torchscript: bool, places: tuple[int, ...], dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+        return aten.index.Tensor(x, [indices[places.index(dim)] if dim in places else None for dim in range(max(places) + 1)])
+
+    x = torch.arange(24.0).view(2, 3, 4)
+    indices = [torch.tensor([[0, -1], [-size, size - 1]], dtype=dtype) for size in (x.shape[dim] for dim in places)]
+    gm = traced(f, x, *indices)
+    before = [node.name for node in gm.graph.nodes]
+    assert_close(bind_and_compile(converted(gm, through_torchscript), {}, SETTINGS)([x, *indices]), [f(x, *indices)])
+    assert [node.name for node in gm.graph.nodes] == before
+
+
+def test_indices_that_are_constants() -> None:
+    x = torch.arange(24.0).view(2, 3, 4)
+    gm = traced(lambda x: x[[0, -1], [-3, -2]], x)
+    assert_close(bind_and_compile(converted(gm), {}, SETTINGS)([x]), [x[[0, -1], [-3, -2]]])

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from tests.helpers.readers import Scaled, assert_eager
+from tests.helpers.readers import Scaled, X, assert_eager
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -91,6 +91,84 @@ def test_code_that_may_read_anything_stays_in_pytorch(strict: Strict, read: Call
     network = engine_for(strict(fallback="pytorch"), module)
     assert_eager(network, module)
     assert network.statistics.calls == 0
+
+
+is_on, AUTO = torch.is_autocast_enabled, torch.autocast
+
+
+def _in_the_dtype_of_autocast(module: Any) -> float:
+    with AUTO("cpu"):
+        return 2.0 if torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is torch.bfloat16 else 3.0
+
+
+AUTOCAST: dict[str, tuple[Callable[[Any], float], Callable[[], Any], Callable[[], Any]]] = {
+    "the CPU's dtype": (
+        lambda m: 2.0 if torch.get_autocast_cpu_dtype() is torch.bfloat16 else 3.0,
+        lambda: torch.set_autocast_cpu_dtype(torch.float16),
+        lambda: torch.set_autocast_cpu_dtype(torch.bfloat16),
+    ),
+    "the CPU's dtype, by the autocast that takes it": (
+        _in_the_dtype_of_autocast,
+        lambda: torch.set_autocast_cpu_dtype(torch.float16),
+        lambda: torch.set_autocast_cpu_dtype(torch.bfloat16),
+    ),
+    "a GPU's dtype": (
+        lambda m: 2.0 if torch.get_autocast_gpu_dtype() is torch.float16 else 3.0,
+        lambda: torch.set_autocast_gpu_dtype(torch.bfloat16),
+        lambda: torch.set_autocast_gpu_dtype(torch.float16),
+    ),
+    "a GPU": (
+        lambda m: 2.0 if torch.is_autocast_enabled() else 3.0,
+        lambda: torch.set_autocast_enabled(True),
+        lambda: torch.set_autocast_enabled(False),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", AUTOCAST)
+def test_a_state_of_autocast_that_a_trace_does_not_see_stays_in_pytorch(strict: Strict, what: str) -> None:
+    read, change, restore = AUTOCAST[what]
+    if what.startswith("the CPU's dtype") and not hasattr(torch, "get_autocast_dtype"):
+        pytest.skip("PyTorch before 2.4 knows one dtype")
+    module = Scaled(read)
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 1
+    before = read(module)
+    change()
+    try:
+        assert read(module) != before
+        assert_eager(network, module)
+        another = engine_for(strict(fallback="pytorch"), module)  # it has no code that ran before
+        assert_eager(another, module)
+        assert another.statistics.calls == 0
+    finally:
+        restore()
+    assert_eager(network, module)
+    (reason,) = network.statistics.fallbacks
+    assert "autocast" in reason
+    assert network.statistics.calls == 2
+
+
+@pytest.mark.parametrize("read", [lambda m: 2.0 if torch.is_autocast_cache_enabled() else 3.0, lambda m: 3.0 - is_on()])
+def test_other_questions_for_autocast_stay_in_pytorch(strict: Strict, read: Callable[[Any], float]) -> None:
+    module = Scaled(read)
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0
+
+
+def _of_the_cpu(module: Any) -> float:
+    return 2.0 if torch.is_autocast_cpu_enabled() and torch.get_autocast_cpu_dtype() is torch.bfloat16 else 3.0
+
+
+def test_autocast_of_the_cpu_is_answered(strict: Strict) -> None:
+    module = Scaled(_of_the_cpu)
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(network(X), module(X), rtol=5e-2, atol=5e-2)
+    assert network.statistics.calls == 2
 
 
 SCALE = 2.0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections.abc
+import contextvars
 import copy
+import copyreg
 import dataclasses
 import functools
+import inspect
 import os
 import types
 from collections.abc import Callable
@@ -46,6 +49,50 @@ def carrier() -> Any:
 
     function.scale = 2.0  # type: ignore[attr-defined]
     return function
+
+
+class Described:
+    """ab"""
+
+    __match_args__ = ("scale", "other")
+
+    def __new__(cls, scale: float = 2.0) -> Any:
+        made = object.__new__(cls)
+        made.scale, made.other = scale, 5.0
+        return made
+
+    def __getnewargs__(self) -> tuple[float]:
+        return (2.0,)
+
+    def __getstate__(self) -> None:
+        return None
+
+
+def described() -> Any:
+    """An object of a class derived from a class of its own, which has all of these members."""
+    names = ("__doc__", "__match_args__", "__new__", "__getnewargs__", "__getstate__")
+    return type("Mine", (type("Base", (), {name: vars(Described)[name] for name in names}),), {})()
+
+
+def matched(module: Any) -> float:
+    match module.o, type(module.o):
+        case [value, cls]:
+            match value:
+                case cls(scale, _):
+                    return float(scale)
+    return 1.0
+
+
+def base_with(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda module: setattr(type(module.o).__base__, name, value)
+
+
+def signature_of(default: float) -> inspect.Signature:
+    return inspect.Signature([inspect.Parameter("scale", inspect.Parameter.KEYWORD_ONLY, default=default)])
+
+
+def made_of_3(value: Any) -> Any:
+    return type(value), (3.0,)
 
 
 class SlottedList(list[float]):
@@ -102,6 +149,28 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[], dict[str, Any]], Calla
     "a slot of a list": (lambda m: m.o.scale + len(m.o), lambda: {"o": SlottedList()}, lambda m: setattr(m.o, "scale", 3.0)),
     "a private slot": (lambda m: m.o.read(), lambda: {"o": SlottedList()}, lambda m: m.o.write(3.0)),
     "an attribute of a partial": (lambda m: m.o.scale, lambda: {"o": a_partial()}, lambda m: setattr(m.o, "scale", 3.0)),
+    "a text of a base": (lambda m: len(inspect.getdoc(type(m.o))), lambda: {"o": described()}, base_with("__doc__", "abc")),
+    "the order of a pattern": (matched, lambda: {"o": described()}, base_with("__match_args__", ("other", "scale"))),
+    "the signature of a class": (
+        lambda m: inspect.signature(type(m.o)).parameters["scale"].default,
+        lambda: {"o": described()},
+        replaced("__signature__", signature_of(3.0)),
+    ),
+    "what a copy is made of": (
+        lambda m: copy.copy(m.o).scale,
+        lambda: {"o": described()},
+        base_with("__getnewargs__", lambda self: (3.0,)),
+    ),
+    "what a copy is made of, with names": (
+        lambda m: copy.copy(m.o).scale,
+        lambda: {"o": described()},
+        base_with("__getnewargs_ex__", lambda self: ((), {"scale": 3.0})),
+    ),
+    "how a class is copied": (
+        lambda m: copy.copy(m.o).scale,
+        lambda: {"o": described()},
+        lambda m: copyreg.pickle(type(m.o), made_of_3),
+    ),
     "the environment": (
         lambda m: float(m.ask("OV_BACKEND_TEST", "2.0")),
         lambda: {"ask": os.getenv},
@@ -127,6 +196,29 @@ def test_the_answer_follows(strict: Callable[..., Settings], monkeypatch: pytest
     read, attributes, change = CASES[what]
     assert_followed(strict, Scaled(read, **attributes()), change)
     os.environ.pop("OV_BACKEND_TEST", None)
+
+
+DEFAULTS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "an object": (Object(), lambda value: value.scale, lambda value: setattr(value, "scale", 3.0)),
+    "a dict": ({"scale": 2.0}, lambda value: value["scale"], lambda value: value.update(scale=3.0)),
+    "a list": ([2.0], lambda value: value[0], lambda value: value.append(value.pop() + 1)),
+    "a tensor": (torch.tensor(2.0), lambda value: value, lambda value: value.add_(1)),
+}
+
+
+@pytest.mark.parametrize("what", DEFAULTS)
+def test_the_default_of_a_variable_of_contexts_is_followed(strict: Callable[..., Settings], what: str) -> None:
+    default, read, change = DEFAULTS[what]
+    value = copy.deepcopy(default)
+    variable = contextvars.ContextVar(what, default=value)
+    module = Scaled(lambda m: read(m.variable.get()), variable=variable)
+    assert_followed(strict, module, lambda m: change(value))
+
+
+def test_what_a_variable_of_contexts_is_set_to_is_followed(strict: Callable[..., Settings]) -> None:
+    variable: contextvars.ContextVar[float] = contextvars.ContextVar("scale")
+    assert_followed(strict, Scaled(lambda m: m.variable.get(2.0), variable=variable), lambda m: variable.set(3.0))
+    assert_followed(strict, Scaled(lambda m: m.variable.get(2.0), variable=variable), lambda m: variable.set(4.0))
 
 
 class Parent:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ov_backend.errors import SettingsError
 from ov_backend.lowering.decompose import decompose
@@ -237,3 +239,36 @@ def test_a_choice_between_a_boolean_and_a_number(dtype: torch.dtype) -> None:
     condition = torch.tensor([True, True, False])
     gm = decompose(traced(lambda c, x, y: (torch.where(c, x, y), torch.where(c, y, x)), condition, x, y), OPENVINO_DECOMPOSITIONS)
     assert_close(run_openvino(gm, condition, x, y), [torch.where(condition, x, y), torch.where(condition, y, x)])
+
+
+NUMBERS = torch.tensor([-1e30, -1000.0, -100.0, -88.0, -20.0, -1.0, -0.04, 0.0, 1e-9, 0.04, 0.06, 1.0, 20.0, 1000.0, math.inf])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weights", [{}, {"weight": torch.rand(14), "pos_weight": torch.rand(14)}], ids=["plain", "weighted"])
+def test_the_loss_of_an_improbable_answer_is_finite(reduction: str, weights: dict[str, torch.Tensor]) -> None:
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(x, target, reduction=reduction, **weights) + F.logsigmoid(x)
+
+    x, target = NUMBERS[:-1], torch.linspace(0, 1, 14)
+    assert loss(x, target).isfinite().all()
+    assert_close(run_openvino(decompose(traced(loss, x, target), OPENVINO_DECOMPOSITIONS), x, target), [loss(x, target)])
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-9, 1e-5, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("function", [torch.log1p, torch.expm1])
+def test_small_numbers_keep_their_digits(function: Callable[[torch.Tensor], torch.Tensor], factor: float) -> None:
+    x = torch.linspace(-0.9, 2, 30) * factor
+    (result,) = run_openvino(decompose(traced(function, x), OPENVINO_DECOMPOSITIONS), x)
+    torch.testing.assert_close(result, function(x), rtol=1e-5, atol=0)
+
+
+def test_logarithms_of_large_numbers() -> None:
+    x = NUMBERS[7:]
+    assert_close(run_openvino(decompose(traced(torch.log1p, x), OPENVINO_DECOMPOSITIONS), x), [x.log1p()])
+    assert_close(run_openvino(decompose(traced(torch.expm1, -x), OPENVINO_DECOMPOSITIONS), -x), [torch.expm1(-x)])
+
+
+def test_the_variance_of_large_numbers_that_differ_little() -> None:
+    x = 1e4 + torch.randn(4, 16, generator=torch.Generator().manual_seed(0)) * 1e-3
+    assert_close(run_openvino(decompose(traced(lambda x: x.var(-1), x), OPENVINO_DECOMPOSITIONS), x), [x.var(-1)])

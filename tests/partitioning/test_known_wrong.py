@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Node
 
 from ov_backend import fx_utils
+from ov_backend.lowering import lower
 from ov_backend.partitioning import known_wrong
 from ov_backend.partitioning.packets import aten_packets, packet_of
 from ov_backend.partitioning.partitioner import unsupported
@@ -18,6 +19,7 @@ from tests.helpers.graphs import SETTINGS, assert_close, node_of, run_openvino, 
 
 aten = torch.ops.aten
 x = torch.randn(1, 2, 6, 6)
+ADDS = aten_packets("add", "sub")
 
 #: A function whose operator stays in PyTorch, and one of the same operator that runs in OpenVINO.
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -42,6 +44,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "repeat": (
         lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
         lambda: traced(lambda x: aten.repeat(x, [2]), torch.tensor(1.0)),
+    ),
+    "sub": (
+        lambda: traced(lambda x: (x + 12582912.0) - 12582912.0, x),
+        lambda: traced(lambda x: (x + 12582912.0) - 1.0, x),
     ),
     "add": (
         lambda: traced(lambda x: x + torch.ones(3, dtype=torch.float16), torch.ones(3, dtype=torch.int32)),
@@ -78,6 +84,21 @@ def node_name(gm: GraphModule, packet: str) -> str:
 
 
 @pytest.mark.parametrize(
+    "rounded",
+    [
+        lambda x: (x + 12582912.0) - 12582912.0,
+        lambda x: x - 1e8 + 1e8,
+        lambda x: torch.add(x, 1e8, alpha=2).sub(2e8),
+        lambda x: (x + torch.tensor(1e8)) - torch.tensor([1e8]),
+    ],
+)
+def test_a_number_that_is_taken_back_leaves_its_rounding(rounded: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    gm = lower(traced(rounded, x))
+    assert [known_wrong.reason(node) != "" for node in fx_utils.operators(gm) if packet_of(node) in ADDS] == [False, True]
+    assert not torch.equal(run_openvino(gm, x)[0], rounded(x)), "OpenVINO rounds as PyTorch does: the entry can go"
+
+
+@pytest.mark.parametrize(
     "function",
     [
         lambda x: x.amax(-1),
@@ -85,12 +106,13 @@ def node_name(gm: GraphModule, packet: str) -> str:
         lambda x: torch.logsumexp(x, -1),
         lambda x: torch.logaddexp(x, x),
         lambda x: torch.erfinv(x),
+        lambda x: torch.erfc(x),
         lambda x: torch.linspace(0, 1, 5) + x[0, 0, 0, :5],
         lambda x: x.as_strided([2, 2], [1, 3]),
         lambda x: x.kthvalue(2)[0],
         lambda x: torch.rot90(x, 1, [2, 3]).contiguous(),
     ],
-    ids=["amax", "amin", "logsumexp", "logaddexp", "erfinv", "linspace", "as_strided", "kthvalue", "rot90"],
+    ids=["amax", "amin", "logsumexp", "logaddexp", "erfinv", "erfc", "linspace", "as_strided", "kthvalue", "rot90"],
 )
 def test_operators_that_are_wrong_with_any_arguments(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, x)))

@@ -189,6 +189,10 @@ _add(
     "torch.atan2({0}, {1})",
     "{0}.frac()",
     "torch.expm1({0})",
+    "torch.log1p({0}.abs()) + torch.expm1({0} / 1e6) * 1e6",
+    "F.logsigmoid({0} * 50)",
+    "F.binary_cross_entropy_with_logits({0} * 50, {1}.sigmoid(), reduction='none')",
+    "({0} + 12582912.0) - 12582912.0",
     "{0}.nan_to_num(0.5, 2.0, -2.0)",
     "torch.lerp({0}, {1}, 0.25)",
     "torch.addcmul({0}, {1}, {2}, value=0.5)",
@@ -293,6 +297,10 @@ _add(
     f"torch.gather({{0}}.reshape(-1), 0, {_INDEX})",
     f"F.one_hot({_INDEX}, {{0}}.shape[0])",
     f"torch.zeros_like({{0}}).index_add(0, {_INDEX}[:{{0}}.shape[0]], {{0}}[:{_INDEX}[:{{0}}.shape[0]].shape[0]])",
+)
+_add(
+    lambda v: v[0].dim() >= 2 and v[1].dtype in INTEGERS,
+    f"{{0}}[{_INDEX} - {{0}}.shape[0], {{1}}.to(torch.int64).reshape(-1) % {{0}}.shape[1] - {{0}}.shape[1]]",
 )
 _add(lambda v: v[0].dim() == 2 and v[1].dtype in (torch.int32, torch.int64), f"F.embedding({_INDEX}, {{0}})")
 

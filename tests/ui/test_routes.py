@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -250,6 +252,45 @@ def test_a_body_that_is_not_small_json_is_refused(client: TestClient, host: Host
     assert client.post("/openvino/precompile", content=b"{", headers=json_type).status_code == 422
     assert client.post("/openvino/precompile", content=b"[" * 16000, headers=json_type).status_code == 422
     assert client.post("/openvino/precompile", content=b" " * 20000, headers=json_type).status_code == 413
+    assert host.requests == []
+
+
+EXAMPLES = {"precompile": '{"sizes": [[', "ready": '{"size": [', "compare": '{"choices": {', "compare-int8": '{"choices": {'}
+
+
+@pytest.mark.parametrize("path,example", EXAMPLES.items())
+def test_a_body_that_is_not_json_is_told_what_this_route_takes(client: TestClient, host: Host, path: str, example: str) -> None:
+    answer = client.post(f"/openvino/{path}", content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    sentence = answer.json()["error"]
+    assert sentence.startswith(f"The request's body is not JSON; send an object such as {example}")
+    host.controller.ready = host.requests.append
+    host.controller.compare_int8 = host.controller.compare
+    advised = json.loads(sentence.partition("such as ")[2].removesuffix("."))
+    assert client.post(f"/openvino/{path}", json=advised).status_code == 202, "what it advises is taken"
+    host.go.set()
+    host.wait()
+
+
+def test_a_client_that_goes_away_within_a_body_is_no_error(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    app = FastAPI()
+    routes.add_routes(app, host.controller)
+    headers = [(b"host", b"localhost:7860"), (b"content-type", b"application/json"), (b"content-length", b"100")]
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/openvino/precompile", "headers": headers}
+    messages = [{"type": "http.request", "body": b'{"sizes": ', "more_body": True}, {"type": "http.disconnect"}]
+    sent = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if len(messages) > 1 else messages[0]
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    with caplog.at_level(logging.DEBUG, "ov_backend"):
+        asyncio.run(app({**scope, "query_string": b"", "root_path": "", "scheme": "http"}, receive, send))  # type: ignore[arg-type]
+    assert {record.levelno for record in caplog.records if record.name.startswith("ov_backend")} == {logging.DEBUG}
+    assert not any(record.exc_info for record in caplog.records)
+    assert sent[0]["status"] == 400
     assert host.requests == []
 
 

@@ -1,0 +1,52 @@
+"""What code may ask of autocast and a trace would answer otherwise.
+
+A trace runs in a thread of its own, where nothing of autocast was set, under the caller's autocast of the CPU if that is on.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+_DEVICES = ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")
+_NOTHING = frozenset[str]()
+#: Stands in the code by which PyTorch begins an autocast, which takes the dtype of its device if it is told none.
+BEGINS = frozenset({"fast_dtype"})
+#: Names by which code asks for the CPU's dtype.
+_OF_CPU = BEGINS | {"get_autocast_dtype", "get_autocast_cpu_dtype"}
+#: Names by which code asks for autocast of other devices.
+_OF_OTHERS = frozenset({"get_autocast_dtype", "is_autocast_enabled", "_is_any_autocast_enabled", "get_autocast_gpu_dtype"}).union(
+    *({f"is_autocast_{device}_enabled", f"get_autocast_{device}_dtype"} for device in _DEVICES)
+)
+#: The functions of these names, by their ``id``.
+ASKS_AUTOCAST = {
+    id(getattr(place, name)): name
+    for place in (torch, torch._C)
+    for name in _OF_OTHERS | _OF_CPU
+    if hasattr(place, name)
+}
+_BY_NAME = [
+    getattr(torch, name)  # PyTorch before 2.4 has a function for each device
+    for name in sorted(_OF_OTHERS)
+    if hasattr(torch, name) and not hasattr(torch, "get_autocast_dtype")
+]
+
+
+def _of_others() -> list[Any]:
+    if _BY_NAME:
+        return [ask() for ask in _BY_NAME]
+    return [*map(torch.is_autocast_enabled, _DEVICES), *map(torch.get_autocast_dtype, _DEVICES)]
+
+
+with ThreadPoolExecutor(1) as _new_thread:
+    _OTHERS, _CPU = _new_thread.submit(lambda: (_of_others(), torch.get_autocast_cpu_dtype())).result()
+
+
+def answered_otherwise() -> frozenset[str]:
+    """The names of the questions that a trace would not answer as this thread does; mostly none."""
+    found = _NOTHING if _of_others() == _OTHERS else _OF_OTHERS
+    if torch.is_autocast_cpu_enabled() or torch.get_autocast_cpu_dtype() is _CPU:
+        return found
+    return found | _OF_CPU
