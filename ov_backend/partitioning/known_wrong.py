@@ -39,10 +39,8 @@ def reason(node: Node) -> str:
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
     if packet_of(node) in _ARITHMETIC and _infinite_in_bfloat16(node):
         return "computes with an infinite number in bfloat16, of which OpenVINO makes the largest finite one"
-    if entry is None:
-        return _BEYOND if _beyond_float16(node) else ""
-    is_wrong, why = entry
-    return why if is_wrong(node) else ""
+    is_wrong, why = entry or (_beyond_float16, _BEYOND)
+    return why if is_wrong(node) else _BEYOND if _beyond_float16(node) else ""
 
 
 def argument(node: Node, name: str, default: Any = None) -> Any:

@@ -242,3 +242,11 @@ def test_what_pytorch_refuses_for_booleans_is_refused(function: Callable[[torch.
     with pytest.raises((RuntimeError, NotImplementedError)):
         function(mask)
     assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, mask)))
+
+
+@pytest.mark.parametrize(("number", "wrong"), [(1e6, True), (1e4, False)])
+@pytest.mark.parametrize("name", ["mul", "div", "add", "sub"])
+def test_numbers_that_float16_does_not_hold_stay_in_pytorch(name: str, number: float, wrong: bool) -> None:
+    operator = getattr(torch, name)
+    gm = traced(lambda x: operator(x, number), torch.ones(3, dtype=torch.float16))
+    assert [known_wrong.reason(node) != "" for node in fx_utils.operators(gm)] == [wrong]

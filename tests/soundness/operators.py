@@ -191,7 +191,7 @@ _add(
     "torch.expm1({0})",
     "torch.log1p({0}.abs()) + torch.expm1({0} / 1e6) * 1e6",
     "F.logsigmoid({0} * 50)",
-    "F.binary_cross_entropy_with_logits({0} * 50, {1}.sigmoid(), reduction='none')",
+    "F.binary_cross_entropy_with_logits({0} * 50, ({1} > 0).to({0}.dtype), reduction='none')",
     "({0} + 12582912.0) - 12582912.0",
     "{0}.nan_to_num(0.5, 2.0, -2.0)",
     "torch.lerp({0}, {1}, 0.25)",
