@@ -177,6 +177,12 @@ def _reduce(module: torch.nn.Module) -> Any:
     return (*reduced[:2], _without_patches(reduced[2]), *reduced[3:])
 
 
+def reducer_of(cls: type) -> Any:
+    """The function that ``copy`` and ``pickle`` have been told to use for a class, other than this module's; None without one."""
+    found = copyreg.dispatch_table.get(cls)
+    return None if found is _reduce else found
+
+
 def _without_patches(state: Any) -> Any:
     """The state of an object without replacements: with what stood there before, where something did."""
     if isinstance(state, tuple) and len(state) == 2:  # of an object with slots

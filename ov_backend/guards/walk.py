@@ -7,7 +7,6 @@ calls opaque: a graph of such a forward is not stored under the fingerprint.
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import types
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.patching import unwrap
+from ov_backend.patching import reducer_of, unwrap
 
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})
@@ -133,8 +132,8 @@ class Walk(ModuleWalk):
             self._class(type(cls))
         self.watch.attribute(cls, "__mro__")
         if self._names is None:  # it may be copied
-            self.watch.content(functools.partial(copyreg.dispatch_table.get, cls))
-            self._value(copyreg.dispatch_table.get(cls), f"copyreg of {cls.__qualname__}")
+            self.watch.content(functools.partial(reducer_of, cls))
+            self._value(reducer_of(cls), f"copyreg of {cls.__qualname__}")
         for base in cls.__mro__[:-1]:
             self._add("class", base.__module__, base.__qualname__, base.__name__)
             self.watch.class_members(base)

@@ -31,7 +31,7 @@ def avoid_faults_of_quotient(node: ov.Node, constants: Constants) -> None:
     while divisor.get_type_name() in ("Convert", "ConvertLike"):
         divisor = divisor.input_value(0).get_node()
     if divisor.get_type_name() == "Constant" and dtype.to_string() == "f32" and not _is_rounded(node):
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             reciprocal = np.divide(1, divisor.get_data(dtype=np.float32), dtype=np.float32)
         if np.isfinite(reciprocal).all() and (np.abs(reciprocal) >= np.finfo(np.float32).tiny).all():
             replace(node, opset13.multiply(node.input_value(0), opset13.constant(reciprocal)))
