@@ -243,6 +243,8 @@ def _product(
 
 #: Below this, five terms of the series of :func:`log1p` and :func:`expm1` are as exact as float32.
 _SMALL = 0.05
+#: Beyond this the logarithm of a sigmoid is the number itself, to 5e-6; and float16 holds the exponential of this.
+_LARGE = 10.0
 
 
 def log1p(x: torch.Tensor) -> torch.Tensor:
@@ -259,8 +261,8 @@ def expm1(x: torch.Tensor) -> torch.Tensor:
 
 def log_sigmoid_forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The logarithm of a sigmoid, and a buffer for the gradient; OpenVINO's own is minus infinity where the sigmoid is 0."""
-    z = torch.exp(torch.where(x < 0, x, -x))
-    return torch.where(x < 0, x, 0.0) - log1p(z), z
+    is_itself = torch.logical_or(x < -_LARGE, x.isnan())  # OpenVINO's exponential of NaN is infinite
+    return torch.where(is_itself, x, -log1p(torch.exp(-x))), torch.exp(-x.abs())
 
 
 def binary_cross_entropy_with_logits(

@@ -263,6 +263,11 @@ def test_small_numbers_keep_their_digits(function: Callable[[torch.Tensor], torc
     torch.testing.assert_close(result, function(x), rtol=1e-5, atol=0)
 
 
+def test_the_logarithm_of_the_sigmoid_of_no_number() -> None:
+    x = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    assert_close(run_openvino(decompose(traced(F.logsigmoid, x), OPENVINO_DECOMPOSITIONS), x), [F.logsigmoid(x)])
+
+
 def test_logarithms_of_large_numbers() -> None:
     x = NUMBERS[7:]
     assert_close(run_openvino(decompose(traced(torch.log1p, x), OPENVINO_DECOMPOSITIONS), x), [x.log1p()])
