@@ -57,9 +57,9 @@ def derives_forward() -> bool:
 
 
 def has_finite_inputs(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether no input holds NaN or infinity; the negative infinity of a mask beside other values is none."""
-    floats = (x for x in tensors if x.is_floating_point() and x.numel())
-    return all(math.isfinite(float(x.detach().float().amax())) for x in floats)
+    """Whether no input holds NaN or infinity; the negative infinity of a mask, which has no positive values, is none."""
+    limits = (x.detach().float().aminmax() for x in tensors if x.is_floating_point() and x.numel())
+    return all(math.isfinite(high) and (math.isfinite(low) or high <= 0) for low, high in limits)
 
 
 def is_finite(outputs: Sequence[torch.Tensor]) -> bool:

@@ -121,9 +121,12 @@ def quantize(
         buffer: memory for the 8-bit weights, see :func:`weight_buffer`; None leaves them to the model.
 
     Returns:
-        the names of the layers that were replaced.
+        the names of the layers that were replaced; none if another weight, such as a bias, is not finite: 8 bits would hide it.
     """
-    done = []
+    done: list[str] = []
+    in_layers = {layer.weight for layer in weighted_layers(model, weights)}
+    if not all(_is_finite(weight) for name, weight in weights.items() if name not in in_layers and weight.is_floating_point()):
+        return done
     for group in _by_source(model, weights):
         layers = [layer for layer in group if layer.name in ranges and _is_finite(weights[layer.weight])]
         if layers:

@@ -239,7 +239,7 @@ def test_a_layer_behind_a_large_group_normalization_is_in_8_bits(settings: Setti
     assert runtime_types(network)["Convolution"] <= EIGHT_BITS, "the CPU's form of the normalisation ends in a sum"
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_call_or_a_weight_that_is_not_finite_gives_no_finite_answer(calibrated: Network, value: float) -> None:
     x, time = call_of(0)
     with torch.no_grad():
@@ -249,6 +249,15 @@ def test_a_call_or_a_weight_that_is_not_finite_gives_no_finite_answer(calibrated
         assert torch.equal(calibrated(x, time), before), "the next call is in int8 again"
         calibrated.module.last.weight[3, 5] = value
         assert not calibrated(x, time)[..., 3].isfinite().any()
+
+
+@pytest.mark.parametrize("name", ["norm.weight", "first.bias", "last.bias"])
+def test_a_bias_or_a_normalization_that_is_not_finite_gives_no_finite_answer(calibrated: Network, name: str) -> None:
+    call = call_of(0)
+    with torch.no_grad():
+        calibrated.module.get_parameter(name).fill_(float("nan"))
+        calibrated.begin_run()
+        assert calibrated(*call).isnan().all(), "8 bits would make numbers of it"
 
 
 def test_calls_that_are_not_finite_calibrate_nothing(settings: Settings) -> None:
