@@ -45,7 +45,10 @@ CALIBRATES = (
 )
 NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 _NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
-_BORROWED = "int8 with the ranges of another checkpoint of this architecture; this picture collects its own"
+_BORROWED = (
+    "int8 with the ranges of another checkpoint of this architecture, so how far a step is off is not known; this picture"
+    " collects its own"
+)
 
 
 @dataclass(frozen=True)
@@ -169,13 +172,14 @@ class LowPrecision:
     def _observation(self, identity: tuple[str, str]) -> _Observed:
         observed = self._observed.pop(identity, None)
         if observed is None:
-            borrowed = self._resources.recipes.of_architecture(identity[0]) if self._borrows else None
-            most = MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS
-            observed = _Observed(next(_numbers), borrowed, Calibration(most))
+            observed = self._begin(self._resources.recipes.of_architecture(identity[0]) if self._borrows else None)
         self._observed[identity] = observed
         if len(self._observed) > _MAX_OBSERVED:
             del self._observed[next(iter(self._observed))]
         return observed
+
+    def _begin(self, borrowed: Recipe | None) -> _Observed:
+        return _Observed(next(_numbers), borrowed, Calibration(MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS))
 
     def _tell(self, recipe: Recipe) -> None:
         if recipe.refused:
@@ -208,9 +212,16 @@ class LowPrecision:
         return Recipe(network, self._current[1], calibration.calls, 0.0, "", calibration.ranges)
 
     def keep(self, recipe: Recipe, lasts: bool = True) -> None:
-        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
+        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too.
+
+        Ranges that were observed behind those of another checkpoint may be wrong because of these. They are not refused for
+        good: the next picture calibrates in the device's own precision.
+        """
+        observed = self._observed.pop(self._current, None)
+        if recipe.refused and observed is not None and observed.borrowed is not None:
+            self._observed[self._current] = self._begin(borrowed=None)
+            return
         self._resources.recipes.put(self._current[0], recipe, lasts)
-        self._observed.pop(self._current, None)
         self._tell(recipe)
 
     def make_ahead(self, prepare: Callable[[Signature], bool]) -> None:

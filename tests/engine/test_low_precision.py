@@ -15,7 +15,17 @@ from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.errors import DeviceError
 from ov_backend.quantization.recipe import MAX_ERROR
 from ov_backend.runtime import compiled_graph
-from tests.helpers.layers_in_8_bits import Cancelling, Denoiser, call_of, error, needs_vnni, network_of, picture, runtime_types
+from tests.helpers.layers_in_8_bits import (
+    CHANNELS,
+    Cancelling,
+    Denoiser,
+    call_of,
+    error,
+    needs_vnni,
+    network_of,
+    picture,
+    runtime_types,
+)
 
 Strict = Callable[..., Settings]
 pytestmark = needs_vnni
@@ -117,6 +127,32 @@ def test_another_checkpoint_borrows_the_ranges_until_it_has_its_own(calibrated: 
     recipes = other.resources.recipes.store
     assert recipes is not None
     assert len(recipes.entries()) == 2
+
+
+def test_borrowed_ranges_do_not_refuse_a_checkpoint_for_good(settings: Settings) -> None:
+    class Plain(torch.nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = torch.nn.Conv2d(CHANNELS, 64, 3, padding=1), torch.nn.Conv2d(64, CHANNELS, 3, padding=1)
+            self.inner = torch.nn.Conv2d(64, 64, 3, padding=1)
+            with torch.no_grad():
+                self.first.weight.mul_(factor)
+                self.last.bias.add_(0.001 * factor)  # a checkpoint is known by its biases
+
+        def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.nn.functional.silu(self.inner(torch.nn.functional.silu(self.first(x)))))
+
+    small, large = (network_of(settings, Plain(factor).eval()) for factor in (1.0, 50.0))
+    picture(small)
+    picture(small, 1)
+    picture(large)
+    assert "another checkpoint" in large.stats()["int8"]["text"]
+    picture(large)
+    assert large.stats()["int8"]["state"] == "calibrating", "what was observed behind the ranges of the other is far off"
+    picture(large, 1)
+    assert large.stats()["int8"]["state"] == "on"
+    assert large.stats()["int8"]["error"] < MAX_ERROR
 
 
 def test_what_was_compiled_to_try_a_recipe_is_evicted_where_it_is_not_needed(settings: Settings) -> None:
