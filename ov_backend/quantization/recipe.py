@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.transformations.low_precision import Range
+from ov_backend.transformations.low_precision import MARGIN, Range
 
 #: Version of a recipe's layout, and of what its ranges mean.
 VERSION = 1
@@ -91,13 +91,18 @@ def _checked(content: Mapping[str, Any]) -> Recipe:
     ranges = content["ranges"]
     if not isinstance(ranges, dict) or len(ranges) > _MAX_LAYERS:
         raise ValueError("its ranges are of another type, or too many")
+    if not ranges and not refused:
+        raise ValueError("it has no ranges")
     return Recipe(network, checkpoint, calls, float(error), refused, {name: _range(name, *ranges[name]) for name in ranges})
 
 
 def _range(name: str, low: object, high: object) -> Range:
     if len(name) > _MAX_TEXT or not (_is_number(low) and _is_number(high)) or not low <= high:  # type: ignore[operator]
         raise ValueError("a range in it makes no sense")
-    return Range(float(low), float(high))  # type: ignore[arg-type]
+    given = Range(float(low), float(high))  # type: ignore[arg-type]
+    if MARGIN * max(-given.low, given.high) >= _LARGEST:
+        raise ValueError("a range in it is too wide")
+    return given
 
 
 def _is_number(value: object) -> bool:

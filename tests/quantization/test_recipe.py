@@ -52,6 +52,8 @@ def test_the_digest_names_the_ranges_alone() -> None:
         {"ranges": {"a": [0.0, float("inf")]}},
         {"ranges": {"a": [0, 1 << 400]}},
         {"ranges": {"a": [0.0, 1e300]}},
+        {"ranges": {"a": [-3.3e38, 1.0]}},
+        {"ranges": {}},
         {"ranges": {"a": ["0", "1"]}},
         {"ranges": {"a" * 2000: [0.0, 1.0]}},
         {"ranges": {"a": None}},
