@@ -18,8 +18,8 @@ def architecture_of(network: str, weights: Mapping[str, torch.Tensor]) -> str:
 def checkpoint_of(weights: Mapping[str, torch.Tensor]) -> str:
     """Names the checkpoint: 32 hexadecimal digits from the content of its biases and normalisations.
 
-    A LoRA changes matrices and kernels only, and every training changes the others. Where a network has none of them, all of
-    its weights count.
+    Most LoRAs change matrices and kernels only, and most trainings the others as well. Where a network has none of them, all
+    of its weights count.
     """
     small = {name: tensor for name, tensor in sorted(weights.items()) if tensor.dim() == 1} or dict(sorted(weights.items()))
     content = hashlib.sha256()
