@@ -155,13 +155,9 @@ def _parts(header: Header, config: Configuration) -> list[_Part]:
     Raises:
         CheckpointError: diffusers or transformers has no such network.
     """
-    import accelerate  # noqa: F401  # what is not installed is no fault of the file
-    import diffusers  # noqa: F401
-    import transformers  # noqa: F401
-
     try:
         unet, vae, texts = _empty_unet(config), _empty_vae(config), [_empty_text(text) for text in config.texts]
-    except MemoryError:
+    except (ImportError, MemoryError):  # no fault of the file
         raise
     except Exception as error:  # they raise what they like
         reason = f"no network can be built from its shapes: {first_line(error)[:300]}"

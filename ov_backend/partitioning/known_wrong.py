@@ -179,7 +179,7 @@ def _decimals(node: Node) -> bool:
 def _takes_back(node: Node) -> bool:
     """A constant is added, and then one that cancels it: for PyTorch only the rounding in between is left of that."""
     added = _added(node)
-    before = _added(node.args[0]) if added and isinstance(node.args[0], Node) else None
+    before = _added(node.args[0]) if added is not None else None
     if added is None or before is None:
         return False
     return bool((added + before).abs().max() < _CANCELLED * added.abs().max())

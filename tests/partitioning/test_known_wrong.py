@@ -90,6 +90,7 @@ def node_name(gm: GraphModule, packet: str) -> str:
         lambda x: x - 1e8 + 1e8,
         lambda x: torch.add(x, 1e8, alpha=2).sub(2e8),
         lambda x: (x + torch.tensor(1e8)) - torch.tensor([1e8]),
+        lambda x: (x + torch.tensor([1e8] * 6)) - torch.tensor([1e8] * 6),
     ],
 )
 def test_a_number_that_is_taken_back_leaves_its_rounding(rounded: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -242,6 +243,11 @@ def test_what_pytorch_refuses_for_booleans_is_refused(function: Callable[[torch.
     with pytest.raises((RuntimeError, NotImplementedError)):
         function(mask)
     assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, mask)))
+
+
+def test_constants_of_several_elements_are_added_in_openvino() -> None:
+    gm = lower(traced(lambda x: (x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])) - torch.tensor([[1.0], [2.0]] * 3), x))
+    assert [known_wrong.reason(node) for node in fx_utils.operators(gm) if packet_of(node) in ADDS] == ["", ""]
 
 
 @pytest.mark.parametrize(("number", "wrong"), [(1e6, True), (1e4, False)])
