@@ -185,7 +185,7 @@
         return Object.values(snapshot.networks).flatMap((network) => [
             ...fallbacksOf(network).map(([reason, count]) => `${titled(network.label)} ran in PyTorch ${times(count)}: ${ended(reason)}`),
             ...correctionsOf(network).map(([reason, count]) => `${titled(network.label)}, ${times(count)}: ${ended(reason)}`),
-            ...["text", "memory"].filter((name) => network.int8?.[name]).map((name) => `${titled(network.label)}: ${network.int8[name]}`),
+            ...["text", "memory", "measured"].filter((name) => network.int8?.[name]).map((name) => `${titled(network.label)}: ${network.int8[name]}`),
         ]);
     }
 

@@ -14,7 +14,7 @@ import torch
 
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.store import GraphStore
-from ov_backend.engine.both_forms import BothForms
+from ov_backend.engine.both_forms import MEASURED, BothForms
 from ov_backend.engine.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
@@ -176,7 +176,7 @@ class Engine:
         stats = {name: self.resources.stats(name, each) for name, each in statistics.items()}
         for name, forms in self.both_forms().items():
             if forms.int8["state"] == "on":
-                stats[name]["int8"]["memory"] = forms.describe()
+                stats[name]["int8"] |= {"memory": forms.describe(), "measured": MEASURED}
         return stats
 
     def both_forms(self) -> dict[str, BothForms]:

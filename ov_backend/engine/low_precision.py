@@ -23,6 +23,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, Calibration
+from ov_backend.quantization.fit import fits
 from ov_backend.quantization.identity import architecture_of, checkpoint_of
 from ov_backend.quantization.recipe import MAX_ERROR, Recipe
 from ov_backend.runtime.saturation import multiplies_8_bits_exactly
@@ -46,9 +47,10 @@ CALIBRATES = (
 NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 _NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
 _BORROWED = (
-    "int8 with the ranges of another checkpoint of this architecture, so how far a step is off is not known; this picture"
+    "int8 with the ranges of another checkpoint of this architecture, which the values of this one fit so far; this picture"
     " collects its own"
 )
+_DO_NOT_FIT = f"the ranges of another checkpoint of this architecture do not fit the values of this one; {CALIBRATES}"
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,17 @@ class _Observed:
         number: tells what was compiled for it from what was compiled for another.
         borrowed: the recipe of another checkpoint with which the calls are computed meanwhile, or None.
         calibration: what was observed.
+        unfit: whether the ranges of another checkpoint were tried before, and did not fit.
     """
 
     number: int
     borrowed: Recipe | None
     calibration: Calibration[Sample]
+    unfit: bool = False
+
+    def made(self, form: str) -> bool:
+        """Whether what was compiled in this form is observed by it."""
+        return form.endswith(f"observing {self.number}")
 
     def form(self, settings: Settings) -> Form:
         """The form of the calls that are observed; these settings are without int8."""
@@ -151,7 +159,7 @@ class LowPrecision:
         if recipe is None:
             observed = self._observation(identity)
             if observed.borrowed is None:
-                self._statistics.tell_int8(self._name, "calibrating", CALIBRATES)
+                self._statistics.tell_int8(self._name, "calibrating", _DO_NOT_FIT if observed.unfit else CALIBRATES)
             else:
                 self._statistics.tell_int8(self._name, "on", _BORROWED)
             return observed.form(plain.settings)
@@ -178,8 +186,9 @@ class LowPrecision:
             del self._observed[next(iter(self._observed))]
         return observed
 
-    def _begin(self, borrowed: Recipe | None) -> _Observed:
-        return _Observed(next(_numbers), borrowed, Calibration(MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS))
+    def _begin(self, borrowed: Recipe | None, unfit: bool = False) -> _Observed:
+        most = MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS
+        return _Observed(next(_numbers), borrowed, Calibration(most), unfit)
 
     def _tell(self, recipe: Recipe) -> None:
         if recipe.refused:
@@ -187,10 +196,23 @@ class LowPrecision:
         else:
             self._statistics.tell_int8(self._name, "on", describe(recipe.error), recipe.error)
 
+    def discard_unfit(self, form: str) -> bool:
+        """Whether a call was computed in this form with the ranges of another checkpoint, which its values do not fit.
+
+        Then these ranges are not used any more, and the call is to be computed again, in the device's own precision.
+        """
+        observed = self._observed.get(self._current)
+        if observed is None or observed.borrowed is None or not observed.made(form):
+            return False
+        if fits(observed.borrowed.ranges, observed.calibration.ranges):
+            return False
+        self._observed[self._current] = self._begin(borrowed=None, unfit=True)
+        return True
+
     def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
         """Count a call that was answered by what was compiled in this form."""
         observed = self._observed.get(self._current)
-        if observed is None or not form.endswith(f"observing {observed.number}"):
+        if observed is None or not observed.made(form):
             return
         own = "" if observed.borrowed is not None else weights
         observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), own))
@@ -219,7 +241,7 @@ class LowPrecision:
         """
         observed = self._observed.pop(self._current, None)
         if recipe.refused and observed is not None and observed.borrowed is not None:
-            self._observed[self._current] = self._begin(borrowed=None)
+            self._observed[self._current] = self._begin(borrowed=None, unfit=True)
             return
         self._resources.recipes.put(self._current[0], recipe, lasts)
         self._tell(recipe)

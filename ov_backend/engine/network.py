@@ -156,6 +156,9 @@ class Network:
         with self._lookup.low_precision.for_call(call):
             entry = self._lookup_or_compile(call, self.resources.interrupted)
         outputs = self._compute(entry, call)
+        if entry.form and self._lookup.low_precision.discard_unfit(entry.form):
+            entry = self._lookup_or_compile(call, self.resources.interrupted)
+            outputs = self._compute(entry, call)
         if not is_finite(outputs) and has_finite_inputs(call.tensors) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         elif entry.form and not warmup.active():

@@ -28,7 +28,8 @@ LEFT_OUT_INPUTS = {
     "Multiply": "reads a product of activations, as behind a gate",
     "Add": "reads a sum of activations, as behind the blocks of a transformer",
 }
-#: Those of them that are left out wherever they are; the others only at the finest resolution of the network.
+#: Those of them that are left out wherever they are; what is taken out of this is left out at the finest resolution alone, which
+#: only a benchmark does.
 EVERYWHERE = frozenset(LEFT_OUT_INPUTS)
 
 

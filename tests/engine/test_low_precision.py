@@ -16,11 +16,12 @@ from ov_backend.errors import DeviceError
 from ov_backend.quantization.recipe import MAX_ERROR
 from ov_backend.runtime import compiled_graph
 from tests.helpers.layers_in_8_bits import (
-    CHANNELS,
     Cancelling,
     Denoiser,
     call_of,
     error,
+    expected,
+    forms,
     needs_vnni,
     network_of,
     picture,
@@ -44,15 +45,6 @@ def calibrated(settings: Settings) -> Network:
     picture(network)
     picture(network, 2)
     return network
-
-
-def forms(network: Network) -> set[str]:
-    return {key.form.split()[0] if key.form else "" for key in network.resources.compiled}
-
-
-def expected(module: torch.nn.Module, steps: int = 2, size: int = 16) -> list[torch.Tensor]:
-    with torch.no_grad():
-        return [module(*call_of(step, size)) for step in range(steps)]
 
 
 def test_the_first_picture_is_made_in_the_devices_own_precision(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,45 +108,6 @@ def test_a_lora_added_before_the_recipe_is_made_is_no_error_of_int8(settings: Se
     assert 0 < network.stats()["int8"]["error"] < MAX_ERROR
 
 
-def test_another_checkpoint_borrows_the_ranges_until_it_has_its_own(calibrated: Network, settings: Settings) -> None:
-    other = network_of(settings, Denoiser(seed=1))
-    picture(other)
-    assert forms(other) == {"int8"}
-    assert runtime_types(other)["Convolution"] <= EIGHT_BITS
-    assert "another checkpoint" in other.stats()["int8"]["text"]
-    picture(other, 1)
-    assert "% off" in other.stats()["int8"]["text"]
-    recipes = other.resources.recipes.store
-    assert recipes is not None
-    assert len(recipes.entries()) == 2
-
-
-def test_borrowed_ranges_do_not_refuse_a_checkpoint_for_good(settings: Settings) -> None:
-    class Plain(torch.nn.Module):
-        def __init__(self, factor: float) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.first, self.last = torch.nn.Conv2d(CHANNELS, 64, 3, padding=1), torch.nn.Conv2d(64, CHANNELS, 3, padding=1)
-            self.inner = torch.nn.Conv2d(64, 64, 3, padding=1)
-            with torch.no_grad():
-                self.first.weight.mul_(factor)
-                self.last.bias.add_(0.001 * factor)  # a checkpoint is known by its biases
-
-        def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
-            return self.last(torch.nn.functional.silu(self.inner(torch.nn.functional.silu(self.first(x)))))
-
-    small, large = (network_of(settings, Plain(factor).eval()) for factor in (1.0, 50.0))
-    picture(small)
-    picture(small, 1)
-    picture(large)
-    assert "another checkpoint" in large.stats()["int8"]["text"]
-    picture(large)
-    assert large.stats()["int8"]["state"] == "calibrating", "what was observed behind the ranges of the other is far off"
-    picture(large, 1)
-    assert large.stats()["int8"]["state"] == "on"
-    assert large.stats()["int8"]["error"] < MAX_ERROR
-
-
 def test_what_was_compiled_to_try_a_recipe_is_evicted_where_it_is_not_needed(settings: Settings) -> None:
     changed, refused = network_of(settings, Denoiser()), network_of(settings, Cancelling())
     picture(changed)
@@ -182,6 +135,15 @@ def test_it_is_said_whether_both_forms_fit_in_memory_and_where_not_one_is_evicte
     assert "evicted before the other" in both.describe()
     both.make_room()
     assert forms(calibrated) == set()
+
+
+def test_it_is_said_on_what_the_quality_was_measured(settings: Settings) -> None:
+    engine = Engine(settings)
+    network = engine.network("unet", Denoiser(), hooks=NetworkHooks(quantizable=True))
+    picture(network)
+    assert "measured" not in engine.stats()["unet"]["int8"]
+    picture(network, 1)
+    assert "your own comparison decides" in engine.stats()["unet"]["int8"]["measured"]
 
 
 def test_a_recipe_that_is_off_too_much_is_not_used_now_or_later(settings: Settings) -> None:

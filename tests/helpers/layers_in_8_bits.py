@@ -70,6 +70,17 @@ def picture(network: Network, steps: int = 8, size: int = 16) -> list[torch.Tens
         return [network(*call_of(step, size)) for step in range(steps)]
 
 
+def forms(network: Network) -> set[str]:
+    """The forms in which a network is compiled now, by their first words; the device's own is ""."""
+    return {key.form.split()[0] if key.form else "" for key in network.resources.compiled}
+
+
+def expected(module: torch.nn.Module, steps: int = 2, size: int = 16) -> list[torch.Tensor]:
+    """What PyTorch answers to the calls of a picture."""
+    with torch.no_grad():
+        return [module(*call_of(step, size)) for step in range(steps)]
+
+
 def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The relative error in the 2-norm."""
     return float((actual - expected).norm() / expected.norm())

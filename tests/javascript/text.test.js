@@ -102,7 +102,7 @@ test("coverage and fallbacks name network, operator, count and reason", () => {
         unet: { label: "UNet", calls: 4, in_pytorch: {}, fallbacks: {} },
         vae_decode: { label: "VAE decoder", calls: 1, in_pytorch: { "aten.foo": 2 }, fallbacks: { "a reason": 1 } },
         text_encoder: { label: "text encoder", calls: 0, in_pytorch: {}, fallbacks: {}, corrections: { "not finite": 2 } },
-        unet_2: { label: "UNet #2", calls: 0, int8: { text: "int8: a sentence", error: 0.01 } },
+        unet_2: { label: "UNet #2", calls: 0, int8: { text: "int8: a sentence", error: 0.01, measured: "your own comparison decides" } },
         unet_3: { label: "UNet #3", calls: 0, int8: {} },
     };
     assert.deepEqual(copy(text.coverage(snapshot({ networks }))), ["UNet: 100 % in OpenVINO", "VAE decoder: in PyTorch aten.foo (2)"]);
@@ -110,6 +110,7 @@ test("coverage and fallbacks name network, operator, count and reason", () => {
         "VAE decoder ran in PyTorch 1 time: a reason.",
         "Text encoder, 2 times: not finite.",
         "UNet #2: int8: a sentence",
+        "UNet #2: your own comparison decides",
     ]);
 });
 
