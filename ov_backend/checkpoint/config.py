@@ -176,6 +176,9 @@ def _heads(family: str, widths: Sequence[int], depths: Sequence[int], params: Ma
     counts = [width // channels if channels != -1 else heads for width in widths]
     for width, count, depth in zip(widths, counts, depths):
         if depth and (count < 1 or width % count):
+            given = next((name for name in ("num_head_channels", "num_heads") if params.get(name, -1) != -1), None)
+            if given is not None:
+                raise ValueError(f"its .yaml says {given}: {params[given]}, but a level has {width} channels; correct it there")
             raise ValueError(f"{width} channels do not divide into its attention heads; put its .yaml beside it")
     return counts
 

@@ -14,8 +14,9 @@ import torch
 from torch.fx import GraphModule
 
 from ov_backend.capture import symbolic_trace
+from ov_backend.capture.forward import Reach, in_place_of
 from ov_backend.capture.symbolic_trace import SymbolicTrace
-from ov_backend.capture.trace import Captured, Reach, in_place_of, unlifted_constants
+from ov_backend.capture.trace import Captured, unlifted_constants
 from ov_backend.compiler import first_decompositions
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.engine.engine import Network, NetworkHooks
@@ -187,7 +188,7 @@ class _Variant:
         arguments: Callable[[Sequence[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any]]],
         reach: Reach | None = None,
     ) -> Captured:
-        """As :func:`ov_backend.capture.trace.capture`, with symbolic sizes.
+        """As :func:`ov_backend.capture.forward.capture`, with symbolic sizes.
 
         Raises:
             ConversionError: an operator must stay in PyTorch.

@@ -11,7 +11,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ov_backend.capture.trace import Reach
+from ov_backend.capture.forward import Reach
 from ov_backend.engine.request import CompileRequest, Superseded
 from ov_backend.errors import CaptureError
 from ov_backend.guards.code import CodeGuard

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import Captured, capture
+from ov_backend.capture.forward import capture
+from ov_backend.capture.trace import Captured
 from ov_backend.guards.signature import Call
 
 

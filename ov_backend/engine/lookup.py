@@ -11,7 +11,7 @@ import torch
 
 from ov_backend import compiler, devices
 from ov_backend.cache.key import CacheKey
-from ov_backend.capture.trace import Reach
+from ov_backend.capture.forward import Reach
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.low_precision import LowPrecision
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, GraphKey, Superseded

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import Captured, Reach
+from ov_backend.capture.forward import Reach
+from ov_backend.capture.trace import Captured
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import submit
 from ov_backend.engine.compile_job import CompileJob, JobContext

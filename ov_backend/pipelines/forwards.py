@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import capture
+from ov_backend.capture.forward import capture
 from ov_backend.engine import worker
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.patching import inherited

@@ -17,7 +17,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend import compiler, partitioning
-from ov_backend.capture.trace import Captured, capture
+from ov_backend.capture.forward import capture
+from ov_backend.capture.trace import Captured
 from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
 from ov_backend.fx_utils import is_getitem, operators, placeholders
 from ov_backend.guards.signature import Binder

@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.capture.forward import Disturbed, undisturbed
 from ov_backend.capture.observer import Observer
-from ov_backend.capture.trace import Disturbed, undisturbed
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
