@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.guards.reads import sets_gone_through
+from ov_backend.guards.orders import sets_gone_through
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (

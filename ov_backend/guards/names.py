@@ -32,9 +32,10 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.options import OptionWalk
+from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, query_of
-from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, goes_by_hashes, imports_of, makes_texts, names_in
+from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import unwrap
 

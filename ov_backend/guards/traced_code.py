@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ov_backend.guards.describe import code_digest, versioned
-from ov_backend.guards.reads import lists_attributes, may_read_unnamed, members_read_by, names_functions, names_in, only_tested
+from ov_backend.guards.orders import lists_attributes
+from ov_backend.guards.reads import may_read_unnamed, members_read_by, names_functions, names_in, only_tested
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]

@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from ov_backend.guards.reads import compares_with_tensor, goes_by_hashes, lists_attributes, only_tested, sets_gone_through
+from ov_backend.guards.orders import goes_by_hashes, lists_attributes, sets_gone_through
+from ov_backend.guards.reads import compares_with_tensor, only_tested
 
 ASKS = [
     "type(x) is torch.Tensor",
