@@ -259,6 +259,17 @@ def expm1(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x * x < _SMALL**2, series, torch.exp(x) - 1)
 
 
+def elu(x: torch.Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> torch.Tensor:
+    """ELU, CELU and SELU by :func:`expm1`; OpenVINO's own loses the digits of a small x."""
+    is_itself = torch.logical_or(x > 0, x.isnan())
+    return torch.where(is_itself, x * scale, expm1(x * input_scale) * (alpha * scale))
+
+
+def mish(x: torch.Tensor) -> torch.Tensor:
+    """x tanh(log(1 + exp(x))) by :func:`log1p`; OpenVINO's own loses the digits of exp(x) beside 1."""
+    return x * torch.tanh(torch.where(x > _LARGE, x, log1p(torch.exp(x))))
+
+
 def log_sigmoid_forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The logarithm of a sigmoid, and a buffer for the gradient; OpenVINO's own is minus infinity where the sigmoid is 0."""
     is_itself = torch.logical_or(x < -_LARGE, x.isnan())  # OpenVINO's exponential of NaN is infinite
@@ -295,6 +306,9 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.where.self: where,
     _aten.log1p.default: log1p,
     _aten.expm1.default: expm1,
+    _aten.elu.default: elu,
+    _aten.celu.default: lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha),
+    _aten.mish.default: mish,
     _aten.log_sigmoid_forward.default: log_sigmoid_forward,
     _aten.binary_cross_entropy_with_logits.default: binary_cross_entropy_with_logits,
     _aten.addmm.default: addmm,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from ov_backend.errors import SettingsError
 from ov_backend.lowering.decompose import decompose
@@ -256,11 +257,18 @@ def test_the_loss_of_an_improbable_answer_is_finite(reduction: str, weights: dic
 
 
 @pytest.mark.parametrize("factor", [1e-30, 1e-9, 1e-5, 1e-2, 0.1, 1.0])
-@pytest.mark.parametrize("function", [torch.log1p, torch.expm1])
+@pytest.mark.parametrize("function", [torch.log1p, torch.expm1, nn.ELU(), nn.ELU(2.0), nn.SELU(), nn.CELU(0.7)])
 def test_small_numbers_keep_their_digits(function: Callable[[torch.Tensor], torch.Tensor], factor: float) -> None:
     x = torch.linspace(-0.9, 2, 30) * factor
-    (result,) = run_openvino(decompose(traced(function, x), OPENVINO_DECOMPOSITIONS), x)
+    (result,) = run_openvino(decompose(traced(lambda x: function(x), x), OPENVINO_DECOMPOSITIONS), x)
     torch.testing.assert_close(result, function(x), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("function", [nn.ELU(), nn.SELU(), nn.CELU(), nn.Mish()])
+def test_functions_like_elu_of_all_sizes(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.tensor([*(sign * size for size in (0.01, 1, 9, 12, 15, 20, 50, 80, 1e4) for sign in (1, -1)), math.nan, math.inf])
+    (result,) = run_openvino(decompose(traced(lambda x: function(x), x), OPENVINO_DECOMPOSITIONS), x)
+    torch.testing.assert_close(result, function(x), rtol=1e-4, atol=0, equal_nan=True)
 
 
 def test_the_logarithm_of_the_sigmoid_of_no_number() -> None:
