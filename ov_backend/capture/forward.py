@@ -17,7 +17,8 @@ import torch
 from torch.nn.utils.parametrize import is_parametrized
 
 from ov_backend.capture.container_state import ContainerState
-from ov_backend.capture.observer import Observer
+from ov_backend.capture.impure import effect_of_hooks
+from ov_backend.capture.observer import Observer, Stopped
 from ov_backend.capture.slots import Slots
 from ov_backend.capture.trace import Captured, check_operators, trace, unlifted_constants
 from ov_backend.errors import CaptureError
@@ -80,12 +81,16 @@ def in_place_of(
     if reach is not None and keeps_parametrized() and any(map(is_parametrized, module.modules())):
         raise CaptureError("it has parametrizations, and torch.nn.utils.parametrize.cached() keeps what they have computed")
     tables, caches = (reach.tables, reach.caches) if reach is not None else ((), ())
-    observer, state = Observer(caches), ContainerState(module, tables)
+    if reach is not None and (name := effect_of_hooks(module)):
+        raise CaptureError(f"its forward calls {name}, which a compiled graph would do once")
+    observer, state = Observer(caches, stops=reach is not None), ContainerState(module, tables)
     state.remember(reach.names if reach is not None else ())
     mode = Slots(list(zip(weights, slots)), observer)
     try:
         with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
             yield
+    except Stopped as stopped:
+        raise CaptureError(f"its forward calls {stopped}, which a compiled graph would do once") from None
     finally:
         changed = observer.undo()
         removed = state.remove_fakes()

@@ -5,49 +5,71 @@ A compiled graph would call them once, when it is traced.
 
 from __future__ import annotations
 
+import _socket
 import builtins
+import ctypes
+import datetime
+import functools
 import getpass
 import glob
+import importlib.machinery
 import inspect
 import io
 import itertools
 import logging
 import os
 import pathlib
+import pkgutil
+import queue
+import random
 import shutil
 import sys
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import Any
 
 import numpy as np
+import safetensors
 import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend.guards.describe import versioned
 
 _OWN = __package__.partition(".")[0]
-#: Functions written in C, by their ``id``, with their names.
-IMPURE = {
+#: Single functions written in C, by their ``id``, with their names.
+_IMPURE = {
     id(function): name
     for function, name in [
         *((getattr(builtins, name), f"{name}()") for name in ("print", "input", "open", "eval", "exec", "globals")),
-        *((getattr(time, name), f"time.{name}") for name in ("time", "time_ns", "perf_counter", "perf_counter_ns")),
-        *((getattr(time, name), f"time.{name}") for name in ("process_time", "monotonic", "monotonic_ns", "localtime", "gmtime")),
-        *((getattr(time, name), f"time.{name}") for name in ("strftime", "ctime", "asctime", "mktime")),
-        *((getattr(os, name), f"os.{name}") for name in ("urandom", "stat", "lstat", "listdir", "scandir", "access", "getcwd")),
-        *((getattr(os, name), f"os.{name}") for name in ("open", "read", "times", "getppid", "mkdir", "rename", "remove")),
-        *((getattr(os, name), f"os.{name}") for name in ("getlogin", "get_terminal_size", "utime") if hasattr(os, name)),
-        *((getattr(time, name), f"time.{name}") for name in ("thread_time", "thread_time_ns") if hasattr(time, name)),
         *((getattr(np, name), f"numpy.{name}()") for name in ("fromfile", "loadtxt", "genfromtxt", "memmap")),
         (io.open_code, "io.open_code()"),
         (sys._getframe, "sys._getframe()"),
-        (threading.get_ident, "threading.get_ident()"),
+        (safetensors.serialize_file, "safetensors.serialize_file()"),
     ]
 }
+#: Functions of the system that only compute. The environment is followed by itself.
+_OF_OS = frozenset({"fspath", "strerror", "putenv", "unsetenv", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
+#: Modules written in C that act on the process, on other threads or on the system, each with those functions that do not.
+_ACTING: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("posix", "nt"), _OF_OS),
+    "time": frozenset({"strptime", "get_clock_info"}),
+    "gc": frozenset({"collect"}),
+    "_thread": frozenset({"allocate_lock", "allocate", "RLock"}),
+    "_ctypes": frozenset({"sizeof", "alignment", "byref", "POINTER", "pointer", "_unpickle", "buffer_info"}),
+    **dict.fromkeys(("_socket", "_ssl", "select", "resource", "fcntl", "termios", "_signal", "syslog"), frozenset()),
+    **dict.fromkeys(("_posixsubprocess", "_posixshmem", "_multiprocessing", "_sqlite3", "pwd", "grp"), frozenset()),
+    **dict.fromkeys(("_winapi", "_overlapped", "msvcrt", "winreg"), frozenset()),
+}
+#: How programs name these modules, where it is not the name without the underscore.
+_NAMED = {"posix": "os", "nt": "os", "_thread": "threading"}
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+#: Objects written in C whose methods read or write something beside the object, or tell what other threads do.
+_OUTSIDE = (io.IOBase, random.Random, _socket.socket, queue.SimpleQueue, safetensors.safe_open, *_LOCKS)
+#: What ``with`` calls: a lock is then as free after the block as before.
+_OF_WITH = ("__enter__", "__exit__")
 _OF_PATHS = ("open", "read_text", "read_bytes", "stat", "exists", "is_file", "is_dir", "resolve", "absolute", "cwd", "home")
 #: The text of a stand-in is another than that of a tensor.
 _TEXT = "repr() or str() of a tensor"
@@ -62,6 +84,11 @@ IMPURE_CODE = {
         *((getattr(glob, name), f"glob.{name}") for name in ("glob", "iglob")),
         *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
         *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "main_thread", "enumerate")),
+        *((getattr(threading.Thread, name), f"Thread.{name}()") for name in ("start", "join", "is_alive")),
+        *((getattr(ctypes.CDLL, name), "a function of ctypes") for name in ("__getattr__", "__getitem__")),
+        (ctypes.CFUNCTYPE, "ctypes.CFUNCTYPE()"),
+        (pkgutil.get_data, "pkgutil.get_data()"),
+        (importlib.machinery.SourceFileLoader.get_data, "get_data() of a loader"),
         (threading.active_count, "threading.active_count()"),  # a trace has a thread of its own
         *((getattr(tempfile, name), f"tempfile.{name}()") for name in ("gettempdir", "mkdtemp", "mkstemp")),
         (getpass.getuser, "getpass.getuser()"),
@@ -74,11 +101,18 @@ IMPURE_CODE = {
     if hasattr(function, "__code__")  # in another version of Python it may be written in C
 }
 #: Between the forward's own code and what it calls in the end, these do it for themselves: to write a log, to import, to trace.
-_FOR_THEMSELVES = ("logging", "warnings", "traceback", "importlib", "inspect", "torch", "functools", "threading", "gc")
+_FOR_THEMSELVES = frozenset({"logging", "warnings", "traceback", "importlib", "inspect", "torch", "gc"})
 #: Parts of these that do it for the code that calls them.
-_FOR_OTHERS = ("torch.serialization", "torch.distributions")
+_FOR_OTHERS = (
+    *("torch.serialization", "torch.distributions", "torch.hub", "torch.nn.modules"),
+    *("importlib.resources", "importlib.readers", "importlib.abc", "importlib._common"),
+)
+#: Parts of these that call what they were given: a hook may be a function written in C.
+_OF_HOOKS = ("torch.nn.modules.module", "torch.utils._pytree", "torch.utils.checkpoint")
 #: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
-NUMPY_GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence"})
+NUMPY_GENERATORS = frozenset(
+    {"default_rng", "RandomState", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "BitGenerator"}
+)
 #: What code asks the interpreter for under these names differs from call to call, or in a trace.
 OF_INTERPRETER = frozenset(
     {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
@@ -90,7 +124,37 @@ OF_INTERPRETER = frozenset(
     | {"getsignal", "getdefaulttimeout", "sched_getaffinity", "getpriority", "getrlimit", "get_int_max_str_digits", "tracemalloc"}
 )
 #: Methods of dates that ask for the time.
-OF_DATES = ("now", "utcnow", "today")
+_OF_DATES = ("now", "utcnow", "today")
+
+
+def name_of_effect(function: Any, owner: Any) -> str:
+    """The name of a function written in C, if it does something beside answering or its answer differs; else "".
+
+    Args:
+        function: a function or a bound method.
+        owner: its ``__self__``, if it has one: the Python module of a function.
+    """
+    if id(function) in _IMPURE:
+        return _IMPURE[id(function)]
+    if type(owner) is ModuleType:
+        harmless = _ACTING.get(owner.__name__)
+        if harmless is None or function.__name__ in harmless:
+            return ""
+        return f"{_NAMED.get(owner.__name__, owner.__name__.lstrip('_'))}.{function.__name__}"
+    if isinstance(owner, _OUTSIDE):
+        of_with = function.__name__ in _OF_WITH and isinstance(owner, _LOCKS)
+        return "" if of_with else f"{type(owner).__name__}.{function.__name__}()"
+    if isinstance(owner, type) and issubclass(owner, datetime.date) and function.__name__ in _OF_DATES:
+        return f"{owner.__name__}.{function.__name__}()"
+    return ""
+
+
+def effect_of_hooks(module: torch.nn.Module) -> str:
+    """The name of an effect that a hook below a module has by a ``functools.partial``, which a profiler does not see, or ""."""
+    parts = (child for child in module.modules() if child is not module)
+    tables = (table for child in parts for table in (child._forward_hooks, child._forward_pre_hooks) if table)
+    functions = (hook.func for table in tables for hook in table.values() if isinstance(hook, functools.partial))
+    return next(filter(None, (name_of_effect(each, getattr(each, "__self__", None)) for each in functions)), "")
 
 
 def of_the_forward(frame: FrameType) -> bool:
@@ -102,8 +166,10 @@ def of_the_forward(frame: FrameType) -> bool:
     modules = list(itertools.takewhile(_is_of_others, map(module_of, _outwards(frame))))
     if any(module.partition(".")[0] == "logging" for module in modules):
         return False  # factories, filters and handlers of a program may do what they like for its log, and so may its formatters
+    if modules and modules[0] in _OF_HOOKS:
+        return True
     for module in modules:
-        if module.startswith(_FOR_THEMSELVES) and not module.startswith(_FOR_OTHERS):
+        if module.partition(".")[0] in _FOR_THEMSELVES and not module.startswith(_FOR_OTHERS):
             return False
         if not versioned(module):
             # a package that is imported on the way may do what it likes, and so may the garbage collector's callbacks

@@ -8,11 +8,9 @@ for the trace's own doing.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import gc
 import importlib
-import io
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +22,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
-from ov_backend.capture.impure import IMPURE, IMPURE_CODE, NUMPY_GENERATORS, OF_DATES, OF_INTERPRETER, of_the_forward
+from ov_backend.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
 from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
@@ -42,11 +40,16 @@ _ABSENT = object()
 _GENERATOR: Any = random._inst
 
 
+class Stopped(BaseException):
+    """Raised in the place of an effect, which then comes about where PyTorch answers alone; no error that code would catch."""
+
+
 class Observer:
     """Notes what runs between ``with`` and its end, and which attributes of modules are set; that can be undone.
 
     Args:
         caches: functions with a ``functools.lru_cache``, beside those of Python modules and their classes.
+        stops: whether :class:`Stopped` is raised before a call that has an effect.
 
     Attributes:
         executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
@@ -57,8 +60,8 @@ class Observer:
             sockets do.
     """
 
-    def __init__(self, caches: Iterable[Any] = ()) -> None:
-        self._caches = caches
+    def __init__(self, caches: Iterable[Any] = (), stops: bool = False) -> None:
+        self._caches, self._stops = caches, stops
         self.executed: dict[CodeType, str] = {}
         self.effects: list[str] = []
         self.asked: list[str] = []
@@ -161,12 +164,10 @@ class Observer:
             self._ask_for_classes(frame)
         elif event != "c_call":
             return
-        elif getattr(argument, "__self__", None) is _GENERATOR:
+        elif (owner := getattr(argument, "__self__", None)) is _GENERATOR:
             self._draws |= argument.__name__ != "getstate"
-        elif isinstance(generator := getattr(argument, "__self__", None), torch.Generator):
-            self._generators.setdefault(id(generator), (generator, generator.get_state()))
-        elif id(argument) in IMPURE:
-            self._note(frame, IMPURE[id(argument)])
+        elif isinstance(owner, torch.Generator):
+            self._generators.setdefault(id(owner), (owner, owner.get_state()))
         elif id(argument) in ASKS_AUTOCAST:
             if ASKS_AUTOCAST[id(argument)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
                 self._note_question(frame, ASKS_AUTOCAST[id(argument)])
@@ -176,10 +177,8 @@ class Observer:
                 if different := beside_fast_path(frame):
                     self.asked.append(f"takes PyTorch's fast path for {different}, which a trace does not see")
                 self.fast_attention = True
-        elif isinstance(owner := getattr(argument, "__self__", None), (io.IOBase, random.Random)):
-            self._note(frame, f"{type(owner).__name__}.{argument.__name__}()")
-        elif isinstance(owner, type) and issubclass(owner, datetime.date) and argument.__name__ in OF_DATES:
-            self._note(frame, f"{owner.__name__}.{argument.__name__}()")
+        elif effect := name_of_effect(argument, owner):
+            self._note(frame, effect)
 
     def _ask_for_classes(self, frame: FrameType) -> None:
         """Note whether one of the variables whose class or table this code asks for is a tensor, when it begins or ends."""
@@ -235,6 +234,8 @@ class Observer:
         """Take note that a function of :mod:`ov_backend.capture.impure` is called, if it is the forward's doing."""
         if of_the_forward(frame):
             self.effects.append(f"calls {name}")
+            if self._stops:
+                raise Stopped(name)
 
     def _note_question(self, frame: FrameType, name: str) -> None:
         """Take note of a question that a trace answers otherwise, if the code that asks is the program's."""

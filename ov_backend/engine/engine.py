@@ -118,6 +118,8 @@ class Engine:
         """
         self.resources.ahead.cancel()
         self.resources.run = None
+        for network in list(self.networks.values()):
+            network.note_run()
         history = self.resources.history
         if history is None:
             return ()

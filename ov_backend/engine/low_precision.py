@@ -22,8 +22,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import WeightsGuard
-from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, Calibration
-from ov_backend.quantization.fit import fits
+from ov_backend.quantization.calibration import MAX_CALLS, MAX_GRAPH_CALLS, MIN_CALLS, Calibration
 from ov_backend.quantization.identity import architecture_of, checkpoint_of
 from ov_backend.quantization.recipe import MAX_ERROR, Recipe
 from ov_backend.runtime.saturation import multiplies_8_bits_exactly
@@ -31,7 +30,7 @@ from ov_backend.settings import Settings
 from ov_backend.transformations.low_precision import Observe, Quantize
 
 #: Weights may change at every call. The calls of so many checkpoints are kept until there are enough for a recipe.
-_MAX_OBSERVED = 4
+_MAX_OBSERVED = 16
 #: Of so many states of the weights it is known which checkpoint they are.
 _MAX_IDENTITIES = 64
 #: Errors of a call up to which its pictures are described so: a judgement by eye, on one small network.
@@ -41,23 +40,18 @@ _WORDS = (
     (MAX_ERROR, "the same picture with visible differences in details"),
 )
 CALIBRATES = (
-    "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; the"
-    " next one is made in int8"
+    "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; once"
+    f" there are {MIN_CALLS} steps, the next picture is made in int8"
 )
 NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 _NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
-_BORROWED = (
-    "int8 with the ranges of another checkpoint of this architecture, which the values of this one fit so far; this picture"
-    " collects its own"
-)
-_DO_NOT_FIT = f"the ranges of another checkpoint of this architecture do not fit the values of this one; {CALIBRATES}"
 
 
 @dataclass(frozen=True)
 class Sample:
     """A call that was observed: its arguments, its flat results, and the digest of the weights that gave them.
 
-    The digest is "" if these are no results in the device's own precision. Each sample has another number.
+    Each sample has another number.
     """
 
     call: Call
@@ -72,27 +66,20 @@ class _Observed:
 
     Attributes:
         number: tells what was compiled for it from what was compiled for another.
-        borrowed: the recipe of another checkpoint with which the calls are computed meanwhile, or None.
         calibration: what was observed.
-        unfit: whether the ranges of another checkpoint were tried before, and did not fit.
     """
 
     number: int
-    borrowed: Recipe | None
     calibration: Calibration[Sample]
-    unfit: bool = False
 
-    def made(self, form: str) -> bool:
-        """Whether what was compiled in this form is observed by it."""
-        return form.endswith(f"observing {self.number}")
+    @property
+    def name(self) -> str:
+        """Of the form of the calls that are observed."""
+        return f"observing {self.number}"
 
     def form(self, settings: Settings) -> Form:
         """The form of the calls that are observed; these settings are without int8."""
-        observer, name = self.calibration.observer(), f"observing {self.number}"
-        if self.borrowed is None:
-            return Form(settings, name, Observe(observer))
-        int8 = settings.replace(precision="int8")
-        return Form(int8, f"int8 {self.borrowed.digest} {name}", Quantize(self.borrowed.ranges, observer))
+        return Form(settings, self.name, Observe(self.calibration.observer()))
 
 
 @dataclass(frozen=True)
@@ -124,8 +111,6 @@ class LowPrecision:
     ) -> None:
         self._resources, self._name, self._module, self._statistics = resources, name, module, statistics
         self._hooks = hooks
-        #: Whether a recipe of another checkpoint serves while there is none of its own; what Dynamo traced has only its own.
-        self._borrows = hooks.keyed_by_code
         #: By the digest of the weights.
         self._identities: dict[str, tuple[str, str]] = {}
         #: By architecture and checkpoint, the one used last at the end.
@@ -157,12 +142,8 @@ class LowPrecision:
             return _quantized(settings, recipe) if recipe is not None and own else plain
         recipe = self._resources.recipes.get(*identity)
         if recipe is None:
-            observed = self._observation(identity)
-            if observed.borrowed is None:
-                self._statistics.tell_int8(self._name, "calibrating", _DO_NOT_FIT if observed.unfit else CALIBRATES)
-            else:
-                self._statistics.tell_int8(self._name, "on", _BORROWED)
-            return observed.form(plain.settings)
+            self._statistics.tell_int8(self._name, "calibrating", CALIBRATES)
+            return self._observation(identity).form(plain.settings)
         self._tell(recipe)
         return plain if recipe.refused else _quantized(settings, recipe)
 
@@ -173,22 +154,18 @@ class LowPrecision:
                 self._identities.clear()
             tensors = dict(self._module.named_parameters()) or dict(weights.tensors)
             kind = f"{type(self._module).__module__}.{type(self._module).__qualname__} {self._hooks.function}"
-            checkpoint = checkpoint_of(tensors) if self._borrows else weights.digest
+            checkpoint = checkpoint_of(tensors) if self._hooks.keyed_by_code else weights.digest
             self._identities[weights.digest] = architecture_of(kind, tensors), checkpoint
         return self._identities[weights.digest]
 
     def _observation(self, identity: tuple[str, str]) -> _Observed:
         observed = self._observed.pop(identity, None)
         if observed is None:
-            observed = self._begin(self._resources.recipes.of_architecture(identity[0]) if self._borrows else None)
+            observed = _Observed(next(_numbers), Calibration(MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS))
         self._observed[identity] = observed
         if len(self._observed) > _MAX_OBSERVED:
             del self._observed[next(iter(self._observed))]
         return observed
-
-    def _begin(self, borrowed: Recipe | None, unfit: bool = False) -> _Observed:
-        most = MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS
-        return _Observed(next(_numbers), borrowed, Calibration(most), unfit)
 
     def _tell(self, recipe: Recipe) -> None:
         if recipe.refused:
@@ -196,26 +173,15 @@ class LowPrecision:
         else:
             self._statistics.tell_int8(self._name, "on", describe(recipe.error), recipe.error)
 
-    def discard_unfit(self, form: str) -> bool:
-        """Whether a call was computed in this form with the ranges of another checkpoint, which its values do not fit.
-
-        Then these ranges are not used any more, and the call is to be computed again, in the device's own precision.
-        """
-        observed = self._observed.get(self._current)
-        if observed is None or observed.borrowed is None or not observed.made(form):
-            return False
-        if fits(observed.borrowed.ranges, observed.calibration.ranges):
-            return False
-        self._observed[self._current] = self._begin(borrowed=None, unfit=True)
-        return True
-
     def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
         """Count a call that was answered by what was compiled in this form."""
         observed = self._observed.get(self._current)
-        if observed is None or not observed.made(form):
-            return
-        own = "" if observed.borrowed is not None else weights
-        observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), own))
+        if observed is not None and form == observed.name:
+            observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), weights))
+
+    def may_complete(self, begins: bool) -> bool:
+        """Whether :meth:`complete` has a calibration for one of the checkpoints that were called."""
+        return any(observed.calibration.is_complete(begins) for observed in self._observed.values())
 
     def complete(self, begins: bool) -> Calibration[Sample] | None:
         """The calibration of the weights called last, if int8 is still asked for and a recipe can be made of it.
@@ -234,17 +200,17 @@ class LowPrecision:
         return Recipe(network, self._current[1], calibration.calls, 0.0, "", calibration.ranges)
 
     def keep(self, recipe: Recipe, lasts: bool = True) -> None:
-        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too.
-
-        Ranges that were observed behind those of another checkpoint may be wrong because of these. They are not refused for
-        good: the next picture calibrates in the device's own precision.
-        """
-        observed = self._observed.pop(self._current, None)
-        if recipe.refused and observed is not None and observed.borrowed is not None:
-            self._observed[self._current] = self._begin(borrowed=None, unfit=True)
-            return
+        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
+        self._observed.pop(self._current, None)
         self._resources.recipes.put(self._current[0], recipe, lasts)
         self._tell(recipe)
+
+    def used(self) -> Recipe | None:
+        """The recipe that this thread's calls are computed with, if they are."""
+        if _trial.get() is not None or self._resources.settings.precision != "int8" or not self._hooks.quantizable:
+            return None
+        recipe = self._resources.recipes.get(*self._current)
+        return None if recipe is None or recipe.refused else recipe
 
     def make_ahead(self, prepare: Callable[[Signature], bool]) -> None:
         """Begin to make a recipe in the background, if it can be made: ``prepare(signature)`` begins to compile a form in 8 bits.
@@ -304,7 +270,8 @@ def judged(recipe: Recipe, errors: Sequence[float]) -> Recipe:
     """A recipe with its error, and refused if that is too large."""
     error = math.sqrt(sum(each * each for each in errors) / len(errors)) if errors else math.inf
     finite = error if math.isfinite(error) else 1.0
-    refused = "" if error <= MAX_ERROR else f"a call's result is off by {100 * finite:.1f} %, more than {100 * MAX_ERROR:.0f} %"
+    limit = f"more than {100 * MAX_ERROR:.0f} % from that in the device's own precision"
+    refused = "" if error <= MAX_ERROR else f"a call's result is off by {100 * finite:.1f} %, {limit}"
     return Recipe(recipe.network, recipe.checkpoint, recipe.calls, finite, refused, recipe.ranges)
 
 

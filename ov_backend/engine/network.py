@@ -86,6 +86,8 @@ class Network:
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
         self._begins = False  # whether a run of calls does, as far as the host has said so
+        self._is_told = False  # whether the host has ever said so
+        self._encodings = 0  # how often a text encoder had been called at the last call
         self._was_read = False  # whether code and weights have been read for a call
         self._making = threading.Lock()
 
@@ -153,13 +155,9 @@ class Network:
         call = self._call(args, kwargs)
         if not warmup.active():
             self.resources.leave_last(self.name)
-            self._make_recipe()
-        with self._lookup.low_precision.for_call(call):
-            entry = self._lookup_or_compile(call, self.resources.interrupted)
+            self._make_recipe(call)
+        entry = self._entry_of(call)
         outputs = self._compute(entry, call)
-        if entry.form and self._lookup.low_precision.discard_unfit(entry.form):
-            entry = self._lookup_or_compile(call, self.resources.interrupted)
-            outputs = self._compute(entry, call)
         if not is_finite(outputs) and has_finite_inputs(call.tensors) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
         elif entry.form and not warmup.active():
@@ -167,6 +165,23 @@ class Network:
         self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
         return restore(entry.output, outputs)
+
+    def _entry_of(self, call: Call) -> CompiledEntry:
+        """What is compiled for a call; without int8 where its form in 8 bits cannot be compiled, and then from now on."""
+        low_precision, interrupted = self._lookup.low_precision, self.resources.interrupted
+        with low_precision.for_call(call):
+            try:
+                return self._lookup_or_compile(call, interrupted)
+            except Interrupted:
+                raise
+            except (OVBackendError, RuntimeError) as error:
+                recipe, failed = low_precision.used(), last_line(error)
+                if recipe is None:
+                    raise
+        with low_precision.trying(None):
+            entry = self._lookup_or_compile(call, interrupted)
+        low_precision.keep(refused(recipe, failed), lasts=False)  # another process tries again
+        return entry
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Bind the arguments to the forward's parameters, and separate tensors from other values.
@@ -240,8 +255,12 @@ class Network:
 
     def begin_run(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
-        self._begins = True
+        self.note_run()
         self._lookup.begin_run()
+
+    def note_run(self) -> None:
+        """The host says that a run of calls begins; from now on no run begins without such a word."""
+        self._begins = self._is_told = True
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
@@ -340,13 +359,23 @@ class Network:
             raise error
         return self._fallback(*args, **kwargs)
 
-    def _make_recipe(self) -> None:
-        """Make the recipe for int8, if enough was observed and a run of calls begins; compare it with what was observed."""
-        begins, self._begins = self._begins or self.resources.last != self.name, False
-        low_precision = self._lookup.low_precision
-        if low_precision.complete(begins) is None or not self._making.acquire(blocking=False):
+    def _begins_run(self) -> bool:
+        """Whether a run of calls begins: the host says so, or, where none does, a text encoder was called since the last call."""
+        encoded, self._encodings = self.resources.encodings != self._encodings, self.resources.encodings
+        begins, self._begins = self._begins or (encoded and not self._is_told), False
+        return begins
+
+    def _make_recipe(self, call: Call) -> None:
+        """Make the recipe for int8, if enough was observed and a run of calls begins; compare it with what was observed.
+
+        Args:
+            call: the first of the run; its weights are those that a recipe is made for.
+        """
+        begins, low_precision = self._begins_run(), self._lookup.low_precision
+        if (self._is_told and not begins) or not low_precision.may_complete(begins) or not self._making.acquire(blocking=False):
             return
         try:
+            self._find(call, False, self.resources.interrupted)  # the checkpoint is that of the weights as they are now
             calibration = low_precision.complete(begins)
             if calibration is not None:
                 recipe, failed = low_precision.candidate(calibration), False

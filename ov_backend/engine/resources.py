@@ -68,6 +68,7 @@ class Resources:
         recipes: for int8.
         compiles: how many times a network was compiled, also those of models that are no longer loaded.
         last: name of the network that was called last.
+        encodings: how many times a text encoder was called.
         run: notes the calls of the run in progress, or None.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
@@ -85,6 +86,7 @@ class Resources:
     recipes: Recipes = field(default_factory=Recipes)
     compiles: int = 0
     last: str = ""
+    encodings: int = 0
     run: Run | None = None
     epoch: int = 0
 
@@ -171,9 +173,10 @@ class Resources:
         return [tensor for entry in entries if entry.program.owns for tensor in entry.placement.alive()]
 
     def leave_last(self, name: str) -> None:
-        """A network of this name is called; if it was another one's turn before, that one's recipe for int8 can be made."""
+        """A network of this name is called. If it decodes a picture, the recipe for int8 of the one before can be made."""
+        self.encodings += name.startswith("text_encoder")
         last = self.networks.get(self.last)
-        if last is not None and self.last != name:
+        if last is not None and self.last != name and name.startswith("vae"):
             last.make_recipe_ahead()
 
     def evict_dead_soon(self) -> None:

@@ -23,7 +23,7 @@ import sysconfig
 import threading
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,21 @@ INERT = (logging.Filterer, logging.LoggerAdapter, type(threading.Lock()), type(t
 #: Generators of random numbers that a trace advances; PyTorch's own draw nothing for fake tensors.
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 #: What else answers something else each time it is asked, or in another thread.
-STREAMS = (Iterator, io.IOBase, queue.Queue, queue.SimpleQueue, torch.Generator, threading.local)
+STREAMS = (
+    *(Iterator, io.IOBase, queue.Queue, queue.SimpleQueue, threading.local),
+    *(torch.Generator, np.random.BitGenerator, ctypes._CFuncPtr),
+)
+#: Objects of torch and numpy, written in C, that are what they were made as.
+_CONSTANTS = (
+    *(np.dtype, torch.finfo, torch.iinfo, torch.qscheme, torch.jit.ScriptFunction, torch._C.DispatchKeySet),
+    type(np.concatenate),
+)
+_IN_C = ("torch", "numpy")
 #: Bytes and numbers that code can write in place.
 BUFFERS = (bytearray, memoryview, array.array, mmap.mmap, ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
-#: Annotations of types, whose text says what they are.
+#: Annotations of types, whose text says what they are; and the names by which code takes them apart.
 TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
+OF_TYPE_FORMS = frozenset({"__args__", "__bound__", "__constraints__", "get_args"})
 #: Functions written in C: their names say what they are.
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
 #: What reads or shows something that is not watched: functions that keep the names of attributes, views on dicts.
@@ -216,6 +226,23 @@ def codes_of(code: types.CodeType) -> frozenset[types.CodeType]:
 def is_operator(value: Any) -> bool:
     """Whether a value is one of torch's operators."""
     return isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def keeps_state(value: Any) -> bool:
+    """Whether a value is an object of torch or numpy, or of a class derived from one, whose state only C code sees."""
+    if isinstance(value, np.ufunc):
+        return set("".join(value.types)) == set("O->")  # made of a function by ``numpy.frompyfunc``
+    if isinstance(value, _CONSTANTS) or hasattr(type(value), "__members__"):  # the second are enumerations
+        return False
+    bases = (base for base in type(value).__mro__ if str(base.__module__).startswith(_IN_C))
+    return any(type(base).__name__ == "pybind11_type" or not base.__flags__ & _HEAP_TYPE for base in bases)
+
+
+def fields_in_c(value: Any, names: Iterable[str]) -> list[str]:
+    """Those of the names under which an object keeps something outside its ``__dict__`` and the slots of Python code."""
+    kinds = (types.GetSetDescriptorType, types.MemberDescriptorType)
+    members = {name for base in type(value).__mro__ for name, each in vars(base).items() if isinstance(each, kinds)}
+    return sorted(members.intersection(names) - {"__dict__", *slots_of(type(value))})
 
 
 def own_member(cls: type) -> str:

@@ -18,6 +18,14 @@ _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
     (torch, (*dir(torch._C._VariableFunctions), *torch.functional.__all__)),
     *((module, tuple(vars(module))) for module in (torch.nn.functional, torch.linalg, torch.special, torch.fft)),
 )
+#: Where PyTorch's modules stand, and by which names they find the rest of PyTorch.
+_MODULES = "torch.nn.modules."
+_BORROWED: dict[str, types.ModuleType] = {"F": torch.nn.functional, "torch": torch}
+#: The kinds of kernels that compute on the CPU; PyTorch itself puts others into its operators by ``torch.library``.
+_OF_CPU = frozenset(
+    {"", "CPU", "Autograd", "AutogradCPU", "AutogradFunctionality", "AutocastCPU", "ADInplaceOrView", "BackendSelect"}
+    | {"CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
+)
 _EINOPS_MODULES = {"einops.einops", "einops._backends"}
 _EINOPS_NAMES = {"einops", "rearrange", "reduce", "repeat", "einsum"}
 
@@ -27,6 +35,12 @@ def _replaced_call() -> str:
     function = unwrap(vars(torch.nn.Module)["__call__"])
     module = module_of(function) if isinstance(function, types.FunctionType) else ""
     return "" if versioned(module) else module
+
+
+def _replaced_kernel() -> str:
+    """An operator of PyTorch for which ``torch.library`` was given another kernel, or ""."""
+    keys = (str(key).split("/") for key in torch.library._impls)
+    return next((key[1] for key in keys if key[0] == "aten" and key[-1] in _OF_CPU), "")
 
 
 class LibraryWalk(NameWalk):
@@ -46,6 +60,23 @@ class LibraryWalk(NameWalk):
                     self.watch.key(vars(package), name)
                 if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
                     self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+
+    def _kernels(self) -> None:
+        """A kernel that was replaced; there are thousands of names, and the cheap look counts them only."""
+        self.watch.length(torch.library._impls)
+        if replaced := _replaced_kernel():
+            self.refused = f"the operator {replaced} was given another kernel by torch.library"
+
+    def _functions_of_package(self, module: str) -> None:
+        """What PyTorch's modules call beside their own methods; another thing there cannot be traced as theirs."""
+        members = vars(sys.modules[module]) if module.startswith(_MODULES) and module in sys.modules else {}
+        for name, value in list(members.items()):
+            borrowed = _BORROWED.get(name)
+            if borrowed is not None or isinstance(value, types.FunctionType):
+                self.watch.key(members, name)
+            foreign = isinstance(value, types.FunctionType) and not self._is_accounted_for(value)
+            if foreign or (borrowed is not None and value is not borrowed):
+                self.refused = f"{module}.{name} was replaced"
 
     def _call_of_modules(self) -> None:
         """``torch.nn.Module.__call__`` is PyTorch's own during a trace, whatever a program has put there."""

@@ -34,7 +34,7 @@ from ov_backend.guards.identity import number_of
 from ov_backend.guards.options import OptionWalk
 from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
-from ov_backend.guards.process_state import ARITHMETIC, query_of
+from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
 from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import unwrap
@@ -42,6 +42,8 @@ from ov_backend.patching import unwrap
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+#: Of classes that programs make values of, which packages do not keep in their modules.
+_PUT_THERE = (np.ndarray, np.void, functools.partial, types.SimpleNamespace)
 
 
 def _content(cell: types.CellType) -> Any:
@@ -84,14 +86,23 @@ class NameWalk(OptionWalk):
         """Describe a value, below a patch of ours; of a function that shows the state of the process, also that state."""
         value = unwrap(value)  # a closure, an attribute or a list may have kept the patch
         if callable(value):
-            if (query := query_of(value)) is not None:
-                self._state(query, path)
+            self._asks(value, path)
             name = ANY_ATTRIBUTE.get(id(value))
             if name is not None and not re.search(rf"\b{name}$", path):
                 self.volatile[path] = f"it calls {name} by another name, so nothing tells what it reads"
             if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
                 self._of_this_process(f"{path} is {value.__name__}, which goes by hashes or addresses")
         super()._value(value, path)
+
+    def _asks(self, value: object, path: str) -> bool:
+        """Whether a value is a function or an object that shows the state of the process, or of the thread."""
+        if is_of_thread(value):
+            self.volatile[path] = f"it uses {path}, which asks for a state of the calling thread"
+            return True
+        query = query_of(value)
+        if query is not None:
+            self._state(query, path)
+        return query is not None
 
     def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
         """A function that keeps its results: what it would answer from these stands in no code."""
@@ -152,9 +163,7 @@ class NameWalk(OptionWalk):
                 self._computed(module, name)
                 return
         value = table[name]
-        query = query_of(value)
-        if query is not None:
-            self._state(query, ".".join((root, *attributes)))
+        if self._asks(value, ".".join((root, *attributes))):
             return
         if value is sys.modules or value is importlib.import_module:
             self._look_up_of_modules(function.__code__, path)
@@ -187,7 +196,7 @@ class NameWalk(OptionWalk):
         if is_container(value) and not isinstance(value, (set, frozenset)) and not is_by_value(value):
             if isinstance(value, (dict, list)):
                 self._watch_table(value)
-        elif value is id or value is hash or is_container(value) or isinstance(value, np.ndarray) or is_of_user(value):
+        elif value is id or value is hash or is_container(value) or isinstance(value, _PUT_THERE) or is_of_user(value):
             self._value(value, path)
         elif attributes:  # an object that shows switches, such as torch.backends.cuda.matmul
             read = functools.partial(attribute_or_none, value, attributes[0])
@@ -238,10 +247,9 @@ class NameWalk(OptionWalk):
             for name in names - table.keys():
                 self.watch.key(table, name)
         for name in sorted(names & table.keys()):
-            query = query_of(table[name])
-            if query is not None:
-                self._state(query, name)
-            elif not isinstance(table[name], types.ModuleType):
+            if self._asks(table[name], name):
+                continue
+            if not isinstance(table[name], types.ModuleType):
                 self.watch.key(table, name)
                 self._add("import", name)
                 if of_package and not isinstance(table[name], (types.FunctionType, type, *SCALARS, torch.Tensor)):

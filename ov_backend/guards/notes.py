@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, OF_LOADING, OF_MEMBERS, STREAMS
+from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, OF_LOADING, OF_MEMBERS, STREAMS, keeps_state
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.watch import LooseTensor, Watch
 
-#: Packages whose objects in C, such as scripted functions, are what they were made as.
-_STATELESS = ("torch", "openvino", "numpy")
+#: Packages whose other objects in C, such as scripted functions, are what they were made as.
+_PACKAGES = ("torch", "openvino", "numpy")
 #: This package, whose version is in every key.
 _OWN = __package__.partition(".")[0]
 
@@ -152,7 +152,7 @@ class Notes:
             self.watch.values.append(value)
         if isinstance(value, (*GENERATORS, *STREAMS)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
-        elif self._own_names and not type(value).__module__.startswith(_STATELESS):
+        elif self._own_names and (keeps_state(value) or not str(type(value).__module__).startswith(_PACKAGES)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, whose state cannot be seen"
         self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))
         if len(self.opaque) < 8:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.describe import INERT, SCALARS, TORCH_VALUES, attribute_or_none, is_of_package
+from ov_backend.guards.describe import INERT, SCALARS, TORCH_VALUES, attribute_or_none, is_of_package, keeps_state
 from ov_backend.guards.packages import is_of_library
 from ov_backend.guards.values import ValueWalk
 
@@ -48,7 +48,7 @@ class OptionWalk(ValueWalk):
             self._add(type(value).__qualname__)
         elif isinstance(value, threading.local):
             self._value(value, path)
-        elif not attributes and is_of_library(value):
+        elif not attributes and is_of_library(value) and not keeps_state(value):
             self._add(type(value).__qualname__)
         else:
             self._kind_of(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 import types
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.guards.describe import GENERATORS, SCALARS, STREAMS, TORCH_VALUES, is_of_package, versioned
+from ov_backend.guards.describe import BUILTINS, GENERATORS, SCALARS, STREAMS, TORCH_VALUES, is_of_package, versioned
 
 #: The most items of a package's container that is described by value; longer ones are registries.
 _PLAIN_ITEMS = 4096
@@ -18,6 +19,12 @@ _MIXED_ITEMS = 64
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 _DATA = (*SCALARS, *TORCH_VALUES, np.generic, np.ndarray, torch.Tensor)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+#: Objects of Python's library that no package keeps on a class.
+_PUT_THERE = (types.MethodType, functools.partial, functools.partialmethod, types.SimpleNamespace)
+#: Members of classes that are written in C.
+_IN_C = (*BUILTINS, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType)
+#: Of classes on which a program can put values.
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
 
 def is_container(value: Any) -> bool:
@@ -51,3 +58,33 @@ def is_of_user(value: Any) -> bool:
     """Whether an object that stands in a package is of a class that no package's version stands for."""
     return not isinstance(value, (type, *_FUNCTIONS, types.ModuleType)) and not is_of_package(type(value))
 
+
+def takes_members(cls: type) -> bool:
+    """Whether a program can put something on a class."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and not cls.__flags__ & _IMMUTABLE_TYPE
+
+
+def functions_of(member: Any) -> list[Any]:
+    """The functions that a member of a class consists of; none for values."""
+    if isinstance(member, property):
+        return [member.fget, member.fset, member.fdel]
+    if isinstance(member, (staticmethod, classmethod)):
+        return [member.__func__]
+    if isinstance(member, functools.cached_property):
+        return [member.func]
+    return [member] if isinstance(member, types.FunctionType) else []
+
+
+def is_data(member: Any) -> bool:
+    """Whether a member of a package's class is a plain value, a class, or something that only a program can have put there."""
+    return isinstance(member, (*_DATA, *_CONTAINERS, type, torch.nn.Module)) or is_put_there(member)
+
+
+def is_put_there(member: Any) -> bool:
+    """Whether a member of a package's class is an object that only a program can have put there."""
+    return isinstance(member, _PUT_THERE) or is_of_user(member)
+
+
+def is_in_c(member: Any) -> bool:
+    """Whether a member of a class is written in C."""
+    return isinstance(member, _IN_C)

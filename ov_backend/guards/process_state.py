@@ -10,6 +10,7 @@ import decimal
 import gc
 import locale
 import os
+import re
 import sys
 import types
 import warnings
@@ -46,6 +47,7 @@ def _torch_functions() -> list[Any]:
     ]
     cuda = ("flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled", "cudnn_sdp_enabled", "is_built")
     found = [getattr(torch, name, None) for name in names] + [getattr(torch.backends.cuda, name, None) for name in cuda]
+    found += [function for name, function in vars(torch.__future__).items() if name.startswith("get_")]
     return [function for function in found if function is not None]
 
 
@@ -71,13 +73,29 @@ if hasattr(torch.backends, "mha"):  # not in PyTorch 2.1
     ARITHMETIC["attention"] = torch.backends.mha.get_fastpath_enabled
 _QUERIES[id(torch._tensor_str.PRINT_OPTS)] = lambda: repr(torch._tensor_str.PRINT_OPTS)
 #: What the names of torch's functions in C have in common that show a switch, and the states that each thread has for itself.
-_SWITCH = "_get_"
+_SWITCH = re.compile("_get_|_jit_get_|.*_enabled$")
 _OF_THREAD = ("grad", "inference", "autocast", "tracing", "dispatch", "stack", "current", "thread", "function", "tls", "caught")
+#: Functions that show such a state which the thread of a trace does not take over.
+_SHOWS_THREAD = (
+    *("_is_multithreading_enabled", "_is_view_replay_enabled", "_is_fwd_grad_enabled", "_is_vmap_fallback_enabled"),
+    *("_profiler_enabled", "_saved_tensors_hooks_is_enabled", "_get_graph_executor_optimize"),
+)
+_OF_OTHER_THREAD = frozenset(
+    id(vars(table)[name])
+    for table in (torch._C, torch._C._autograd, torch._C._functorch)
+    for name in _SHOWS_THREAD
+    if name in vars(table)
+)
+
+
+def is_of_thread(value: object) -> bool:
+    """Whether a function shows a state of the calling thread that a trace, in another thread, would not see."""
+    return isinstance(value, types.BuiltinFunctionType) and id(value) in _OF_OTHER_THREAD
 
 
 def query_of(value: object) -> Callable[[], Any] | None:
     """How to ask for the state that a function or object of a package shows, or None for all others."""
-    if isinstance(value, types.BuiltinFunctionType) and value.__name__.startswith(_SWITCH) and id(value) not in _QUERIES:
+    if isinstance(value, types.BuiltinFunctionType) and _SWITCH.match(value.__name__) and id(value) not in _QUERIES:
         return _switch(value)
     return _QUERIES.get(id(value))
 

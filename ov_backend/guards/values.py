@@ -29,6 +29,7 @@ from ov_backend.guards.describe import (
     BUILTINS,
     GENERATORS,
     INERT,
+    OF_TYPE_FORMS,
     SCALARS,
     STREAMS,
     TORCH_VALUES,
@@ -38,9 +39,12 @@ from ov_backend.guards.describe import (
     attribute_or_none,
     buffer_digest,
     code_digest,
+    fields_in_c,
+    is_of_package,
     is_operator,
     item_or_none,
     items_of,
+    keeps_state,
     registered_with,
     slots_of,
 )
@@ -48,7 +52,7 @@ from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems
 
-_PLAIN = frozenset({*SCALARS, range, slice})
+_PLAIN = frozenset({*SCALARS, range})
 _CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collections.defaultdict, collections.Counter})
 _IMMUTABLE = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal)
 #: Objects that are compared and printed with all their attributes.
@@ -83,7 +87,7 @@ class ValueWalk(Notes):
         elif type(value) in _PLAIN or isinstance(value, TORCH_VALUES):
             self._add(type(value).__name__, repr(value))
         elif isinstance(value, np.generic):
-            self._add("scalar", value.dtype, repr(value.item()))
+            self._numpy_scalar(value, path)
         elif isinstance(value, SCALARS):
             self._derived_scalar(value, path)
         elif isinstance(value, torch.Tensor):
@@ -101,7 +105,7 @@ class ValueWalk(Notes):
         elif isinstance(value, types.MethodType):
             self._value(value.__func__, path)
             self._value(value.__self__, path)
-        elif isinstance(value, type):
+        elif isinstance(value, type) and not isinstance(value, types.GenericAlias):  # Python 3.10 counts these as classes
             self._global_class(value)
             if isinstance(value, abc.ABCMeta):
                 self._registered(value)
@@ -114,8 +118,14 @@ class ValueWalk(Notes):
         elif isinstance(value, functools._lru_cache_wrapper):
             self.caches.append(value)
             self._cache(value, path)
-        elif is_operator(value) or isinstance(value, TYPE_FORMS):
+        elif is_operator(value):
             self._add(type(value).__name__, value)
+        elif isinstance(value, TYPE_FORMS):
+            self._type_form(value, path)
+        elif isinstance(value, slice):
+            self._add("slice")
+            for part in (value.start, value.stop, value.step):
+                self._value(part, path)
         elif isinstance(value, BUILTINS):
             self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
             owner = getattr(value, "__self__", None)
@@ -162,6 +172,31 @@ class ValueWalk(Notes):
             self._global_class(type(value))
             self.watch.type_of(value)
             self._own_attributes(value, path)
+
+    def _numpy_scalar(self, value: np.generic, path: str) -> None:
+        """A number of numpy's; one with fields may be a view on an array, and can be written to."""
+        self._add("scalar", value.dtype, repr(value.item()))
+        if isinstance(value, np.void):
+            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which can be written to and is not watched"
+        elif not is_of_package(type(value)) and self._first(value):
+            self._global_class(type(value))
+            self._own_attributes(value, path)
+
+    def _type_form(self, value: Any, path: str) -> None:
+        """An annotation, whose text says what it is; code may also take the classes in it."""
+        self._add(type(value).__name__, value)
+        if OF_TYPE_FORMS.isdisjoint(self._own_names) or not self._first(value):
+            return
+        for name in ("__args__", "__bound__", "__constraints__"):
+            self._value(attribute_or_none(value, name), f"{path}.{name}")
+
+    def _signature(self, value: inspect.Signature | inspect.Parameter, path: str) -> None:
+        """A signature, or a part of one, whose text says what it is; and the defaults in it."""
+        self._add(value)
+        for each in value.parameters.values() if isinstance(value, inspect.Signature) else (value,):
+            self._value(each.default, f"{path}'s {each.name}")
+            if isinstance(each.annotation, TYPE_FORMS):
+                self._value(each.annotation, f"{path}'s {each.name}")
 
     def _registered(self, cls: abc.ABCMeta) -> None:
         """The classes that an abstract class was told to count among its own, for ``isinstance``."""
@@ -263,7 +298,10 @@ class ValueWalk(Notes):
                 self._value(item, f"{path}[{key!r}]")
         if isinstance(value, collections.defaultdict):
             self.watch.attribute(value, "default_factory")
-            self._value(value.default_factory, path)
+            if value.default_factory is set:  # what it makes is empty, and what a forward puts into it is a change
+                self._add("makes sets")
+            else:
+                self._value(value.default_factory, path)
 
     def _plain_object(self, value: Any, path: str) -> None:
         bare = getattr(value, "__dict__", None) is None and not slots_of(type(value))
@@ -281,21 +319,22 @@ class ValueWalk(Notes):
             self.watch.length(vars(value))  # torch's decorator only copies it; "prev" is where its ``with`` keeps the mode before
             return
         if isinstance(value, BaseException):
-            self.watch.attribute(value, "args")
-            self._value(value.args, f"{path}.args")
+            for name in ("args", *(name for name in fields_in_c(value, self._own_names) if name != "args")):
+                self.watch.attribute(value, name)
+                self._value(attribute_or_none(value, name), f"{path}.{name}")
         if isinstance(value, _IMMUTABLE):
             self._add(str(value))
             if type(value) in _IMMUTABLE:
                 return
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
-            self._add(value)
+            self._signature(value, path)
             return
         if isinstance(value, dataclasses.Field):  # what makes a default is called when an object is made
             for name in ("name", "default", "metadata"):
                 self.watch.attribute(value, name)
                 self._value(getattr(value, name), f"{path}.{name}")
             return
-        if bare or isinstance(value, (*GENERATORS, *STREAMS)):
+        if bare or isinstance(value, (*GENERATORS, *STREAMS)) or keeps_state(value):
             self._opaque(value, path)
             return
         if type(value).__repr__ is object.__repr__:

@@ -30,6 +30,7 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
+from ov_backend.guards.packages import functions_of, is_by_value, is_container, is_data, is_in_c, is_put_there, takes_members
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import reducer_of, unwrap
@@ -90,6 +91,7 @@ class Walk(ModuleWalk):
         self.reads_environment = traced is None or not ENVIRONMENT.isdisjoint(traced.own_names)
         self.refused = ""
         self._tree = {}
+        self._package_classes: set[type] = set()
         self._mentioned: set[str] = set()
         self._waiting: dict[str, list[type]] = {}
         if module is not None:
@@ -100,11 +102,12 @@ class Walk(ModuleWalk):
             if hooks:
                 self.refused = "a hook for all modules of the process is registered"
         self._torch_functions()
+        self._kernels()
         self._arithmetic()
         self._call_of_modules()
         self._einops()
-        self.watch.class_members(torch.Tensor)
-        self._patched_members(torch.Tensor)
+        for cls in (torch.Tensor, torch.nn.Parameter):
+            self._package_class(cls)
         for root in roots:
             self._value(root, getattr(root, "__qualname__", "forward"))
         while self._later:
@@ -136,20 +139,41 @@ class Walk(ModuleWalk):
             self._value(reducer_of(cls), f"copyreg of {cls.__qualname__}")
         for base in cls.__mro__[:-1]:
             self._add("class", base.__module__, base.__qualname__, base.__name__)
-            self.watch.class_members(base)
             if is_of_package(base):
-                self._patched_members(base)
-            elif base.__module__ not in self._host_modules:
+                self._package_class(base)
+                continue
+            self.watch.class_members(base)
+            if base.__module__ not in self._host_modules:
                 self._members(base)
 
-    def _patched_members(self, base: type) -> None:
-        """Functions put on a torch class from outside count; torch's own are known by its version."""
+    def _package_class(self, base: type) -> None:
+        """What a program may have put on a package's class: functions and values; the package's own are known by its version."""
+        if base in self._package_classes or not takes_members(base):
+            return
+        self._package_classes.add(base)
+        self._alive.append(base)
+        self.watch.class_members(base)
+        self._functions_of_package(base.__module__)
         for name, member in list(vars(base).items()):
-            function = unwrap(member)
-            named = self._traced is None or name in self._traced.names or name == "forward" or is_called_unnamed(name)
-            if named and isinstance(function, types.FunctionType) and not versioned(module_of(function)):
+            named = self._traced is None or self._traced.computes_names or name in self._traced.names
+            if named or name == "forward" or is_called_unnamed(name):
+                self._package_member(base, name, unwrap(member), named)
+
+    def _package_member(self, base: type, name: str, member: Any, named: bool) -> None:
+        path = f"{base.__qualname__}.{name}"
+        functions = functions_of(member)
+        for function in functions:
+            own = isinstance(function, types.FunctionType) and not versioned(module_of(function))
+            if own or is_put_there(function):
                 self._add(name)
-                self._function(function, f"{base.__qualname__}.{name}")
+                self._value(function, path)
+        if functions or name in NO_CODE or is_in_c(member) or not (named or is_put_there(member)):
+            return
+        if is_container(member) and not is_by_value(member):
+            if isinstance(member, (dict, list)):
+                self._watch_table(member)
+        elif is_data(member) or name in self._own_names:
+            self._member(base, name)
 
     def _members(self, base: type) -> None:
         """A class's functions and values, as far as code that was walked mentions their names; the others wait for a mention."""
@@ -258,6 +282,9 @@ class Walk(ModuleWalk):
     def _global_class(self, cls: type) -> None:
         if is_of_package(cls):
             self._add("class", cls.__module__, cls.__qualname__)
+            for base in cls.__mro__[:-1] if takes_members(cls) else ():
+                if is_of_package(base):
+                    self._package_class(base)
         else:
             self._class(cls)
 

@@ -233,6 +233,16 @@ def baddbmm(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 
     return _product(torch.bmm, a, b, beta, alpha)
 
 
+def addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1) -> torch.Tensor:
+    """x + value a b, multiplied from the left as PyTorch does it; OpenVINO multiplies a and b first, which may overflow."""
+    return NotImplemented if value == 1 or not x.is_floating_point() else x + a * value * b
+
+
+def addcdiv(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, value: float = 1) -> torch.Tensor:
+    """x + value a / b, as :func:`addcmul`."""
+    return NotImplemented if value == 1 or not x.is_floating_point() else x + a * value / b
+
+
 def _product(
     multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], a: torch.Tensor, b: torch.Tensor, beta: float, alpha: float
 ) -> torch.Tensor:
@@ -311,6 +321,8 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.mish.default: mish,
     _aten.log_sigmoid_forward.default: log_sigmoid_forward,
     _aten.binary_cross_entropy_with_logits.default: binary_cross_entropy_with_logits,
+    _aten.addcmul.default: addcmul,
+    _aten.addcdiv.default: addcdiv,
     _aten.addmm.default: addmm,
     _aten.baddbmm.default: baddbmm,
     _aten._to_copy.default: to_copy,

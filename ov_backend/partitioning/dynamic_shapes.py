@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from ov_backend.errors import ConversionError
 from ov_backend.fx_utils import operators
 from ov_backend.partitioning import int64_range
-from ov_backend.partitioning.partitioner import VIEW, aliased_outputs, reason
+from ov_backend.partitioning.partitioner import VIEW, aliased_outputs, inexact_values, reason, returned_constants
 from ov_backend.settings import Settings, operator_name
 
 #: Tried in this order where int64 values grow with the sizes: the factor by which the sizes may grow. The values must fit int32.
@@ -30,19 +30,18 @@ def check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> floa
     Raises:
         ConversionError: an operator must stay in PyTorch.
     """
-    reasons: dict[Node, str] = dict.fromkeys(aliased_outputs(gm), VIEW)
+    reasons: dict[Node, str] = {**dict.fromkeys(aliased_outputs(gm), VIEW), **returned_constants(gm)}
     traced = _concrete(gm, sizes)
     for node in operators(traced):
         why = reason(node, settings) if _computes_tensors(node) else ""
         reasons.update({node: why} if why else {})
-    too_large = {} if settings.truncate_long_and_double else int64_range.too_large(traced, settings.wide_integers)
-    for node, why in {**reasons, **too_large}.items():
+    for node, why in {**reasons, **inexact_values(traced, settings)}.items():
         raise ConversionError(f"{operator_name(node.target)} {why}")
     for factor in _FACTORS:
         grown = _concrete(gm, {symbol: size * factor for symbol, size in sizes.items()})
         if int64_range.largest(grown, settings.wide_integers) == int64_range.largest(traced, settings.wide_integers):
             return math.inf
-        if settings.truncate_long_and_double or not int64_range.too_large(grown, settings.wide_integers):
+        if not inexact_values(grown, settings):
             return factor
     return 1
 

@@ -13,8 +13,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend.fx_utils import operators, values_read
-from ov_backend.partitioning import int64_range
+from ov_backend.partitioning import int64_range, known_wrong
+from ov_backend.partitioning.int64_range import is_integer
 from ov_backend.partitioning.packets import aten_packets, packet_of
+from ov_backend.settings import operator_name
 
 #: Whole numbers up to this are exact in float32.
 _FLOAT32_WHOLE = 1 << 24
@@ -48,21 +50,19 @@ _REDUCTIONS = frozenset(aten_packets("sum", "amax", "amin", "max", "min", "prod"
 _MAKES_NEGATIVE = frozenset(aten_packets("sub", "rsub", "neg"))
 _QUOTIENTS = frozenset(aten_packets("floor_divide", "div", "divide"))
 _REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
-_LIMITS = frozenset(aten_packets("clamp", "clamp_min", "clamp_max", "hardtanh"))
 _FILLS = frozenset(aten_packets("masked_fill", "constant_pad_nd", "index_fill", "fill", "scatter"))
 _CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
 
 
 def inexact(gm: GraphModule, wide: bool) -> dict[Node, str]:
-    """The operators whose integer results would not be exact, with the reason.
+    """The operators whose integer results would not be exact, with the reason. A quantization means to limit its result.
 
     Args:
         gm: ATen graph with ``meta["val"]``.
         wide: whether int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
     """
-    if any(map(_quantizes, operators(gm))):
-        return {}  # quantized graphs mean no wrapping around
-    nodes = [node for node in operators(gm) if any(_is_integer(value) for value in _values(node))]
+    computing = [node for node in operators(gm) if operator_name(node.target) not in known_wrong.QUANTIZERS]
+    nodes = [node for node in computing if any(is_integer(value) for value in _values(node))]
     if not nodes:
         return {}
     bounds = int64_range.bounds(gm, wide)
@@ -73,19 +73,19 @@ def inexact(gm: GraphModule, wide: bool) -> dict[Node, str]:
 def _reason(node: Node, bounds: int64_range.Bounds) -> str:
     packet = packet_of(node)
     results = list(values_read(node))
-    if packet in _QUOTIENTS and all(_is_integer(value) for value in results):
+    if packet in _QUOTIENTS and all(is_integer(value) for value in results):
         return "divides integers, and OpenVINO rounds toward zero"
     largest = max((bounds[source] for source in node.all_input_nodes if _has_integer(source)), default=0.0)
-    fills_integers = packet in _FILLS and all(_is_integer(value) for value in results)
+    fills_integers = packet in _FILLS and all(is_integer(value) for value in results)
     if fills_integers and max(map(abs, _numbers(node.args)), default=0.0) > _FLOAT32_WHOLE:
         return "fills in a number that float32 does not hold"
     if packet in _REMAINDERS and max(largest, *map(abs, _numbers(node.args)), 0.0) > _FLOAT32_WHOLE:
         return "computes in float32, which does not hold such integers"
-    if not any(value.dtype is torch.bool or _is_integer(value) for value in results):
+    if not any(value.dtype is torch.bool or is_integer(value) for value in results):
         return ""
     if results[0].is_floating_point():
         return ""
-    if any(_leaves(node, value.dtype, bounds) for value in results if _is_integer(value)):
+    if any(_leaves(node, value.dtype, bounds) for value in results if is_integer(value)):
         return f"may leave the range of {str(results[0].dtype).removeprefix('torch.')}, where OpenVINO does not wrap around"
     in_float32 = packet not in _IN_32_BITS or _follows_a_reduction(node)
     if packet not in _MOVES and in_float32 and max(largest, _result(node, bounds)) > _FLOAT32_WHOLE:
@@ -105,16 +105,6 @@ def _follows_a_reduction(node: Node) -> bool:
                 seen.add(source)
                 before.append(source)
     return False
-
-
-def _quantizes(node: Node) -> bool:
-    """Whether floats, limited to its range before, become int8 or uint8."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.int8, torch.uint8):
-        return False
-    if not any(source.is_floating_point() for each in node.all_input_nodes for source in values_read(each)):
-        return False
-    return packet_of(node) not in _CONVERSIONS or packet_of(node.all_input_nodes[0]) in _LIMITS
 
 
 def _leaves(node: Node, dtype: torch.dtype, bounds: int64_range.Bounds) -> bool:
@@ -152,12 +142,8 @@ def _values(node: Node) -> Iterator[torch.Tensor]:
         yield from values_read(source)
 
 
-def _is_integer(value: torch.Tensor) -> bool:
-    return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
-
-
 def _has_integer(node: Node) -> bool:
-    return any(_is_integer(value) for value in values_read(node))
+    return any(is_integer(value) for value in values_read(node))
 
 
 def _is_unsigned(node: Node) -> bool:

@@ -34,6 +34,9 @@ _INDEXED_BY_LIST = frozenset(aten_packets("index", "_unsafe_index"))
 #: Operators that pass positions on unchanged.
 _RESHAPES = frozenset(aten_packets("unsqueeze", "view", "reshape", "expand"))
 
+_CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
+_NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
 Bounds = dict[Node, float]
 
 
@@ -50,8 +53,8 @@ def too_large(gm: GraphModule, wide: bool) -> dict[Node, str]:
 
 
 def largest(gm: GraphModule, wide: bool) -> list[float]:
-    """The bound of every int64 value, in the graph's order."""
-    return [bound for node, bound in bounds(gm, wide).items() if _is_int64(node)]
+    """The bound of every integer tensor, in the graph's order."""
+    return [bound for node, bound in bounds(gm, wide).items() if any(map(is_integer, values_read(node)))]
 
 
 def fits(value: Any) -> bool:
@@ -87,6 +90,11 @@ def _only_indexes(node: Node) -> bool:
     return bool(node.users)
 
 
+def is_integer(value: torch.Tensor) -> bool:
+    """Whether a tensor holds integers, and no booleans."""
+    return not (value.is_floating_point() or value.is_complex() or value.dtype is torch.bool)
+
+
 def _is_int64(node: Node) -> bool:
     return any(value.dtype is torch.int64 for value in values_read(node))
 
@@ -103,11 +111,21 @@ def _bound(node: Node, bounds: Mapping[Node, float], gm: GraphModule, wide: bool
         return math.inf
     if isinstance(value, torch.Tensor) and value.dtype is torch.bool:
         return 1.0
+    if _made_of_floats(node):
+        return float(torch.iinfo(value.dtype).max) + 1
     rule = _RULES.get(packet_of(node))
     bound = math.inf if rule is None else rule(node, bounds)
     if isinstance(value, torch.Tensor) and value.dtype is torch.uint8:  # -2 is 254
         return max(bound, float(torch.iinfo(torch.uint8).max))
     return bound
+
+
+def _made_of_floats(node: Node) -> bool:
+    """Whether floats are converted to integers of less than 64 bits, whose range is all that is known of these."""
+    result, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val") if node.all_input_nodes else None
+    if packet_of(node) not in _CONVERSIONS or not isinstance(result, torch.Tensor) or not isinstance(source, torch.Tensor):
+        return False
+    return result.dtype in _NARROW and source.is_floating_point()
 
 
 def _input_bound(value: Any, wide: bool) -> float:
@@ -167,6 +185,13 @@ def _product(node: Node, bounds: Mapping[Node, float]) -> float:
     return 0.0 if 0.0 in (a, b) else a * b
 
 
+def _common_bits(node: Node, bounds: Mapping[Node, float]) -> float:
+    """A mask that is not negative limits the result; of two negative numbers it may be less than either."""
+    masks = [float(mask) for mask in node.args[:2] if isinstance(mask, int) and mask >= 0]
+    largest = _largest_argument(node, bounds)
+    return masks[0] if masks else largest if math.isinf(largest) else 2.0 ** math.ceil(math.log2(max(1.0, largest)))
+
+
 def _quotient(node: Node, bounds: Mapping[Node, float]) -> float:
     return _first_argument(node, bounds) if all(b >= 1 for b in _bounds_in(node.args[1], bounds)) else math.inf
 
@@ -198,7 +223,7 @@ _SELECTIONS = (
     *("slice", "select", "narrow", "index", "index_select", "gather", "masked_select", "take_along_dim"),
     *("split", "split_with_sizes", "unsafe_split", "chunk", "unbind", "cat", "stack", "repeat", "flip", "roll"),
     *("clone", "contiguous", "copy", "alias", "detach", "lift_fresh_copy", "_to_copy", "to", "select_scatter", "slice_scatter"),
-    *("tril", "triu", "amax", "amin", "maximum", "minimum", "abs", "neg", "sign", "bitwise_and", "logical_and"),
+    *("tril", "triu", "amax", "amin", "maximum", "minimum", "abs", "neg", "sign", "logical_and"),
 )
 #: The result holds values of any argument, numbers included.
 _MIXTURES = (
@@ -225,6 +250,7 @@ _RULES: dict[Any, Rule] = {
     **dict.fromkeys(aten_packets(*_SEARCHES), _values_and_positions),
     **dict.fromkeys(aten_packets("add", "sub", "rsub"), _sum_of_two),
     **dict.fromkeys(aten_packets("mul"), _product),
+    **dict.fromkeys(aten_packets("bitwise_and"), _common_bits),
     **dict.fromkeys(aten_packets("floor_divide", "div"), _quotient),
     **dict.fromkeys(aten_packets("remainder", "fmod"), _second_argument),
     **dict.fromkeys(aten_packets("sum"), _sum_of_elements),

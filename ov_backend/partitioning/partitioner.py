@@ -21,7 +21,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ov_backend.fx_utils import is_getitem, operators, output_node, placeholders, values_read
-from ov_backend.partitioning import exact_integers, known_wrong
+from ov_backend.partitioning import exact_integers, half_rounding, known_wrong
 from ov_backend.partitioning.int64_range import too_large
 from ov_backend.partitioning.strides import restore_strides
 from ov_backend.settings import Settings, operator_name
@@ -57,17 +57,19 @@ class Coverage:
 def unsupported(gm: GraphModule, settings: Settings) -> dict[Node, str]:
     """The operators that must stay in PyTorch, each with the reason in words."""
     _name_unknown(settings.disabled_ops)
-    views = aliased_outputs(gm)
-    truncate = settings.truncate_long_and_double
-    inexact = {
-        **exact_integers.inexact(gm, settings.wide_integers and not truncate),
-        **({} if truncate else too_large(gm, settings.wide_integers)),
-    }
+    views, inexact = aliased_outputs(gm), inexact_values(gm, settings)
     reasons = {node: reason(node, settings) or inexact.get(node, "") or (VIEW if node in views else "") for node in operators(gm)}
-    return {node: why for node, why in {**reasons, **_returned_constants(gm)}.items() if why}
+    return {node: why for node, why in {**reasons, **returned_constants(gm)}.items() if why}
 
 
-def _returned_constants(gm: GraphModule) -> dict[Node, str]:
+def inexact_values(gm: GraphModule, settings: Settings) -> dict[Node, str]:
+    """The operators whose numbers OpenVINO would cut off, or round otherwise, each with the reason in words."""
+    truncate = settings.truncate_long_and_double
+    integers = exact_integers.inexact(gm, settings.wide_integers and not truncate)
+    return {**half_rounding.undecided(gm), **integers, **({} if truncate else too_large(gm, settings.wide_integers))}
+
+
+def returned_constants(gm: GraphModule) -> dict[Node, str]:
     """Results that are constants; OpenVINO would cut off those of 64 bits."""
     constants = [node for node in output_node(gm).all_input_nodes if node.op == "get_attr"]
     return dict.fromkeys(constants, "it is a constant that is returned")

@@ -100,7 +100,7 @@ def _range(name: str, low: object, high: object) -> Range:
     if len(name) > _MAX_TEXT or not (_is_number(low) and _is_number(high)) or not low <= high:  # type: ignore[operator]
         raise ValueError("a range in it makes no sense")
     given = Range(float(low), float(high))  # type: ignore[arg-type]
-    if MARGIN * max(-given.low, given.high) >= _LARGEST:
+    if MARGIN * (max(given.high, 0.0) - min(given.low, 0.0)) >= _LARGEST:
         raise ValueError("a range in it is too wide")
     return given
 

@@ -37,16 +37,6 @@ class Recipes:
             self._known[key] = self._read(architecture, checkpoint)
         return self._known[key]
 
-    def of_architecture(self, architecture: str) -> Recipe | None:
-        """A usable recipe of another checkpoint of the architecture, the one used last; or None."""
-        in_memory = [recipe for (known, _), recipe in self._known.items() if known == architecture and recipe is not None]
-        checkpoints = [recipe.checkpoint for recipe in reversed(in_memory)]
-        if self.store is not None:
-            entries = reversed(self.store.entries())
-            checkpoints += [entry.key[len(architecture) :] for entry in entries if entry.key.startswith(architecture)]
-        recipes = (self.get(architecture, checkpoint) for checkpoint in checkpoints)
-        return next((recipe for recipe in recipes if recipe is not None and not recipe.refused), None)
-
     def put(self, architecture: str, recipe: Recipe, lasts: bool = True) -> None:
         """Keep a recipe under its checkpoint; on disk as well where it ``lasts``."""
         self._known[architecture, recipe.checkpoint] = recipe

@@ -264,8 +264,6 @@ def _bound(
     buffer, observed, precision = None, None, devices.resolved_precision(settings)
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
-        if rewrite.observer is not None:  # both in the same model, in which the same layers are left out
-            observed = _Observed(observe(model, live, precision), rewrite.observer)
         buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
         quantize(model, live, rewrite.ranges, buffer)
         types = weight_conversion(list(live.values()), "f32")

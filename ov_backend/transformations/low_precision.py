@@ -23,6 +23,7 @@ import openvino as ov
 import openvino.opset13 as ops
 import torch
 
+from ov_backend.errors import ConversionError
 from ov_backend.tensors import TO_OV, constant, share
 from ov_backend.transformations.convert_precision import WeightBuffer
 from ov_backend.transformations.weighted_layers import Layer, weight_name, weighted_layers
@@ -65,11 +66,9 @@ class Quantize:
 
     Attributes:
         ranges: of the layers' inputs; a layer without one stays in the device's precision.
-        observer: gets the ranges of every inference, too; None observes nothing.
     """
 
     ranges: Mapping[str, Range]
-    observer: Observer | None = None
 
 
 Rewrite = Observe | Quantize
@@ -121,13 +120,20 @@ def quantize(
         buffer: memory for the 8-bit weights, see :func:`weight_buffer`; None leaves them to the model.
 
     Returns:
-        the names of the layers that were replaced; none if another weight, such as a bias, is not finite: 8 bits would hide it.
+        the names of the layers that were replaced.
+
+    Raises:
+        ConversionError: another weight, such as a bias, is not finite, which 8 bits would hide; or no layer has a range.
     """
     done: list[str] = []
     in_layers = {layer.weight for layer in weighted_layers(model, weights)}
-    if not all(_is_finite(weight) for name, weight in weights.items() if name not in in_layers and weight.is_floating_point()):
-        return done
-    for group in _by_source(model, weights):
+    others = {name: weight for name, weight in weights.items() if name not in in_layers and weight.is_floating_point()}
+    if (odd := next((name for name, weight in others.items() if not _is_finite(weight)), None)) is not None:
+        raise ConversionError(f"{odd} is not finite, which a computation in 8 bits would hide")
+    groups = _by_source(model, weights)
+    if groups and not any(layer.name in ranges for group in groups for layer in group):
+        raise ConversionError("no layer of it has a range in the recipe")
+    for group in groups:
         layers = [layer for layer in group if layer.name in ranges and _is_finite(weights[layer.weight])]
         if layers:
             _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)), buffer)

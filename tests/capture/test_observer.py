@@ -169,11 +169,22 @@ def test_random_numbers_that_are_drawn_are_seen_and_given_back(draw: Callable[[]
 
 
 def test_random_numbers_of_another_thread_disturb_a_trace_and_are_no_effect_of_it() -> None:
+    go, done = list[bool](), list[bool]()
+
+    def draw() -> None:
+        while not go:
+            time.sleep(0.001)
+        random.random()
+        done.append(True)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
     with Observer() as observer:
-        thread = threading.Thread(target=random.random)
-        thread.start()
-        thread.join()
+        go.append(True)
+        while not done:
+            pass
         state = random.getstate()
+    thread.join()
     assert observer.disturbed
     assert observer.effects == []
     assert random.getstate() == state, "the other thread's numbers are not drawn twice"

@@ -289,10 +289,10 @@ def test_a_network_whose_weights_change_at_every_call_keeps_no_more_and_more_cal
     network = network_of(settings, Denoiser())
     network.begin_run()
     with torch.no_grad():
-        for step in range(6):
+        for step in range(low_precision._MAX_OBSERVED + 2):
             network.module.first.bias += 0.1
             network(*call_of(step))
-    assert len(network._lookup.low_precision._observed) == 4
+    assert len(network._lookup.low_precision._observed) == low_precision._MAX_OBSERVED
 
 
 def test_without_int8_what_was_observed_for_it_is_not_compiled(settings: Settings) -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from tests.helpers.readers import Object, Scaled, assert_followed
+from tests.helpers.readers import Object, Scaled, assert_eager, assert_followed
+from tests.helpers.small import engine_for
 
 
 def imported(module: Any) -> float:
@@ -69,6 +70,16 @@ SWITCHES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[
         lambda m: torch.set_printoptions(precision=7),
         lambda m: torch.set_printoptions(precision=4),
     ),
+    "a fuser of torch.jit": (
+        lambda m: 2.0 if torch._C._jit_texpr_fuser_enabled() else 3.0,
+        lambda m: torch._C._jit_set_texpr_fuser_enabled(False),
+        lambda m: torch._C._jit_set_texpr_fuser_enabled(True),
+    ),
+    "how modules are converted": (
+        lambda m: 2.0 if torch.__future__.get_overwrite_module_params_on_conversion() else 3.0,
+        lambda m: torch.__future__.set_overwrite_module_params_on_conversion(True),
+        lambda m: torch.__future__.set_overwrite_module_params_on_conversion(False),
+    ),
     "a function by its name": (by_name, lambda m: torch.set_warn_always(True), lambda m: torch.set_warn_always(False)),
 }
 
@@ -80,3 +91,20 @@ def test_a_switch_of_torch(strict: Callable[..., Settings], what: str) -> None:
         assert_followed(strict, Scaled(read), change)
     finally:
         back(None)
+
+
+OF_THREAD: dict[str, Callable[[], Any]] = {
+    "the profiler": lambda: torch.autograd._profiler_enabled(),  # type: ignore[attr-defined]
+    "threads of autograd": lambda: torch._C._is_multithreading_enabled(),
+    "views": lambda: torch._C._is_view_replay_enabled(),
+    "what vmap falls back to": lambda: torch._C._functorch._is_vmap_fallback_enabled(),
+}
+
+
+@pytest.mark.parametrize("what", OF_THREAD)
+def test_a_switch_of_the_thread_stays_in_pytorch(strict: Callable[..., Settings], what: str) -> None:
+    module = Scaled(lambda m: 2.0 if OF_THREAD[what]() else 3.0)
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0
+    assert "thread" in next(iter(network.statistics.fallbacks))

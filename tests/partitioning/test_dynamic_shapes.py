@@ -77,3 +77,23 @@ def test_views_of_results_are_refused() -> None:
 
 def test_arithmetic_of_sizes_is_no_operator_of_tensors() -> None:
     assert factor(lambda x: x.reshape(x.shape[0] * x.shape[1]) / x.shape[0], torch.randn(5, 7)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda x: x * x + 1, torch.int8),
+        (lambda x: x + x, torch.uint8),
+        (lambda x: x == 2**24, torch.int32),
+        (lambda x: x % 3, torch.int32),
+    ],
+)
+def test_integers_that_would_not_be_exact_are_refused(function: Callable[..., Any], dtype: torch.dtype) -> None:
+    with pytest.raises(ConversionError):
+        factor(function, torch.zeros(5, 7, dtype=dtype))
+
+
+def test_returned_constants_are_refused() -> None:
+    constant = torch.tensor([2**40, -1])
+    with pytest.raises(ConversionError):
+        factor(lambda x: (x + 1, constant), torch.randn(5, 7))

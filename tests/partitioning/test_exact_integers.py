@@ -142,3 +142,34 @@ def test_int8_made_of_floats_wraps_around() -> None:
 def test_numbers_that_float16_does_not_hold() -> None:
     x = torch.tensor([2.0**-10, 0.0, 1e-6], dtype=torch.float16)
     torch.testing.assert_close(run(lambda x: x * 16777217 + x, x), x * 16777217 + x)
+
+
+@pytest.mark.parametrize(
+    "quantizing",
+    [
+        lambda x: (x * 127.5 + 128).clamp(0, 255).to(torch.uint8),
+        lambda x: torch.zeros_like(x, dtype=torch.uint8),
+        lambda x: x.relu().clamp(0, 6).to(torch.int8),
+    ],
+)
+@pytest.mark.parametrize(
+    ("function", "values"), [(lambda m: m + m, BYTES), (lambda m: m == 2**24, NEAR), (lambda m: m % 1000, NEAR)]
+)
+def test_a_picture_made_of_floats_leaves_other_integers_exact(
+    quantizing: Function, function: Function, values: torch.Tensor
+) -> None:
+    x = torch.linspace(-1, 1, 6)
+    gm = traced(lambda x, m: (quantizing(x), function(m)), x, values)
+    captured = Captured(gm, (), ("x", "m"), {})
+    results = compiler.Compiler(captured, SETTINGS).compile().program.compile({}, SETTINGS)([x, values])
+    assert torch.equal(results[0], quantizing(x))
+    assert torch.equal(results[1], function(values))
+
+
+def test_bytes_made_of_floats_wrap_around() -> None:
+    x = torch.linspace(-1, 1, 6)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x * 127.5 + 128).clamp(0, 255).to(torch.uint8) * 2
+
+    assert torch.equal(run(function, x), function(x))

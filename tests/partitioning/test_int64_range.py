@@ -47,6 +47,10 @@ RULES: dict[str, tuple[Callable[[torch.Tensor], Any], float]] = {
     "an integer quotient": (lambda x: x // 7, INPUT_BOUND),
     "a quotient by a fraction": (lambda x: torch.div(x, 0.5, rounding_mode="floor"), math.inf),
     "a remainder": (lambda x: x % 7, 7),
+    "bits of a mask": (lambda x: x & 255, 255),
+    "bits of a mask beyond int32": (lambda x: x & 0xFFFFFFFF, 0xFFFFFFFF),
+    "bits of two": (lambda x: x & (x - 1), 2 * INPUT_BOUND),
+    "bytes of floats": (lambda x: x.float().to(torch.int8), 128),
     "a sum of all": (lambda x: x.sum(), 6 * INPUT_BOUND),
     "a sum of a dimension": (lambda x: x.sum(1), 3 * INPUT_BOUND),
     "a running sum": (lambda x: x.cumsum(1), 6 * INPUT_BOUND),
@@ -175,7 +179,7 @@ def test_an_indexed_tensor_is_no_index() -> None:
     assert "aten.mul.Tensor" in in_pytorch(lambda x: aten.index(x * x, [torch.tensor([0])]), integers(2))
 
 
-def test_largest_lists_the_bounds_of_int64_only() -> None:
+def test_largest_lists_the_bounds_of_integers_only() -> None:
     gm = traced(lambda x, y: (x + 1, y * 2), integers(2), torch.randn(2))
     assert names(gm) == ["aten.add.Tensor", "aten.mul.Tensor"]
     assert largest(gm, False) == [INPUT_BOUND, INPUT_BOUND + 1]

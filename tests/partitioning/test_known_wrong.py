@@ -100,6 +100,28 @@ def test_a_number_that_is_taken_back_leaves_its_rounding(rounded: Callable[[torc
 
 
 @pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (lambda x: (x + 12582912.0).clone() - 12582912.0, True),
+        (lambda x: ((x + 1e8) + 1.0) - 1e8, True),
+        (lambda x: 1e8 - (1e8 - x), True),
+        (lambda x: ((x + 1e8) * 2) - 2e8, True),
+        (lambda x: -(-(x + 1e8) + 1e8), True),
+        (lambda x: ((x + 6291456.0) + 6291456.0) - 12582912.0, True),
+        (lambda x: (x + torch.full((6,), 1e8)).view(-1) - torch.full((72,), 1e8), True),
+        (lambda x: F.linear(x, torch.ones(1, 6), torch.full((1,), 1e8)) - 1e8, True),
+        (lambda x: (x.bfloat16() + 512) * 1 - 512, True),
+        (lambda x: (x / 2 + 0.5).clone() * 2 - 1, False),
+        (lambda x: (1 - x) * -1e9, False),
+        (lambda x: x * 1e6 + 1e6 - 5, False),
+    ],
+)
+def test_large_numbers_are_taken_back_in_pytorch(function: Callable[[torch.Tensor], torch.Tensor], wrong: bool) -> None:
+    gm = lower(traced(function, x))
+    assert any("takes back" in known_wrong.reason(node) for node in fx_utils.operators(gm)) == wrong
+
+
+@pytest.mark.parametrize(
     "function",
     [
         lambda x: x.amax(-1),

@@ -53,6 +53,7 @@ def test_the_digest_names_the_ranges_alone() -> None:
         {"ranges": {"a": [0, 1 << 400]}},
         {"ranges": {"a": [0.0, 1e300]}},
         {"ranges": {"a": [-3.3e38, 1.0]}},
+        {"ranges": {"a": [-2.8e38, 2.8e38]}},
         {"ranges": {}},
         {"ranges": {"a": ["0", "1"]}},
         {"ranges": {"a" * 2000: [0.0, 1.0]}},
@@ -71,17 +72,17 @@ def test_missing_and_unreadable_members_are_refused() -> None:
             Recipe.from_files(forged)
 
 
-def test_recipes_are_found_by_checkpoint_and_else_by_architecture(tmp_path: Path) -> None:
+def test_recipes_are_found_by_architecture_and_checkpoint(tmp_path: Path) -> None:
     architecture, recipes = "a0" * 16, Recipes()
     recipes.open(tmp_path)
     recipes.put(architecture, RECIPE)
     again = Recipes()
     again.open(tmp_path)
     assert again.get(architecture, "d0" * 16) is None
-    found = again.of_architecture(architecture)
+    found = again.get(architecture, RECIPE.checkpoint)
     assert found is not None
     assert found.digest == RECIPE.digest
-    assert again.of_architecture("b0" * 16) is None
+    assert again.get("b0" * 16, RECIPE.checkpoint) is None
 
 
 def test_a_recipe_in_the_place_of_another_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

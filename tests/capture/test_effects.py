@@ -1,0 +1,157 @@
+"""What a forward does beside answering, or asks of the system and of other threads, is done by PyTorch alone, and once."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib.resources
+import io
+import os
+import pathlib
+import pkgutil
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from ov_backend import Settings
+from tests.capture.test_results import Answering
+from tests.helpers.readers import X
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+HERE = pathlib.Path(__file__)
+LOCK, OWNED, CONDITION = threading.Lock(), threading.RLock(), threading.Condition()
+
+
+class Holder:
+    value = 2.0
+
+    def get(self) -> float:
+        return self.value
+
+
+HOLDER = Holder()
+
+
+def _in_a_thread() -> float:
+    found = list[float]()
+    thread = threading.Thread(target=lambda: found.append(HOLDER.get()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _in_a_pool() -> float:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(HOLDER.get).result()
+
+
+def _of_a_queue() -> float:
+    letters: queue.SimpleQueue[float] = queue.SimpleQueue()
+    letters.put(1.0)
+    return letters.get()
+
+
+def _of_a_lock() -> float:
+    if not LOCK.acquire(False):
+        return 2.0
+    LOCK.release()
+    return 1.0
+
+
+def _of_a_socket() -> float:
+    one, other = socket.socketpair()
+    with one, other:
+        return float(one.send(b"xx"))
+
+
+def _of_safetensors() -> float:
+    with safetensors.safe_open(os.environ["TENSORS"], "np") as file:
+        return float(file.get_tensor("a")[0])
+
+
+ASKED: dict[str, Callable[[], float]] = {
+    "thread": _in_a_thread,
+    "pool": _in_a_pool,
+    "queue": _of_a_queue,
+    "lock": _of_a_lock,
+    "owner of a lock": lambda: float(OWNED._is_owned()),  # type: ignore[attr-defined]
+    "owner of a condition": lambda: float(CONDITION._is_owned()),  # type: ignore[attr-defined]
+    "bit generator": lambda: float(np.random.PCG64().random_raw() % 7),
+    "socket": _of_a_socket,
+    "fstat": lambda: float(os.fstat(0).st_size),
+    "process": lambda: float(os.getpid() % 7),
+    "sleep": lambda: float(time.sleep(0) is None),
+    "clock": lambda: float(time.clock_gettime_ns(0) % 7) if hasattr(time, "clock_gettime_ns") else float(time.time_ns() % 7),
+    "collector": lambda: float(gc.get_count()[0]),
+    "library": lambda: float(ctypes.CDLL(None).abs(-3)),
+    "package's data": lambda: float(len(pkgutil.get_data("tests.capture", HERE.name) or b"")),
+    "package's text": lambda: float(len(importlib.resources.read_text("tests.capture", HERE.name))),
+    "tensors": _of_safetensors,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_is_asked_of_the_system_or_another_thread_stays_in_pytorch(
+    strict: Strict, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    safetensors.numpy.save_file({"a": np.ones(1, np.float32)}, tmp_path / "a.safetensors")
+    monkeypatch.setenv("TENSORS", str(tmp_path / "a.safetensors"))
+    network = engine_for(strict(fallback="pytorch"), Answering(lambda m, y: y * (2.0 + ASKED[name]())))
+    network(X)
+    assert network.statistics.calls == 0
+    assert "its forward" in network.statistics.last_reason
+
+
+def _under_locks(y: torch.Tensor) -> torch.Tensor:
+    with LOCK, OWNED, CONDITION:
+        return y * len(os.fspath(HERE.name))
+
+
+def test_a_lock_around_a_part_of_a_forward_and_a_path_are_no_effects(strict: Strict) -> None:
+    module = Answering(lambda m, y: _under_locks(y))
+    network = engine_for(strict(), module)
+    torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-4)
+    assert network.statistics.calls == 1
+
+
+@pytest.mark.parametrize("hook", [print, functools.partial(print, "called:")])
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_written_in_c_runs_at_every_call(strict: Strict, kind: str, hook: Callable[..., None]) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    getattr(module[0], kind)(hook)
+    network = engine_for(strict(fallback="pytorch"), module)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for _ in range(3):
+            network(X)
+    assert printed.getvalue().count("Linear(") == 3
+    assert network.statistics.calls == 0
+
+
+def _caught() -> float:
+    try:
+        sys.stdout.write("printed")
+    except Exception:  # the trace that ends here is no error of the forward
+        return 1.0
+    return 0.0
+
+
+@pytest.mark.parametrize("effect", [lambda: float(sys.stdout.write("printed")), _caught])
+def test_an_effect_comes_about_once_at_the_first_call_too(strict: Strict, effect: Callable[[], float]) -> None:
+    module = Answering(lambda m, y: y * (2.0 + effect()))
+    network = engine_for(strict(fallback="pytorch"), module)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        torch.testing.assert_close(network(X), module(X))
+    assert printed.getvalue().count("printed") == 2
+    assert "calls StringIO.write()" in network.statistics.last_reason

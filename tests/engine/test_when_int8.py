@@ -1,0 +1,144 @@
+"""int8: when a network calibrates, when its recipe is made, and what happens where its form in 8 bits cannot be compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.errors import OVBackendError
+from ov_backend.quantization.calibration import MAX_CALLS
+from ov_backend.quantization.recipe import MAX_ERROR
+from ov_backend.runtime import compiled_graph
+from tests.helpers.layers_in_8_bits import Denoiser, call_of, error, expected, forms, needs_vnni, network_of, picture
+
+Strict = Callable[..., Settings]
+pytestmark = needs_vnni
+
+
+@pytest.fixture
+def settings(strict: Strict) -> Settings:
+    return strict(precision="int8")
+
+
+def calls(network: Network, count: int, start: int = 0) -> list[torch.Tensor]:
+    """Calls of which no host says what they belong to."""
+    with torch.no_grad():
+        return [network(*call_of(start + step)) for step in range(count)]
+
+
+def state_of(network: Network) -> str:
+    return str(network.stats()["int8"]["state"])
+
+
+def test_another_checkpoint_calibrates_too(settings: Settings) -> None:
+    own, other = network_of(settings, Denoiser()), network_of(settings, Denoiser(seed=1))
+    picture(own)
+    picture(own, 1)
+    answers = picture(other)
+    assert all(error(a, e) < 0.02 for a, e in zip(answers, expected(other.module, 8))), "the device's own rounding"
+    assert state_of(other) == "calibrating"
+    assert forms(other) == {"observing"}
+    picture(other, 1)
+    assert "% off" in other.stats()["int8"]["text"]
+    recipes = other.resources.recipes.store
+    assert recipes is not None
+    assert len(recipes.entries()) == 2
+
+
+def test_checkpoints_that_take_turns_in_one_module_get_their_recipes(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    states = [Denoiser(seed).state_dict() for seed in (0, 1, 2)]
+    seen = []
+    for _ in range(3):
+        for state in states:
+            network.module.load_state_dict(state)
+            picture(network)
+            seen.append(state_of(network))
+    assert seen == ["calibrating"] * 3 + ["on"] * 6
+    assert forms(network) == {"int8"}
+
+
+def test_other_networks_calls_between_the_steps_end_no_picture(settings: Settings) -> None:
+    engine = Engine(settings)
+    network = engine.network("unet", Denoiser(), hooks=NetworkHooks(quantizable=True))
+    small = torch.nn.Conv2d(32, 32, 3)
+    others = [engine.network(name, small) for name in ("controlnet", "vae_decode")]
+    for step in range(12):
+        for other in others:
+            with torch.no_grad():
+                other(call_of(0)[0])
+        calls(network, 1, step)
+        assert state_of(network) == "calibrating"
+    encoder = engine.network("text_encoder", small)
+    with torch.no_grad():
+        encoder(call_of(0)[0])
+    calls(network, 1)
+    assert state_of(network) == "on"
+
+
+def test_where_a_host_says_when_a_picture_begins_a_long_one_is_calibrated_to_its_end(settings: Settings) -> None:
+    told, untold = network_of(settings, Denoiser()), network_of(settings, Denoiser(seed=1))
+    told.note_run()
+    for network in (told, untold):
+        calls(network, MAX_CALLS + 1)
+    assert (state_of(told), state_of(untold)) == ("calibrating", "on")
+    picture(told, 1)
+    assert state_of(told) == "on"
+
+
+def test_where_the_form_in_8_bits_cannot_be_compiled_later_the_devices_own_precision_answers(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = network_of(settings, Denoiser())
+    picture(network)
+    assert all(error(a, e) < MAX_ERROR for a, e in zip(picture(network, 2), expected(network.module)))
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setattr(compiled_graph, "quantize", fail)
+    later = network_of(settings, Denoiser())
+    assert all(error(a, e) < 0.02 for a, e in zip(picture(later, 2), expected(later.module)))
+    assert later.stats()["int8"]["text"] == "int8 is not used: OpenVINO could not compile it: no memory for it"
+    assert not later.stats()["fallbacks"]
+    assert forms(later) == {""}
+    monkeypatch.undo()
+    again = network_of(settings, Denoiser())
+    picture(again, 2)
+    assert state_of(again) == "on", "another process tries again"
+
+
+def test_a_recipe_that_fits_no_layer_is_not_used(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    picture(network)
+    picture(network, 1)
+    recipes = network.resources.recipes
+    ((identity, recipe),) = recipes._known.items()
+    assert recipe is not None
+    renamed = {f"another.{name}": given for name, given in recipe.ranges.items()}
+    recipes.put(identity[0], dataclasses.replace(recipe, ranges=renamed))
+    later = network_of(settings, Denoiser())
+    picture(later, 2)
+    assert later.stats()["int8"]["text"] == "int8 is not used: no layer of it has a range in the recipe"
+    assert state_of(later) == "off"
+
+
+def test_a_network_that_cannot_be_compiled_at_all_does_not_blame_int8(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(network := network_of(settings, Denoiser()))
+    picture(network, 1)
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("nothing works")
+
+    monkeypatch.setattr(compiled_graph, "bind", fail)
+    later = network_of(settings, Denoiser())
+    with pytest.raises(OVBackendError, match="nothing works"):
+        picture(later, 1)
+    assert state_of(later) == "on"

@@ -1,0 +1,104 @@
+"""Objects that are written in C: what of them can be compared is, and the others stay in PyTorch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ov_backend import Settings
+from tests.helpers.readers import Object, Scaled, assert_eager, assert_followed
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+Case = tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]
+
+
+class Held:
+    scale = 2.0
+
+
+class Precise(np.float32):
+    """A number of numpy's with attributes."""
+
+
+def precise() -> Any:
+    made = Precise(1.0)
+    made.scale = 2.0  # type: ignore[attr-defined]
+    return made
+
+
+def with_default(default: Any) -> inspect.Signature:
+    return inspect.signature(lambda a=default: a)
+
+
+FOLLOWED: dict[str, Case] = {
+    "an error's number": (lambda: OSError(1, "a"), lambda o: float(o.errno), lambda o: setattr(o, "errno", 5)),
+    "an error's cause": (ValueError, lambda o: 5.0 if o.__cause__ else 1.0, lambda o: setattr(o, "__cause__", ValueError())),
+    "an exit's code": (lambda: SystemExit(1), lambda o: float(o.code), lambda o: setattr(o, "code", 5)),
+    "the end of an iteration": (lambda: StopIteration(1), lambda o: float(o.value), lambda o: setattr(o, "value", 5)),
+    "a list in a slice": (lambda: slice(0, [2.0]), lambda o: o.stop[0], lambda o: o.stop.append(o.stop.pop() + 1)),
+    "an object in a slice": (lambda: slice(Object()), lambda o: o.stop.scale, lambda o: setattr(o.stop, "scale", 3.0)),
+    "a default in a signature": (
+        lambda: with_default([2.0]),
+        lambda o: o.parameters["a"].default[0],
+        lambda o: o.parameters["a"].default.append(o.parameters["a"].default.pop() + 1),
+    ),
+    "a class in an annotation": (
+        lambda: dict[str, type("Mine", (Held,), {})],  # type: ignore[misc]
+        lambda o: o.__args__[1].scale,
+        lambda o: setattr(o.__args__[1], "scale", 3.0),
+    ),
+    "an attribute of a number": (precise, lambda o: o.scale, lambda o: setattr(o, "scale", 3.0)),
+}
+
+
+@pytest.mark.parametrize("what", FOLLOWED)
+def test_it_is_followed(strict: Strict, what: str) -> None:
+    make, read, change = FOLLOWED[what]
+    assert_followed(strict, Scaled(lambda m: read(m.o), o=make()), lambda m: change(m.o))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "a scalar with fields": (lambda: np.ones(1, [("s", "f4")])[0], lambda o: float(o["s"])),
+    "a record": (lambda: np.rec.array([(1.0,)], dtype=[("s", "f4")])[0], lambda o: float(o.s)),
+    "a scripted list": (lambda: torch.jit.script([1.0]), lambda o: o[0]),
+    "a scripted dict": (lambda: torch.jit.script({"a": 1.0}), lambda o: o["a"]),
+    "a future": (torch.futures.Future, lambda o: 2.0 if o.done() else 1.0),
+    "a storage": (lambda: torch.ones(1).untyped_storage(), lambda o: float(o[3])),
+    "a bit generator": (lambda: np.random.PCG64(3), lambda o: o.state["state"]["state"] % 1000),
+    "a function as one of numpy's": (lambda: np.frompyfunc(Object().strength, 0, 1), lambda o: float(o())),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_stays_in_pytorch(strict: Strict, what: str) -> None:
+    make, read = REFUSED[what]
+    module = Scaled(lambda m: read(m.o), o=make())
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0
+
+
+SCRIPTED = torch.jit.script([2.0])
+
+
+def test_a_global_one_that_is_passed_on_stays_in_pytorch(strict: Strict) -> None:
+    module = Scaled(lambda m: SCRIPTED[0])
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0
+
+
+@pytest.mark.parametrize(
+    "value", [np.dtype("f4"), np.add, np.concatenate, torch.finfo(torch.float32), torch.qint8, torch.per_tensor_affine]
+)
+def test_constants_are_computed(strict: Strict, value: Any) -> None:
+    module = Scaled(lambda m: 2.0 if m.o is not None else 3.0, o=value)
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 1
