@@ -66,7 +66,7 @@ GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 #: What else answers something else each time it is asked, or in another thread.
 STREAMS = (
     *(Iterator, io.IOBase, queue.Queue, queue.SimpleQueue, threading.local),
-    *(torch.Generator, np.random.BitGenerator, ctypes._CFuncPtr),
+    *(torch.Generator, np.random.BitGenerator, ctypes._CFuncPtr),  # type: ignore[attr-defined]
 )
 #: Objects of torch and numpy, written in C, that are what they were made as.
 _CONSTANTS = (
