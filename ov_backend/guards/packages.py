@@ -66,7 +66,7 @@ def takes_members(cls: type) -> bool:
 
 def functions_of(member: Any) -> list[Any]:
     """The functions that a member of a class consists of; none for values."""
-    if isinstance(member, property):
+    if isinstance(member, (property, types.DynamicClassAttribute)):
         return [member.fget, member.fset, member.fdel]
     if isinstance(member, (staticmethod, classmethod)):
         return [member.__func__]
