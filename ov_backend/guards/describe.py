@@ -133,7 +133,7 @@ NO_CODE = frozenset(
     | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
     | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__", "__subclasshook__", "__hash__"}
     | {"__format__", "__sizeof__", "__getnewargs__", "__del__", "__class_getitem__"}
-    | {"_autograd_function_id", "___needs_generation_tag_patch"}  # PyTorch itself numbers and marks classes by these
+    | {"__slotnames__", "_autograd_function_id", "___needs_generation_tag_patch", "next_id"}  # notes of Python and PyTorch
     | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
 )
 #: Those that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.

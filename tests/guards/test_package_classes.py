@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import gc
 import types
@@ -114,3 +115,15 @@ def test_another_kernel_of_an_operator(strict: Strict) -> None:
     assert "gelu" in next(iter(network.statistics.fallbacks))
     assert_eager(network, module)
     assert network.statistics.calls == 2
+
+
+def test_what_python_and_pytorch_note_on_classes_is_of_no_matter(strict: Strict) -> None:
+    network = engine_for(strict(), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval())
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        network(x)
+        copy.deepcopy(torch.nn.Parameter(x))
+        torch.compile(torch.nn.Linear(4, 4), backend="eager")(x)
+        network.module.register_forward_hook(lambda *_: None).remove()
+        network(x)
+    assert network.statistics.captures == 1
