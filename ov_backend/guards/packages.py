@@ -21,6 +21,7 @@ _DATA = (*SCALARS, *TORCH_VALUES, np.generic, np.ndarray, torch.Tensor)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 #: Objects of Python's library that no package keeps on a class.
 _PUT_THERE = (types.MethodType, functools.partial, functools.partialmethod, types.SimpleNamespace)
+_PUT_HELPERS = frozenset({"accelerate", "diffusers", "peft", "transformers"})
 #: Members of classes that are written in C.
 _IN_C = (*BUILTINS, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType)
 #: Of classes on which a program can put values.
@@ -57,6 +58,11 @@ def is_of_library(value: Any) -> bool:
 def is_of_user(value: Any) -> bool:
     """Whether an object that stands in a package is of a class that no package's version stands for."""
     return not isinstance(value, (type, *_FUNCTIONS, types.ModuleType)) and not is_of_package(type(value))
+
+
+def puts_helpers(module: str) -> bool:
+    """Whether a Python module belongs to a package that puts functions of its own on PyTorch's classes when it loads a model."""
+    return module.partition(".")[0] in _PUT_HELPERS
 
 
 def takes_members(cls: type) -> bool:

@@ -30,7 +30,16 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
-from ov_backend.guards.packages import functions_of, is_by_value, is_container, is_data, is_in_c, is_put_there, takes_members
+from ov_backend.guards.packages import (
+    functions_of,
+    is_by_value,
+    is_container,
+    is_data,
+    is_in_c,
+    is_put_there,
+    puts_helpers,
+    takes_members,
+)
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.patching import reducer_of, unwrap
@@ -164,6 +173,8 @@ class Walk(ModuleWalk):
         functions = functions_of(member)
         for function in functions:
             own = isinstance(function, types.FunctionType) and not versioned(module_of(function))
+            if own and puts_helpers(module_of(function)) and name not in self._own_names and not self._was_executed(function):
+                continue
             if own or is_put_there(function):
                 self._add(name)
                 self._value(function, path)

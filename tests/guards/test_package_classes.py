@@ -127,3 +127,25 @@ def test_what_python_and_pytorch_note_on_classes_is_of_no_matter(strict: Strict)
         network.module.register_forward_hook(lambda *_: None).remove()
         network(x)
     assert network.statistics.captures == 1
+
+
+class ByComputedNames(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * getattr(self, "scale_of_" + str(len(x.shape)))
+
+    @property
+    def scale_of_2(self) -> float:
+        return 2.0
+
+
+@pytest.mark.parametrize("package,captures", [("transformers.loading", 1), ("mine.loading", 2)])
+def test_helpers_that_packages_put_on_classes_when_they_load_a_model(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch, package: str, captures: int
+) -> None:
+    network, x = engine_for(strict(), ByComputedNames().eval()), torch.randn(2, 4)
+    with torch.no_grad():
+        network(x)
+        helper = types.FunctionType((lambda module: module).__code__, {"__name__": package})
+        monkeypatch.setattr(torch.nn.Module, "smart_helper", helper, raising=False)
+        network(x)
+    assert network.statistics.captures == captures
