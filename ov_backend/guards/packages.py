@@ -21,6 +21,7 @@ _DATA = (*SCALARS, *TORCH_VALUES, np.generic, np.ndarray, torch.Tensor)
 _FUNCTIONS = (types.FunctionType, types.MethodType)
 #: Objects of Python's library that no package keeps on a class.
 _PUT_THERE = (types.MethodType, functools.partial, functools.partialmethod, types.SimpleNamespace)
+#: Packages that put functions of their own on PyTorch's classes when they load a model.
 _PUT_HELPERS = frozenset({"accelerate", "diffusers", "peft", "transformers"})
 #: Members of classes that are written in C.
 _IN_C = (*BUILTINS, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType)
