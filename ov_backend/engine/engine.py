@@ -119,7 +119,7 @@ class Engine:
         self.resources.ahead.cancel()
         self.resources.run = None
         for network in list(self.networks.values()):
-            network.note_run()
+            network.recipe_making.note_run()
         history = self.resources.history
         if history is None:
             return ()

@@ -8,8 +8,7 @@ import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,8 +22,7 @@ from ov_backend.engine.conditions import derives_forward, foreign_mode, has_fini
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.low_precision import Sample, refused, relative_error
-from ov_backend.engine.recipe_trial import tried
+from ov_backend.engine.recipe_making import RecipeMaking
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
@@ -35,7 +33,6 @@ from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
 from ov_backend.guards.weights import Placement
-from ov_backend.quantization.recipe import Recipe
 from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
@@ -85,11 +82,15 @@ class Network:
         self._pid = os.getpid()
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
-        self._begins = False  # whether a run of calls does, as far as the host has said so
-        self._is_told = False  # whether the host has ever said so
-        self._encodings = 0  # how often a text encoder had been called at the last call
         self._was_read = False  # whether code and weights have been read for a call
-        self._making = threading.Lock()
+        #: When the recipe for int8 is made.
+        self.recipe_making = RecipeMaking(
+            resources,
+            name,
+            self._lookup,
+            look=lambda call: self._find(call, False, resources.interrupted),
+            compiled=lambda call: self._lookup_or_compile(call, resources.interrupted),
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -155,8 +156,8 @@ class Network:
         call = self._call(args, kwargs)
         if not warmup.active():
             self.resources.leave_last(self.name)
-            self._make_recipe(call)
-        entry = self._entry_of(call)
+            self.recipe_making.make(call)
+        entry = self.recipe_making.entry_of(call)
         outputs = self._compute(entry, call)
         if not is_finite(outputs) and has_finite_inputs(call.tensors) and self._lookup.raise_precision(entry.weights):
             outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
@@ -165,23 +166,6 @@ class Network:
         self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
         return restore(entry.output, outputs)
-
-    def _entry_of(self, call: Call) -> CompiledEntry:
-        """What is compiled for a call; without int8 where its form in 8 bits cannot be compiled, and then from now on."""
-        low_precision, interrupted = self._lookup.low_precision, self.resources.interrupted
-        with low_precision.for_call(call):
-            try:
-                return self._lookup_or_compile(call, interrupted)
-            except Interrupted:
-                raise
-            except (OVBackendError, RuntimeError) as error:
-                recipe, failed = low_precision.used(), last_line(error)
-                if recipe is None:
-                    raise
-        with low_precision.trying(None):
-            entry = self._lookup_or_compile(call, interrupted)
-        low_precision.keep(refused(recipe, failed), lasts=False)  # another process tries again
-        return entry
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Bind the arguments to the forward's parameters, and separate tensors from other values.
@@ -255,12 +239,8 @@ class Network:
 
     def begin_run(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
-        self.note_run()
+        self.recipe_making.note_run()
         self._lookup.begin_run()
-
-    def note_run(self) -> None:
-        """The host says that a run of calls begins; from now on no run begins without such a word."""
-        self._begins = self._is_told = True
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
@@ -358,56 +338,6 @@ class Network:
         if self.resources.settings.fallback == "raise":
             raise error
         return self._fallback(*args, **kwargs)
-
-    def _begins_run(self) -> bool:
-        """Whether a run of calls begins: the host says so, or, where none does, a text encoder was called since the last call."""
-        encoded, self._encodings = self.resources.encodings != self._encodings, self.resources.encodings
-        begins, self._begins = self._begins or (encoded and not self._is_told), False
-        return begins
-
-    def _make_recipe(self, call: Call) -> None:
-        """Make the recipe for int8, if enough was observed and a run of calls begins; compare it with what was observed.
-
-        Args:
-            call: the first of the run; its weights are those that a recipe is made for.
-        """
-        begins, low_precision = self._begins_run(), self._lookup.low_precision
-        if (self._is_told and not begins) or not low_precision.may_complete(begins) or not self._making.acquire(blocking=False):
-            return
-        try:
-            self._find(call, False, self.resources.interrupted)  # the checkpoint is that of the weights as they are now
-            calibration = low_precision.complete(begins)
-            if calibration is not None:
-                recipe, failed = low_precision.candidate(calibration), False
-                try:
-                    errors = partial(self._errors, recipe, calibration.samples)
-                    result = tried(self.resources, self.name, recipe, errors)
-                except Interrupted:
-                    raise
-                except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
-                    result, failed = refused(recipe, last_line(error)), True
-                if result is not None:
-                    low_precision.keep(result, lasts=not failed)
-        finally:
-            self._making.release()
-
-    def _errors(self, recipe: Recipe, samples: Sequence[Sample]) -> list[float] | None:
-        """The errors of some calls with a recipe; None if the weights are those of another checkpoint by now."""
-        low_precision, interrupted, errors = self._lookup.low_precision, self.resources.interrupted, []
-        for sample in samples:
-            with low_precision.trying(recipe):
-                entry = self._lookup_or_compile(sample.call, interrupted)
-                if not entry.form.startswith("int8"):
-                    return None
-                if sample.number in entry.errors:
-                    errors.append(entry.errors.pop(sample.number))
-                    continue
-                actual, expected = entry.program(sample.call.tensors), sample.outputs
-            if entry.weights != sample.weights:  # a LoRA was added or removed
-                with low_precision.trying(None):
-                    expected = tuple(self._lookup_or_compile(sample.call, interrupted).program(sample.call.tensors))
-            errors.append(relative_error(actual, expected))
-        return errors
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         if warmup.active():

@@ -10,7 +10,19 @@ from typing import Any
 
 import torch
 
-_DEVICES = ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")
+
+def _is_known(device: str) -> bool:
+    """Whether this PyTorch has an autocast of a device; 2.4 raises for those that it does not know."""
+    try:
+        torch.is_autocast_enabled(device)
+    except RuntimeError:
+        return False
+    except TypeError:  # before 2.4, where it takes no device
+        return True
+    return True
+
+
+_DEVICES = tuple(filter(_is_known, ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")))
 _NOTHING = frozenset[str]()
 #: Stands in the code by which PyTorch begins an autocast, which takes the dtype of its device if it is told none.
 BEGINS = frozenset({"fast_dtype"})

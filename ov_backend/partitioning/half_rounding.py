@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from ov_backend.fx_utils import is_getitem, operators
 from ov_backend.partitioning import known_wrong
-from ov_backend.partitioning.packets import aten_packets, packet_of
+from ov_backend.partitioning.packets import argument, aten_packets, packet_of
 
 _HALVES = (torch.float16, torch.bfloat16)
 #: How many operators before a decision are looked at.
@@ -97,7 +97,7 @@ def _decides(node: Node) -> bool:
     if packet in _CONVERSIONS:
         return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
     if packet in _QUOTIENTS:
-        return known_wrong.argument(node, "rounding_mode") is not None
+        return argument(node, "rounding_mode") is not None
     if packet in _COMPARISONS:
         return known_wrong.reason(node) != ""
     return packet in _EQUALITIES or packet in _INFINITE or packet in _ROUNDS

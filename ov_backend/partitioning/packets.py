@@ -16,3 +16,13 @@ def aten_packets(*names: str) -> list[Any]:
 def packet_of(node: Node) -> Any:
     """The packet of a node's operator; of a plain function (``operator.getitem``) the function itself."""
     return getattr(node.target, "overloadpacket", node.target)
+
+
+def argument(node: Node, name: str, default: Any = None) -> Any:
+    """An operator's argument, passed by position or by name; ``default`` if its schema has no argument of this name."""
+    arguments = node.target._schema.arguments
+    names = [argument.name for argument in arguments]
+    if name not in names:
+        return default
+    position = names.index(name)
+    return node.args[position] if position < len(node.args) else node.kwargs.get(name, arguments[position].default_value)

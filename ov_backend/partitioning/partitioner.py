@@ -23,6 +23,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from ov_backend.fx_utils import is_getitem, operators, output_node, placeholders, values_read
 from ov_backend.partitioning import exact_integers, half_rounding, known_wrong
 from ov_backend.partitioning.int64_range import too_large
+from ov_backend.partitioning.packets import argument
 from ov_backend.partitioning.strides import restore_strides
 from ov_backend.settings import Settings, operator_name
 from ov_backend.tensors import COMPUTED
@@ -138,7 +139,7 @@ def reason(node: Node, settings: Settings) -> str:
 
 def _drops_nothing(node: Node) -> bool:
     """Attention and dropout are tagged as random, but draw nothing where their probability is 0."""
-    return any(known_wrong.argument(node, probability) == 0.0 for probability in ("dropout_p", "p"))
+    return any(argument(node, probability) == 0.0 for probability in ("dropout_p", "p"))
 
 
 def _values(node: Node) -> Iterable[torch.Tensor]:
@@ -226,9 +227,9 @@ def part_of(outer: GraphModule, call: Node, slot_names: Mapping[Node, str]) -> P
     """
     submodule = outer.get_submodule(str(call.target))
     pairs = list(zip(placeholders(submodule), call.args))
-    for inner, argument in pairs:
-        inner.meta.setdefault("val", argument.meta.get("val"))
-    slots = [(inner, slot_names[argument]) for inner, argument in pairs if argument in slot_names]
+    for inner, given in pairs:
+        inner.meta.setdefault("val", given.meta.get("val"))
+    slots = [(inner, slot_names[given]) for inner, given in pairs if given in slot_names]
     inputs = [(inner, inner.name) for inner, argument in pairs if argument not in slot_names]
     graph, copies = Graph(), dict[Node, Node]()
     for inner, _ in [*slots, *inputs]:

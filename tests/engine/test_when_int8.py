@@ -83,7 +83,7 @@ def test_other_networks_calls_between_the_steps_end_no_picture(settings: Setting
 
 def test_where_a_host_says_when_a_picture_begins_a_long_one_is_calibrated_to_its_end(settings: Settings) -> None:
     told, untold = network_of(settings, Denoiser()), network_of(settings, Denoiser(seed=1))
-    told.note_run()
+    told.recipe_making.note_run()
     for network in (told, untold):
         calls(network, MAX_CALLS + 1)
     assert (state_of(told), state_of(untold)) == ("calibrating", "on")

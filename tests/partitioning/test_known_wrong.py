@@ -11,15 +11,13 @@ import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Node
 
 from ov_backend import fx_utils
-from ov_backend.lowering import lower
 from ov_backend.partitioning import known_wrong
-from ov_backend.partitioning.packets import aten_packets, packet_of
+from ov_backend.partitioning.packets import packet_of
 from ov_backend.partitioning.partitioner import unsupported
 from tests.helpers.graphs import SETTINGS, assert_close, node_of, run_openvino, traced
 
 aten = torch.ops.aten
 x = torch.randn(1, 2, 6, 6)
-ADDS = aten_packets("add", "sub")
 
 #: A function whose operator stays in PyTorch, and one of the same operator that runs in OpenVINO.
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -81,44 +79,6 @@ def node_name(gm: GraphModule, packet: str) -> str:
     """The overload of a packet that a graph holds."""
     (name,) = {str(node.target) for node in fx_utils.operators(gm) if str(packet_of(node)) == f"aten.{packet}"}
     return name
-
-
-@pytest.mark.parametrize(
-    "rounded",
-    [
-        lambda x: (x + 12582912.0) - 12582912.0,
-        lambda x: x - 1e8 + 1e8,
-        lambda x: torch.add(x, 1e8, alpha=2).sub(2e8),
-        lambda x: (x + torch.tensor(1e8)) - torch.tensor([1e8]),
-        lambda x: (x + torch.tensor([1e8] * 6)) - torch.tensor([1e8] * 6),
-    ],
-)
-def test_a_number_that_is_taken_back_leaves_its_rounding(rounded: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    gm = lower(traced(rounded, x))
-    assert [known_wrong.reason(node) != "" for node in fx_utils.operators(gm) if packet_of(node) in ADDS] == [False, True]
-    assert not torch.equal(run_openvino(gm, x)[0], rounded(x)), "OpenVINO rounds as PyTorch does: the entry can go"
-
-
-@pytest.mark.parametrize(
-    ("function", "wrong"),
-    [
-        (lambda x: (x + 12582912.0).clone() - 12582912.0, True),
-        (lambda x: ((x + 1e8) + 1.0) - 1e8, True),
-        (lambda x: 1e8 - (1e8 - x), True),
-        (lambda x: ((x + 1e8) * 2) - 2e8, True),
-        (lambda x: -(-(x + 1e8) + 1e8), True),
-        (lambda x: ((x + 6291456.0) + 6291456.0) - 12582912.0, True),
-        (lambda x: (x + torch.full((6,), 1e8)).view(-1) - torch.full((72,), 1e8), True),
-        (lambda x: F.linear(x, torch.ones(1, 6), torch.full((1,), 1e8)) - 1e8, True),
-        (lambda x: (x.bfloat16() + 512) * 1 - 512, True),
-        (lambda x: (x / 2 + 0.5).clone() * 2 - 1, False),
-        (lambda x: (1 - x) * -1e9, False),
-        (lambda x: x * 1e6 + 1e6 - 5, False),
-    ],
-)
-def test_large_numbers_are_taken_back_in_pytorch(function: Callable[[torch.Tensor], torch.Tensor], wrong: bool) -> None:
-    gm = lower(traced(function, x))
-    assert any("takes back" in known_wrong.reason(node) for node in fx_utils.operators(gm)) == wrong
 
 
 @pytest.mark.parametrize(
@@ -216,22 +176,6 @@ def test_stored_integers_and_lone_quantizations_stay_in_pytorch() -> None:
         assert "pairs" in known_wrong.reason(fx_utils.operators(gm)[0])
 
 
-def test_arguments_by_position_by_name_and_by_default() -> None:
-    gm = traced(lambda x: aten.avg_pool2d(x, [2, 2], [2, 2], [0, 0], True), x)
-    node = node_of(gm, "aten.avg_pool2d")
-    assert known_wrong.argument(node, "ceil_mode") is True
-    assert known_wrong.argument(node, "count_include_pad") is True, "the schema's default"
-    assert known_wrong.argument(node, "no such argument", 3) == 3
-    node.args, node.kwargs = node.args[:2], {"ceil_mode": True}
-    assert known_wrong.argument(node, "ceil_mode") is True
-
-
-def test_packets() -> None:
-    gm = traced(lambda x: x + 1, x)
-    assert packet_of(node_of(gm, "aten.add")) is aten.add
-    assert aten_packets("add", "no_such_operator", "mul") == [aten.add, aten.mul]
-
-
 def test_integers_made_of_half_precision_are_rounded_before() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.float16).to(torch.int16)
@@ -265,11 +209,6 @@ def test_what_pytorch_refuses_for_booleans_is_refused(function: Callable[[torch.
     with pytest.raises((RuntimeError, NotImplementedError)):
         function(mask)
     assert any(known_wrong.reason(node) for node in fx_utils.operators(traced(function, mask)))
-
-
-def test_constants_of_several_elements_are_added_in_openvino() -> None:
-    gm = lower(traced(lambda x: (x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])) - torch.tensor([[1.0], [2.0]] * 3), x))
-    assert [known_wrong.reason(node) for node in fx_utils.operators(gm) if packet_of(node) in ADDS] == ["", ""]
 
 
 @pytest.mark.parametrize(("number", "wrong"), [(1e6, True), (1e4, False)])

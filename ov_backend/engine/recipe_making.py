@@ -1,0 +1,114 @@
+"""When a network's recipe for int8 is made and tried, and what answers a call whose form in 8 bits cannot be compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.low_precision import Sample, refused, relative_error
+from ov_backend.engine.recipe_trial import tried
+from ov_backend.engine.request import CompiledEntry
+from ov_backend.engine.resources import Resources
+from ov_backend.errors import Interrupted, OVBackendError, last_line
+from ov_backend.guards.signature import Call
+from ov_backend.quantization.recipe import Recipe
+
+
+class RecipeMaking:
+    """The recipe of one network.
+
+    Args:
+        resources: shared with the engine's other networks.
+        name: of the network.
+        lookup: of the network.
+        look: looks at code and weights as they are now, for a call.
+        compiled: finds or compiles what answers a call.
+    """
+
+    def __init__(
+        self,
+        resources: Resources,
+        name: str,
+        lookup: Lookup,
+        look: Callable[[Call], object],
+        compiled: Callable[[Call], CompiledEntry],
+    ) -> None:
+        self._resources, self._name, self._lookup = resources, name, lookup
+        self._look, self._compiled = look, compiled
+        self._begins = False  # whether a run of calls does, as far as the host has said so
+        self._is_told = False  # whether the host has ever said so
+        self._encodings = 0  # how often a text encoder had been called at the last call
+        self._making = threading.Lock()
+
+    def note_run(self) -> None:
+        """The host says that a run of calls begins; from now on no run begins without such a word."""
+        self._begins = self._is_told = True
+
+    def entry_of(self, call: Call) -> CompiledEntry:
+        """What is compiled for a call; without int8 where its form in 8 bits cannot be compiled, and then from now on."""
+        low_precision = self._lookup.low_precision
+        with low_precision.for_call(call):
+            try:
+                return self._compiled(call)
+            except Interrupted:
+                raise
+            except (OVBackendError, RuntimeError) as error:
+                recipe, failed = low_precision.used(), last_line(error)
+                if recipe is None:
+                    raise
+        with low_precision.trying(None):
+            entry = self._compiled(call)
+        low_precision.keep(refused(recipe, failed), lasts=False)  # another process tries again
+        return entry
+
+    def make(self, call: Call) -> None:
+        """Make the recipe, if enough was observed and a run of calls begins; compare it with what was observed.
+
+        Args:
+            call: the first of the run; its weights are those that a recipe is made for.
+        """
+        begins, low_precision = self._begins_run(), self._lookup.low_precision
+        if (self._is_told and not begins) or not low_precision.may_complete(begins) or not self._making.acquire(blocking=False):
+            return
+        try:
+            self._look(call)  # the checkpoint is that of the weights as they are now
+            calibration = low_precision.complete(begins)
+            if calibration is not None:
+                recipe, failed = low_precision.candidate(calibration), False
+                try:
+                    errors = partial(self._errors, recipe, calibration.samples)
+                    result = tried(self._resources, self._name, recipe, errors)
+                except Interrupted:
+                    raise
+                except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
+                    result, failed = refused(recipe, last_line(error)), True
+                if result is not None:
+                    low_precision.keep(result, lasts=not failed)
+        finally:
+            self._making.release()
+
+    def _begins_run(self) -> bool:
+        """Whether a run of calls begins: the host says so, or, where none does, a text encoder was called since the last call."""
+        encoded, self._encodings = self._resources.encodings != self._encodings, self._resources.encodings
+        begins, self._begins = self._begins or (encoded and not self._is_told), False
+        return begins
+
+    def _errors(self, recipe: Recipe, samples: Sequence[Sample]) -> list[float] | None:
+        """The errors of some calls with a recipe; None if the weights are those of another checkpoint by now."""
+        low_precision, errors = self._lookup.low_precision, []
+        for sample in samples:
+            with low_precision.trying(recipe):
+                entry = self._compiled(sample.call)
+                if not entry.form.startswith("int8"):
+                    return None
+                if sample.number in entry.errors:
+                    errors.append(entry.errors.pop(sample.number))
+                    continue
+                actual, expected = entry.program(sample.call.tensors), sample.outputs
+            if entry.weights != sample.weights:  # a LoRA was added or removed
+                with low_precision.trying(None):
+                    expected = tuple(self._compiled(sample.call).program(sample.call.tensors))
+            errors.append(relative_error(actual, expected))
+        return errors
