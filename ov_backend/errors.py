@@ -25,6 +25,10 @@ class ConversionError(OVBackendError):
     """OpenVINO has no conversion for a graph; the message names the operators."""
 
 
+class NothingIn8Bits(ConversionError):
+    """No layer of a graph is computed in 8 bits with a recipe; the recipe's layers are those of other sizes."""
+
+
 class NothingToCompute(ConversionError):
     """A graph computes nothing, it only returns its inputs. PyTorch answers the call, and this counts as no fallback."""
 

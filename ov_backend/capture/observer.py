@@ -29,8 +29,11 @@ from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_a
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
-#: Runs where a module is imported for the first time.
-_IMPORT = getattr(getattr(getattr(importlib, "_bootstrap", None), "_find_and_load", None), "__code__", None)
+#: Run where a module is imported for the first time, or looked for.
+_IMPORTS = frozenset(
+    getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None)
+    for name in ("_find_and_load", "_find_spec")
+)
 _SETATTR = torch.nn.Module.__setattr__.__code__
 #: What ``nn.ModuleList.append`` and its like call.
 _ADD_MODULE = torch.nn.Module.add_module.__code__
@@ -138,7 +141,7 @@ class Observer:
         return changed
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if frame.f_code is _IMPORT:  # what a module does when it is imported is no part of the forward
+        if frame.f_code in _IMPORTS:  # what a module does when it is imported is no part of the forward
             self._importing += {"call": 1, "return": -1}.get(event, 0)
         elif self._importing:
             return

@@ -78,9 +78,9 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
 
 
 def _try(entry: CompiledEntry, samples: Sequence[Sample]) -> None:
-    """Note how far the results of calls are off that the device's own precision has computed with the same weights."""
+    """Note how far the results of calls are off that the device's own precision has computed with the same weights and code."""
     for sample in samples if entry.program.owns else ():
-        if sample.weights == entry.weights:
+        if sample.state == entry.state:
             entry.errors[sample.number] = relative_error(entry.program(sample.call.tensors), sample.outputs)
 
 

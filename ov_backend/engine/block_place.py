@@ -17,7 +17,7 @@ class BlockGone(OVBackendError):
 
 
 class _Repeats(Protocol):
-    weights: str
+    state: tuple[str, str, str]
 
     def repeat(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -53,10 +53,10 @@ class BlockPlace:
             raise BlockGone("a block that was observed is no longer in the network")
         return block.repeat(*args, **kwargs)
 
-    def weights(self) -> str:
-        """Digest of the weights that the block's last answer was computed with, or ""."""
+    def state(self) -> tuple[str, str, str]:
+        """What the block's last answer was computed with, see :class:`CompiledEntry`; empty if it is no longer there."""
         block = self._block()
-        return "" if block is None else block.weights
+        return ("", "", "") if block is None else block.state
 
     def _block(self) -> _Repeats | None:
         whole, module = self.whole(), self.module()

@@ -30,7 +30,7 @@ from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.step_tape import Recorder, paused
-from ov_backend.errors import CaptureError, DeviceError, OVBackendError
+from ov_backend.errors import CaptureError, DeviceError, NothingIn8Bits, OVBackendError
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
@@ -225,20 +225,29 @@ class Blockwise(_Retried):
         self._met.add(id(module))
         return companion
 
-    def begin_run(self) -> None:
+    def read_again(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
-        super().begin_run()
-        self.blocks_precision.begin_run()
+        super().read_again()
         self._begin_blocks()
         for block in list(self._blocks.values()):
-            block.begin_run()
+            block.read_again()
+
+    def begin_picture(self) -> None:
+        """The host says that a picture begins."""
+        super().begin_picture()
+        self.blocks_precision.begin_picture()
+
+    def end_run(self, completed: bool) -> None:
+        """The host's run of calls is over."""
+        super().end_run(completed)
+        self.blocks_precision.end_run(completed)
 
     def _begin_blocks(self) -> None:
         self._met.clear()
         if self._called:
             self._blocks = {key: block for key, block in self._blocks.items() if key in self._called}
             self._called.clear()
-        self.blocks_precision.begin_picture()
+        self.blocks_precision.read_again()
         for block in list(self._blocks.values()):
             block.starts = True
 
@@ -291,7 +300,7 @@ class Block(_Retried):
     Attributes:
         shadow: the forward that stands on the instance, or None.
         precision: its int8.
-        weights: digest of the weights that the last answer was computed with.
+        state: of weights and code that the last answer was computed with, see :class:`CompiledEntry`.
         starts: whether a run of calls begins, and its weights are read again.
     """
 
@@ -303,7 +312,7 @@ class Block(_Retried):
         common = whole.resources, whole.name, module, hooks, whole.statistics
         self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
         self._whole, self._original = whole, original
-        self.starts, self.weights = True, ""
+        self.starts, self.state = True, ("", "", "")
 
     def has_another_forward(self) -> bool:
         """Whether PyTorch would call another forward of the module than when this block was made."""
@@ -322,7 +331,8 @@ class Block(_Retried):
                 raise
             with self._whole.blocks_precision.trying(None):
                 result = super()._answer(args, kwargs)
-            self._whole.blocks_precision.refuse(error)
+            if not isinstance(error, NothingIn8Bits):
+                self._whole.blocks_precision.refuse(error)
             return result
 
     def repeat(self, *args: Any, **kwargs: Any) -> Any:
@@ -337,12 +347,12 @@ class Block(_Retried):
         return restore(entry.output, self._compute(entry, call))
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
-        self.weights = entry.weights
+        self.state = entry.state
         return super()._compute(entry, call)
 
     def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         place = BlockPlace(weakref.ref(self._whole), weakref.ref(self.module), self._original, self.precision.path)
-        recorder.note(place.repeat, args, kwargs, result, place.weights)
+        recorder.note(place.repeat, args, kwargs, result, place.state)
 
     def _count(self) -> None:
         self.statistics.block_calls += 1

@@ -24,8 +24,9 @@ from ov_backend.engine.conditions import has_finite_inputs, is_finite
 from ov_backend.engine.foreign_code import name_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.low_precision import CALIBRATES, NO_VNNI, LowPrecision, describe, refused, relative_error
+from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_trial import tried
-from ov_backend.engine.request import Form
+from ov_backend.engine.request import CompiledEntry, Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, Tape
@@ -72,6 +73,7 @@ class BlocksPrecision:
         self._hooks = hooks
         #: By architecture and checkpoint, the one used last at the end.
         self._observed: dict[tuple[str, str], Observed] = {}
+        self.pictures = Pictures(resources)
         #: Why a failure of ours keeps the last step from int8, or "".
         self._failure = ""
         #: Of the step in progress; None where int8 does not apply.
@@ -87,18 +89,28 @@ class BlocksPrecision:
         self._parts.clear()
         self._checkpoint = None
 
-    def begin_run(self) -> None:
-        """The host says that a run begins: drop what is no longer added to."""
+    def begin_picture(self) -> None:
+        """The host says that a picture begins."""
+        self.pictures.note()
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Drop what is no longer added to."""
         for identity, observed in list(self._observed.items()):
             observed.unused += 1
             if observed.unused > _MAX_UNUSED_RUNS or not self._applies(self._resources.settings):
                 del self._observed[identity]
 
-    def begin_picture(self) -> None:
-        """A picture begins: read the weights again that tell the checkpoint."""
+    def read_again(self) -> None:
+        """Read the weights again that tell the checkpoint."""
         self._checkpoint = None
-        for observed in self._observed.values():
-            observed.ended = True
+
+    def end_run(self, completed: bool) -> None:
+        """The host's run of calls is over; what was observed in an interrupted picture is not all that a picture has."""
+        for observed in self._observed.values() if self.pictures.told and not completed else ():
+            observed.calibration.begin_anew()
+        self.pictures.end()
+        self._drop_unused()
 
     def run(self, called: Callable[..., Any], forward: Callable[[], Any]) -> Any:
         """Run one step.
@@ -111,6 +123,9 @@ class BlocksPrecision:
             Interrupted: see :class:`Resources`.
         """
         before, self._failure = self._statistics.block_calls, ""
+        if self.pictures.begins():
+            for each in self._observed.values():
+                each.ended = True
         observed = None
         with self._not_failing():
             observed = self._begin(called)
@@ -142,7 +157,8 @@ class BlocksPrecision:
         if self._resources.recipes.get(*identity) is not None:
             return None
         observed = self._observation(identity)
-        if not warmup.active() and observed.calibration.is_complete(observed.ended):
+        waits = self.pictures.told and not observed.ended
+        if not warmup.active() and not waits and observed.calibration.is_complete(observed.ended):
             self._make_recipe(observed)
         return self._observation(identity) if self._resources.recipes.get(*identity) is None else None
 
@@ -233,7 +249,7 @@ class BlocksPrecision:
             with self.trying(recipe):
                 actual = tape.replay()
             expected: Sequence[torch.Tensor] = tape.outputs
-            if tape.changed:  # a LoRA was added or removed
+            if tape.changed:  # a LoRA was added or removed, or an attribute set that a block reads
                 with self.trying(None):
                     expected = tape.replay()
             errors.append(relative_error(actual, expected))
@@ -269,7 +285,7 @@ class BlocksPrecision:
         elif recipe is None:
             tell("calibrating", CALIBRATES)
         elif recipe.refused:
-            tell("off", f"int8 is not used: {recipe.refused}", recipe.error)
+            tell("off", f"int8 is not used: {recipe.refused}", recipe.error or None)
         else:
             tell("on", describe(recipe.error), recipe.error)
 
@@ -334,9 +350,13 @@ class BlockPrecision(LowPrecision):
     def for_call(self, call: Call) -> contextlib.AbstractContextManager[None]:
         """As of a whole network."""
         finite = not self.is_used() or has_finite_inputs(call.tensors)
-        return contextlib.nullcontext() if finite else self._of_network.trying(None)
+        return contextlib.nullcontext() if finite else self.without()
 
-    def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
+    def without(self) -> contextlib.AbstractContextManager[None]:
+        """As of a whole network."""
+        return self._of_network.trying(None)
+
+    def count(self, entry: CompiledEntry, call: Call, outputs: Sequence[torch.Tensor]) -> None:
         """Nothing: steps are counted."""
 
     def complete(self, begins: bool) -> None:

@@ -243,8 +243,11 @@ class CompileJob:
         self.resources.compiles += not compiled.timings.imported
         stats.coverage = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
-        request = self.request
-        return CompiledEntry(compiled, output, request.digest, placement, self.context.name, form=request.form.name)
+        request, graph = self.request, self.request.graph_key
+        state = request.digest, graph.code, graph.host
+        return CompiledEntry(
+            compiled, output, request.digest, placement, self.context.name, form=request.form.name, state=state
+        )
 
     def measured(self, make: Callable[[], CompiledProgram], collect: bool) -> tuple[CompiledProgram, int]:
         """A compiled program and its size; bounded by that of the weights where something else was compiled meanwhile."""

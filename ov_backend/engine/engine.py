@@ -118,13 +118,17 @@ class Engine:
         """
         self.resources.ahead.cancel()
         self.resources.run = None
-        for network in list(self.networks.values()):
-            network.recipe_making.note_run()
+        self.begin_picture()
         history = self.resources.history
         if history is None:
             return ()
         self.resources.run = Run(model, request)
         return history.calls(model, request)
+
+    def begin_picture(self) -> None:
+        """A picture begins in a run of calls; until :meth:`end_run` none begins without such a word."""
+        self.resources.pictures += 1
+        self.resources.in_run = True
 
     def prepare_ahead(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> int:
         """Prepare remembered calls in the background, in their order; returns how many are begun or wait.
@@ -149,8 +153,9 @@ class Engine:
         history = self.resources.history
         if run is not None and completed and history is not None:
             history.add(run.model, run.finished())
-        for network in list(self.networks.values()) if completed else ():
-            network.make_recipe_ahead()
+        for network in list(self.networks.values()):
+            network.end_run(completed)
+        self.resources.in_run = False
 
     def release(self, name: str) -> None:
         """Release one network; its compiled graphs are evicted when its weights are freed."""

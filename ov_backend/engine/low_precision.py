@@ -17,7 +17,7 @@ import torch
 
 from ov_backend.engine.conditions import has_finite_inputs
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.request import Form
+from ov_backend.engine.request import CompiledEntry, Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Call, Signature
@@ -43,20 +43,24 @@ CALIBRATES = (
     "this picture calibrates int8: it is made in the device's own precision, and the ranges of its values are collected; once"
     f" there are {MIN_CALLS} steps, the next picture is made in int8"
 )
+GRAPH_CALIBRATES = (
+    f"int8 is calibrated: {MAX_GRAPH_CALLS} calls are made in the device's own precision, and the ranges of their values are"
+    " collected; later calls are made in int8"
+)
 NO_VNNI = "int8 is not used: this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 _NOT_STATIC = "int8 is not used: it is for graphs of fixed sizes and weights that are not trained"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A call that was observed: its arguments, its flat results, and the digest of the weights that gave them.
+    """A call that was observed: its arguments, its flat results, and the state that gave them, see :class:`CompiledEntry`.
 
     Each sample has another number.
     """
 
     call: Call
     outputs: tuple[torch.Tensor, ...]
-    weights: str
+    state: tuple[str, str, str]
     number: int = field(default_factory=itertools.count().__next__)
 
 
@@ -116,11 +120,14 @@ class LowPrecision:
         #: By architecture and checkpoint, the one used last at the end.
         self._observed: dict[tuple[str, str], _Observed] = {}
         self._current: tuple[str, str] = ("", "")
+        #: By signature, why its calls have no layer in 8 bits.
+        self._without: dict[Signature, str] = {}
 
     def clear(self) -> None:
         """Forget what was observed."""
         self._observed.clear()
         self._identities.clear()
+        self._without.clear()
 
     def form(self, settings: Settings, weights: WeightsGuard) -> Form:
         """The form in which a network with these weights is compiled now."""
@@ -142,7 +149,7 @@ class LowPrecision:
             return _quantized(settings, recipe) if recipe is not None and own else plain
         recipe = self._resources.recipes.get(*identity)
         if recipe is None:
-            self._statistics.tell_int8(self._name, "calibrating", CALIBRATES)
+            self._statistics.tell_int8(self._name, "calibrating", CALIBRATES if self._hooks.keyed_by_code else GRAPH_CALIBRATES)
             return self._observation(identity).form(plain.settings)
         self._tell(recipe)
         return plain if recipe.refused else _quantized(settings, recipe)
@@ -169,15 +176,24 @@ class LowPrecision:
 
     def _tell(self, recipe: Recipe) -> None:
         if recipe.refused:
-            self._statistics.tell_int8(self._name, "off", f"int8 is not used: {recipe.refused}", recipe.error)
+            self._tell_off(recipe.refused, recipe.error or None)
         else:
             self._statistics.tell_int8(self._name, "on", describe(recipe.error), recipe.error)
 
-    def count(self, form: str, call: Call, outputs: Sequence[torch.Tensor], weights: str) -> None:
-        """Count a call that was answered by what was compiled in this form."""
+    def _tell_off(self, reason: str, error: float | None = None) -> None:
+        self._statistics.tell_int8(self._name, "off", f"int8 is not used: {reason}", error)
+
+    def count(self, entry: CompiledEntry, call: Call, outputs: Sequence[torch.Tensor]) -> None:
+        """Count a call that was answered by what is compiled."""
         observed = self._observed.get(self._current)
-        if observed is not None and form == observed.name:
-            observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), weights))
+        if observed is not None and entry.form == observed.name:
+            observed.calibration.count(lambda: Sample(_cloned(call), tuple(x.clone() for x in outputs), entry.state))
+
+    def end_picture_early(self) -> None:
+        """A picture ended before its last step: what was observed in it is not all that a picture has."""
+        observed = self._observed.get(self._current)
+        if observed is not None:
+            observed.calibration.begin_anew()
 
     def may_complete(self, begins: bool) -> bool:
         """Whether :meth:`complete` has a calibration for one of the checkpoints that were called."""
@@ -202,6 +218,7 @@ class LowPrecision:
     def keep(self, recipe: Recipe, lasts: bool = True) -> None:
         """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
         self._observed.pop(self._current, None)
+        self._without.clear()
         self._resources.recipes.put(self._current[0], recipe, lasts)
         self._tell(recipe)
 
@@ -231,9 +248,25 @@ class LowPrecision:
         return [sample for sample in trial.samples if sample.call.signature == signature] if trial is not None else []
 
     def for_call(self, call: Call) -> contextlib.AbstractContextManager[None]:
-        """In this block, a call whose arguments are not finite is computed without int8, which has neither NaN nor infinity."""
-        is_int8 = self._hooks.quantizable and self._resources.settings.precision == "int8"
-        return self.trying(None) if is_int8 and not has_finite_inputs(call.tensors) else contextlib.nullcontext()
+        """In this block, a call is computed without int8 if its arguments are not finite, or if no layer would be in 8 bits.
+
+        8 bits have neither NaN nor infinity.
+        """
+        if not self._hooks.quantizable or self._resources.settings.precision != "int8":
+            return contextlib.nullcontext()
+        if call.signature in self._without:
+            self._tell_off(self._without[call.signature])
+            return self.without()
+        return contextlib.nullcontext() if has_finite_inputs(call.tensors) else self.without()
+
+    def leave_out(self, signature: Signature, reason: str) -> None:
+        """Calls of a signature have no layer in 8 bits; the recipe's layers are those of other sizes."""
+        self._without[signature] = reason
+        self._tell_off(reason)
+
+    def without(self) -> contextlib.AbstractContextManager[None]:
+        """In this block, this thread's calls are computed without int8."""
+        return self.trying(None)
 
     @contextlib.contextmanager
     def trying(self, recipe: Recipe | None, samples: Sequence[Sample] = ()) -> Iterator[None]:

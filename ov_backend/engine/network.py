@@ -22,6 +22,7 @@ from ov_backend.engine.conditions import derives_forward, foreign_mode, has_fini
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_making import RecipeMaking
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
@@ -83,11 +84,13 @@ class Network:
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
         self._was_read = False  # whether code and weights have been read for a call
+        self._pictures = Pictures(resources)
         #: When the recipe for int8 is made.
         self.recipe_making = RecipeMaking(
             resources,
             name,
             self._lookup,
+            self._pictures,
             look=lambda call: self._find(call, False, resources.interrupted),
             compiled=lambda call: self._lookup_or_compile(call, resources.interrupted),
         )
@@ -159,10 +162,10 @@ class Network:
             self.recipe_making.make(call)
         entry = self.recipe_making.entry_of(call)
         outputs = self._compute(entry, call)
-        if not is_finite(outputs) and has_finite_inputs(call.tensors) and self._lookup.raise_precision(entry.weights):
-            outputs = self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
+        if not is_finite(outputs) and has_finite_inputs(call.tensors):
+            outputs = self._compute_again(entry, call, outputs)
         elif entry.form and not warmup.active():
-            self._lookup.low_precision.count(entry.form, call, outputs, entry.weights)
+            self._lookup.low_precision.count(entry, call, outputs)
         self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
         return restore(entry.output, outputs)
@@ -238,9 +241,34 @@ class Network:
             self._was_read = False
 
     def begin_run(self) -> None:
+        """A picture begins, and all weights are read again."""
+        self.begin_picture()
+        self.read_again()
+
+    def read_again(self) -> None:
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
-        self.recipe_making.note_run()
         self._lookup.begin_run()
+
+    def begin_picture(self) -> None:
+        """The host says that a picture begins; until :meth:`end_run` none begins without such a word."""
+        self._pictures.note()
+
+    def end_run(self, completed: bool) -> None:
+        """The host's run of calls is over.
+
+        Args:
+            completed: else a picture was interrupted, or failed.
+        """
+        if completed:
+            self.make_recipe_ahead()
+        elif self._pictures.told:
+            self._lookup.low_precision.end_picture_early()
+        self._pictures.end()
+
+    def leave(self) -> None:
+        """A picture is decoded; if no host says when one is over, this is its end. In a host's run it may be a preview."""
+        if not self._pictures.told:
+            self.make_recipe_ahead()
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
@@ -338,6 +366,19 @@ class Network:
         if self.resources.settings.fallback == "raise":
             raise error
         return self._fallback(*args, **kwargs)
+
+    def _compute_again(self, entry: CompiledEntry, call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Compute a call again whose result is not finite: without int8, and if that does not help in f32 from now on."""
+        if entry.form.startswith("int8"):
+            with self._lookup.low_precision.without():
+                entry = self._lookup_or_compile(call, self.resources.interrupted)
+                outputs = self._compute(entry, call)
+            if is_finite(outputs):
+                self.statistics.correct(self.name, "not finite in int8, computed again in the device's own precision")
+                return outputs
+        if self._lookup.raise_precision(entry.weights):
+            return self._compute(self._lookup_or_compile(call, self.resources.interrupted), call)
+        return outputs
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         if warmup.active():

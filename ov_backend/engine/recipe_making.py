@@ -8,10 +8,11 @@ from functools import partial
 
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.low_precision import Sample, refused, relative_error
+from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_trial import tried
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.resources import Resources
-from ov_backend.errors import Interrupted, OVBackendError, last_line
+from ov_backend.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line
 from ov_backend.guards.signature import Call
 from ov_backend.quantization.recipe import Recipe
 
@@ -23,6 +24,7 @@ class RecipeMaking:
         resources: shared with the engine's other networks.
         name: of the network.
         lookup: of the network.
+        pictures: says when one begins.
         look: looks at code and weights as they are now, for a call.
         compiled: finds or compiles what answers a call.
     """
@@ -32,19 +34,14 @@ class RecipeMaking:
         resources: Resources,
         name: str,
         lookup: Lookup,
+        pictures: Pictures,
         look: Callable[[Call], object],
         compiled: Callable[[Call], CompiledEntry],
     ) -> None:
         self._resources, self._name, self._lookup = resources, name, lookup
         self._look, self._compiled = look, compiled
-        self._begins = False  # whether a run of calls does, as far as the host has said so
-        self._is_told = False  # whether the host has ever said so
-        self._encodings = 0  # how often a text encoder had been called at the last call
+        self._pictures = pictures
         self._making = threading.Lock()
-
-    def note_run(self) -> None:
-        """The host says that a run of calls begins; from now on no run begins without such a word."""
-        self._begins = self._is_told = True
 
     def entry_of(self, call: Call) -> CompiledEntry:
         """What is compiled for a call; without int8 where its form in 8 bits cannot be compiled, and then from now on."""
@@ -58,19 +55,25 @@ class RecipeMaking:
                 recipe, failed = low_precision.used(), last_line(error)
                 if recipe is None:
                     raise
+                fits_no_layer = isinstance(error, NothingIn8Bits)
         with low_precision.trying(None):
             entry = self._compiled(call)
-        low_precision.keep(refused(recipe, failed), lasts=False)  # another process tries again
+        if fits_no_layer:
+            low_precision.leave_out(call.signature, failed)
+        else:
+            low_precision.keep(refused(recipe, failed), lasts=False)  # another process tries again
         return entry
 
     def make(self, call: Call) -> None:
-        """Make the recipe, if enough was observed and a run of calls begins; compare it with what was observed.
+        """Make the recipe, if enough was observed and a picture begins; compare it with what was observed.
 
         Args:
-            call: the first of the run; its weights are those that a recipe is made for.
+            call: the first of the picture; its weights are those that a recipe is made for.
         """
-        begins, low_precision = self._begins_run(), self._lookup.low_precision
-        if (self._is_told and not begins) or not low_precision.may_complete(begins) or not self._making.acquire(blocking=False):
+        begins, low_precision = self._pictures.begins(), self._lookup.low_precision
+        if (self._pictures.told and not begins) or not low_precision.may_complete(begins):
+            return
+        if not self._making.acquire(blocking=False):
             return
         try:
             self._look(call)  # the checkpoint is that of the weights as they are now
@@ -84,16 +87,10 @@ class RecipeMaking:
                     raise
                 except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
                     result, failed = refused(recipe, last_line(error)), True
-                if result is not None:
-                    low_precision.keep(result, lasts=not failed)
+                if result is not None:  # a larger size may have layers in 8 bits where this one has none
+                    low_precision.keep(result, lasts=bool(recipe.ranges) and not failed)
         finally:
             self._making.release()
-
-    def _begins_run(self) -> bool:
-        """Whether a run of calls begins: the host says so, or, where none does, a text encoder was called since the last call."""
-        encoded, self._encodings = self._resources.encodings != self._encodings, self._resources.encodings
-        begins, self._begins = self._begins or (encoded and not self._is_told), False
-        return begins
 
     def _errors(self, recipe: Recipe, samples: Sequence[Sample]) -> list[float] | None:
         """The errors of some calls with a recipe; None if the weights are those of another checkpoint by now."""
@@ -107,7 +104,7 @@ class RecipeMaking:
                     errors.append(entry.errors.pop(sample.number))
                     continue
                 actual, expected = entry.program(sample.call.tensors), sample.outputs
-            if entry.weights != sample.weights:  # a LoRA was added or removed
+            if entry.state != sample.state:  # a LoRA was added or removed, or an attribute set that the forward reads
                 with low_precision.trying(None):
                     expected = tuple(self._compiled(sample.call).program(sample.call.tensors))
             errors.append(relative_error(actual, expected))

@@ -153,6 +153,7 @@ class CompiledEntry:
         network: the name of that network.
         unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
         form: its name, see :class:`Form`.
+        state: what a call's result depends on beside the call and the form: digest of the weights, code, and the host.
         errors: relative errors of observed calls that it has computed already, by their numbers.
     """
 
@@ -163,6 +164,7 @@ class CompiledEntry:
     network: str
     unverified: Unverified | None = None
     form: str = ""
+    state: tuple[str, str, str] = ("", "", "")
     errors: dict[int, float] = field(default_factory=dict)
 
     @property

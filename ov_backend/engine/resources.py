@@ -44,8 +44,8 @@ class SharingNetwork(Protocol):
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""
 
-    def make_recipe_ahead(self) -> None:
-        """Begin to make the recipe for int8, if enough calls were observed."""
+    def leave(self) -> None:
+        """A picture is decoded."""
 
 
 @dataclass
@@ -69,6 +69,8 @@ class Resources:
         compiles: how many times a network was compiled, also those of models that are no longer loaded.
         last: name of the network that was called last.
         encodings: how many times a text encoder was called.
+        pictures: how many pictures have begun, as far as a host has said so.
+        in_run: whether a host's run of calls is in progress.
         run: notes the calls of the run in progress, or None.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
@@ -87,6 +89,8 @@ class Resources:
     compiles: int = 0
     last: str = ""
     encodings: int = 0
+    pictures: int = 0
+    in_run: bool = False
     run: Run | None = None
     epoch: int = 0
 
@@ -177,7 +181,7 @@ class Resources:
         self.encodings += name.startswith("text_encoder")
         last = self.networks.get(self.last)
         if last is not None and self.last != name and name.startswith("vae"):
-            last.make_recipe_ahead()
+            last.leave()
 
     def evict_dead_soon(self) -> None:
         """Call :meth:`evict_dead` in a thread of its own; for callbacks, which run while any thread holds any lock."""

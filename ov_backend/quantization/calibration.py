@@ -63,6 +63,13 @@ class Calibration(Generic[T]):
                     self._samples, self._stride = self._samples[::2], 2 * self._stride
             self.calls += 1
 
+    def begin_anew(self) -> None:
+        """Forget all calls so far, and their ranges."""
+        with self._lock:
+            self._ranges.clear()
+            self._samples.clear()
+            self._stride, self.calls = 1, 0
+
     def skip(self) -> None:
         """Count a call whose turn to be kept has not come."""
         with self._lock:

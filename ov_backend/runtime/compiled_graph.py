@@ -66,6 +66,7 @@ class CompiledGraph:
     precision: str
     timings: Timings
     owns: bool
+    layers_in_8_bits: int
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
     _buffer: WeightBuffer | None
@@ -194,7 +195,7 @@ def bind_and_compile(
     """
     devices.check(settings)
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
-    buffer, observed = None, None
+    buffer, observed, in_8_bits = None, None, 0
     blob_entry = None if rewrite is not None else blob_entry
     config, dynamic = devices.compile_config(settings), _is_dynamic(graph)
     imported = _import(blob_entry, settings.device, config, dynamic) if blob_entry is not None else None
@@ -202,7 +203,7 @@ def bind_and_compile(
         compiled, timings = imported
     else:
         start = time.perf_counter()
-        model, buffer, observed = _bound(graph, live, settings, rewrite)
+        model, buffer, observed, in_8_bits = _bound(graph, live, settings, rewrite)
         bound = time.perf_counter()
         config |= _without_overflow(model, settings.device)
         compiled = shared_kernels.compile_model(model, settings.device, config, dynamic)
@@ -226,6 +227,7 @@ def bind_and_compile(
         precision=f"{'int8, ' * isinstance(rewrite, Quantize)}{devices.resolved_precision(settings)}",
         timings=timings,
         owns=owns,
+        layers_in_8_bits=in_8_bits,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
         _buffer=buffer,
@@ -257,15 +259,15 @@ def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings
 
 def _bound(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
-) -> tuple[ov.Model, WeightBuffer | None, _Observed | None]:
-    """The model with its weights, as the device gets it."""
+) -> tuple[ov.Model, WeightBuffer | None, _Observed | None, int]:
+    """The model with its weights, as the device gets it; at last the number of its layers in 8 bits."""
     if devices.members(settings.device) != ["CPU"]:
-        return bind(graph, live), None, None
-    buffer, observed, precision = None, None, devices.resolved_precision(settings)
+        return bind(graph, live), None, None, 0
+    buffer, observed, in_8_bits, precision = None, None, 0, devices.resolved_precision(settings)
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
         buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
-        quantize(model, live, rewrite.ranges, buffer)
+        in_8_bits = len(quantize(model, live, rewrite.ranges, buffer))
         types = weight_conversion(list(live.values()), "f32")
         if types is not None:
             convert_precision(model, *types)
@@ -274,7 +276,7 @@ def _bound(
         if isinstance(rewrite, Observe):
             observed = _Observed(observe(model, live, precision), rewrite.observer)
     transformations.apply(model, precision)
-    return model, buffer, observed
+    return model, buffer, observed, in_8_bits
 
 
 def _buffer_folder(settings: Settings) -> Path | None:

@@ -13,11 +13,12 @@ import torch
 from torch.fx import GraphModule
 
 from ov_backend.conversion.converter import WeightlessModel
+from ov_backend.errors import NothingIn8Bits
 from ov_backend.fx_utils import output_node, placeholders
 from ov_backend.partitioning import Coverage
 from ov_backend.runtime.compiled_graph import BlobEntry, CompiledGraph, Timings, bind_and_compile
 from ov_backend.settings import Settings
-from ov_backend.transformations.low_precision import Rewrite
+from ov_backend.transformations.low_precision import Quantize, Rewrite
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,16 @@ class Program:
             settings: device, precision and OpenVINO properties.
             blob_entry: a subgraph's entry in the blob cache, by the subgraph's name; None uses no blob cache.
             rewrite: see :func:`bind_and_compile`.
+
+        Raises:
+            NothingIn8Bits: layers were to be computed in 8 bits, and none is.
         """
         parts = {
             name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name), rewrite)
             for name, model in self.models.items()
         }
+        if isinstance(rewrite, Quantize) and not any(part.layers_in_8_bits for part in parts.values()):
+            raise NothingIn8Bits("the recipe has no layer that is computed in 8 bits at this size")
         return CompiledProgram(self, parts, weights)
 
 

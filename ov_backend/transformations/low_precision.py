@@ -123,17 +123,15 @@ def quantize(
         the names of the layers that were replaced.
 
     Raises:
-        ConversionError: another weight, such as a bias, is not finite, which 8 bits would hide; or no layer has a range.
+        ConversionError: another weight, such as a bias, is not finite, which 8 bits would hide.
     """
     done: list[str] = []
     in_layers = {layer.weight for layer in weighted_layers(model, weights)}
     others = {name: weight for name, weight in weights.items() if name not in in_layers and weight.is_floating_point()}
     if (odd := next((name for name, weight in others.items() if not _is_finite(weight)), None)) is not None:
         raise ConversionError(f"{odd} is not finite, which a computation in 8 bits would hide")
-    groups = _by_source(model, weights)
-    if groups and not any(layer.name in ranges for group in groups for layer in group):
-        raise ConversionError("no layer of it has a range in the recipe")
-    for group in groups:
+    ranges = {name: given for name, given in ranges.items() if given.low or given.high}  # else only zeros were seen
+    for group in _by_source(model, weights):
         layers = [layer for layer in group if layer.name in ranges and _is_finite(weights[layer.weight])]
         if layers:
             _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)), buffer)

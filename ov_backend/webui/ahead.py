@@ -81,7 +81,10 @@ def begin_batch(p: Any, choices: Choices) -> None:
     """
     engine, sd_model = session.engine, shared.sd_model
     unet = next((network.module for network in networks_of(sd_model) if network.role == "unet"), None)
-    if engine is None or unet is None or not enabled():
+    if engine is None:
+        return
+    engine.begin_picture()
+    if unet is None or not enabled():
         return
     calls = engine.begin_run(kind_of(unet), request_of(p, choices))
     others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))

@@ -112,9 +112,9 @@ class Session:
         for host_network in networks_of(sd_models.model_data.sd_model):
             known = self._networks.get(id(host_network.owner))
             if known is not None and host_network.switch in switches:
-                known[1].begin_run()
+                known[1].read_again()
         for companion in self._companions.values() if "unet" in switches else ():
-            companion.begin_run()
+            companion.read_again()
 
     def _companion(self, module: torch.nn.Module, hooks: NetworkHooks) -> Blockwise | None:
         """The accelerated form of another extension's network, such as a ControlNet, which a UNet's forward calls."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import functools
+import importlib.util
 import inspect
 import logging
 import pathlib
 import random
+import sys
 import threading
 import time
 import uuid
@@ -296,6 +298,17 @@ def test_what_asks_the_machine_stays_in_pytorch(strict: Strict, ask: Callable[[]
     network = engine_for(strict(fallback="pytorch"), AskingTheMachine())
     network(X)
     assert network.statistics.calls == 0
+
+
+def test_who_looks_for_a_package_is_no_code_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            (lambda: None)()  # as that of setuptools does
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with Observer() as observer:
+        assert importlib.util.find_spec("no_such_package_here") is None
+    assert not {"find_spec", "<lambda>"} & {code.co_name for code in observer.executed if code.co_filename == __file__}
 
 
 def test_what_a_module_does_when_it_is_imported_is_no_code_of_the_forward(

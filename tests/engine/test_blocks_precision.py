@@ -257,3 +257,36 @@ def test_what_was_observed_is_dropped_where_the_blocks_are_no_longer_called(sett
     for _ in range(4):
         network.begin_run()
     assert not observed
+
+
+def test_other_networks_calls_between_the_steps_end_no_picture(settings: Settings) -> None:
+    network = blockwise(parts(), settings)
+    network.begin_run()
+    for step in range(12):
+        network.resources.last = "vae_decode"
+        with torch.no_grad():
+            by_blocks(network)(*call_of(step))
+        assert network.stats()["int8"]["state"] == "calibrating"
+    picture(network, 1)
+    assert network.stats()["int8"]["state"] == "on"
+
+
+def test_an_attribute_of_a_block_that_changes_after_the_first_picture_is_no_error_of_int8(
+    settings: Settings, calibrated: Blockwise
+) -> None:
+    network = blockwise(parts(), settings.replace(model_caching=False))
+    picture(network)
+    network.module.second[0].eps = 0.3
+    picture(network, 1)
+    assert network.stats()["int8"]["state"] == "on"
+    assert network.stats()["int8"]["error"] < 1.3 * calibrated.stats()["int8"]["error"]
+    assert is_near(picture(network, 2), network.module)
+
+
+def test_an_interrupted_picture_is_observed_anew(settings: Settings) -> None:
+    network = blockwise(parts(), settings)
+    for completed, state in ((False, "calibrating"), (True, "calibrating"), (True, "on")):
+        picture(network, 9)
+        assert network.stats()["int8"]["state"] == state
+        network.end_run(completed)
+

@@ -64,12 +64,19 @@ def test_the_error_is_the_same_as_of_a_recipe_made_when_the_next_picture_begins(
     assert ahead.stats()["int8"]["error"] == pytest.approx(waiting.stats()["int8"]["error"], rel=1e-6)
 
 
-def test_another_networks_call_is_the_end_of_a_picture(settings: Settings) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_where_no_host_says_so_a_decoding_is_the_end_of_a_picture(settings: Settings, told: bool) -> None:
     engine, network = engine_of(settings, Denoiser())
     decoder = engine.network("vae_decode", torch.nn.Conv2d(32, 32, 3))
-    picture(network)
+    if told:
+        engine.begin_picture()
     with torch.no_grad():
+        for step in range(8):
+            network(*call_of(step))
         decoder(call_of(0)[0])
+    assert engine.resources.ahead.wait(60)
+    assert ("int8" in forms(network)) is not told, "it may be a preview"
+    engine.end_run()
     assert engine.resources.ahead.wait(60)
     assert "int8" in forms(network)
 

@@ -10,7 +10,9 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.engine.request import CompiledEntry
 from ov_backend.errors import OVBackendError
+from ov_backend.guards.signature import Call
 from ov_backend.quantization.calibration import MAX_CALLS
 from ov_backend.quantization.recipe import MAX_ERROR
 from ov_backend.runtime import compiled_graph
@@ -83,7 +85,7 @@ def test_other_networks_calls_between_the_steps_end_no_picture(settings: Setting
 
 def test_where_a_host_says_when_a_picture_begins_a_long_one_is_calibrated_to_its_end(settings: Settings) -> None:
     told, untold = network_of(settings, Denoiser()), network_of(settings, Denoiser(seed=1))
-    told.recipe_making.note_run()
+    told.begin_picture()
     for network in (told, untold):
         calls(network, MAX_CALLS + 1)
     assert (state_of(told), state_of(untold)) == ("calibrating", "on")
@@ -124,7 +126,7 @@ def test_a_recipe_that_fits_no_layer_is_not_used(settings: Settings) -> None:
     recipes.put(identity[0], dataclasses.replace(recipe, ranges=renamed))
     later = network_of(settings, Denoiser())
     picture(later, 2)
-    assert later.stats()["int8"]["text"] == "int8 is not used: no layer of it has a range in the recipe"
+    assert later.stats()["int8"]["text"] == "int8 is not used: the recipe has no layer that is computed in 8 bits at this size"
     assert state_of(later) == "off"
 
 
@@ -142,3 +144,122 @@ def test_a_network_that_cannot_be_compiled_at_all_does_not_blame_int8(
     with pytest.raises(OVBackendError, match="nothing works"):
         picture(later, 1)
     assert state_of(later) == "on"
+
+
+class Scaled(Denoiser):
+    """A denoiser with a factor, as of a LoRA or of FreeU."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.scale = 1.0
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        return self.scale * super().forward(x, time)
+
+
+def test_an_attribute_that_changes_after_the_first_picture_is_no_error_of_int8(settings: Settings) -> None:
+    steady, changed = (network_of(settings, Scaled(seed)) for seed in range(2))
+    for network in (steady, changed):
+        picture(network)
+        network.module.scale = 0.7 if network is changed else 1.0
+        picture(network, 1)
+    assert state_of(changed) == "on"
+    assert changed.stats()["int8"]["error"] < 1.3 * steady.stats()["int8"]["error"]
+
+
+def test_a_call_that_is_not_finite_in_int8_alone_is_computed_in_the_devices_precision(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    picture(network)
+    picture(network, 1)
+    compute, spoiled = network._compute, []
+
+    def spoil(entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
+        outputs = compute(entry, call)
+        if entry.form.startswith("int8") and not spoiled:
+            spoiled.append(entry)
+            outputs[0][0, 0, 0] = torch.inf
+        return outputs
+
+    network._compute = spoil  # type: ignore[method-assign]
+    (answer,) = calls(network, 1)
+    assert spoiled
+    assert error(answer, expected(network.module)[0]) < 0.02, "bf16's rounding"
+    assert network.stats()["in_f32"] == 0
+    assert list(network.statistics.corrections) == ["not finite in int8, computed again in the device's own precision"]
+    calls(network, 1)
+    assert state_of(network) == "on"
+    assert forms(network) == {"int8", ""}
+
+
+def test_an_interrupted_picture_is_observed_anew(settings: Settings) -> None:
+    engine = Engine(settings)
+    network = engine.network("unet", Denoiser(), hooks=NetworkHooks(quantizable=True))
+    engine.begin_picture()
+    calls(network, 12)
+    engine.end_run(completed=False)
+    engine.begin_picture()
+    calls(network, 9)
+    engine.end_run(completed=False)
+    engine.begin_picture()
+    calls(network, 9)
+    assert state_of(network) == "calibrating"
+    assert network.statistics.compiles == 1, "what observes is kept"
+    engine.end_run()
+    engine.begin_picture()
+    calls(network, 1)
+    assert state_of(network) == "on"
+
+
+def test_a_second_pass_of_a_picture_begins_none(settings: Settings) -> None:
+    network = network_of(settings, Denoiser())
+    network.begin_picture()
+    network.read_again()
+    calls(network, 9)
+    network.read_again()
+    calls(network, 9)
+    assert state_of(network) == "calibrating"
+    picture(network, 1)
+    assert state_of(network) == "on"
+
+
+def test_after_a_run_of_a_host_calls_without_one_are_known_by_the_text_encoder(settings: Settings) -> None:
+    engine = Engine(settings)
+    network = engine.network("unet", Denoiser(), hooks=NetworkHooks(quantizable=True))
+    encoder = engine.network("text_encoder", torch.nn.Conv2d(32, 32, 3))
+    engine.begin_picture()
+    calls(network, 2)
+    engine.end_run()
+    for state in ("calibrating", "on"):
+        with torch.no_grad():
+            encoder(call_of(0)[0])
+        calls(network, 9)
+        assert state_of(network) == state
+
+
+class Long(torch.nn.Module):
+    """A product that is worth computing in 8 bits for long inputs only: [B, N, 64] -> [B, N, 64]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.sin())
+
+
+def test_a_size_without_layers_in_8_bits_decides_for_itself_alone(settings: Settings) -> None:
+    def draw(network: Network, tokens: int) -> str:
+        network.begin_run()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for _ in range(8):
+                network(torch.randn(1, tokens, 64, generator=generator))
+        return state_of(network)
+
+    small = network_of(settings, Long())
+    assert [draw(small, 16), draw(small, 16)] == ["calibrating", "off"]
+    large = network_of(settings, Long())
+    assert [draw(large, 1024), draw(large, 1024)] == ["calibrating", "on"], "the small size's verdict is not kept on disk"
+    assert [draw(large, 16), draw(large, 1024), draw(large, 16), draw(large, 1024)] == ["off", "on", "off", "on"]
+    assert large.stats()["fallbacks"] == {}

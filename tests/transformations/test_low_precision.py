@@ -109,6 +109,15 @@ def test_a_weight_that_is_used_twice_gives_two_layers() -> None:
     assert observed(lambda w, x: F.linear(F.linear(x.cos(), w).sin(), w), weights, ROWS).keys() == {"w", "w#2"}
 
 
+def test_a_layer_of_which_only_zeros_were_seen_stays_as_it_is() -> None:
+    function, weights, x = CASES["a convolution"]
+    zero = Quantize({name: Range(0.0, 0.0) for name in observed(function, weights, x)})
+    graph = bind_and_compile(model_of(function, weights, x), weights, SETTINGS, rewrite=zero)
+    assert graph.layers_in_8_bits == 0
+    assert types(graph) == {"f32": 1}
+    assert in_8_bits(function, weights, x).layers_in_8_bits == 1
+
+
 def test_a_layer_without_a_range_stays_as_it_is() -> None:
     weights = {"a": random(32, 32), "b": random(32, 32)}
     model = bind(model_of(lambda a, b, x: F.linear(F.linear(x.cos(), a).sin(), b), weights, ROWS), weights)
