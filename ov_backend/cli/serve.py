@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     add_cache_dir(parser)
     what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=what)
-    what = "do not prepare at the start what was generated last"
+    what = "prepare nothing before it is needed, neither at the start nor when the page's size changes"
     parser.add_argument("--no-prepare", dest="prepare", action="store_false", help=what)
     parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this login")
 

@@ -67,7 +67,8 @@ def add_settings() -> None:
             default.low_memory, TEXTS["low_memory"][0], gr.Radio, {"choices": list(LOW_MEMORY)}
         ).info(TEXTS["low_memory"][1]),
         PREPARE_AHEAD: shared.OptionInfo(True, PREPARE_AHEAD_LABEL, onchange=readiness.setting_changed).info(
-            "while the prompt is encoded, and after a model is loaded, if OpenVINO was used with this kind of model before"
+            "while the prompt is encoded, after a model is loaded, and when the size fields change; only where OpenVINO was used"
+            " with this kind of model before"
         ),
         ALLOWED_HOSTS: shared.OptionInfo("", _HOSTS_LABEL).info(
             "besides addresses, localhost, --server-name, this machine's own name and the share link; separated by commas"
