@@ -141,6 +141,8 @@ class CompiledDynamoGraph:
             effects = self._analyze(full, gradients)
             if effects.written or (gradients and (self.engine.settings.aot_autograd or effects.random or effects.aliases)):
                 return self._by_aot(full, effects)
+            if not gradients and effects.aliases and any(effects.differentiable):
+                raise OVBackendError("it returns a view of a tensor that asks for gradients, which asks for them too")
             if gradients and any(effects.differentiable):
                 return RecomputeBackward.run(self.graph, self.infer, effects.differentiable, full)
         except OVBackendError as error:

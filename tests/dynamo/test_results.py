@@ -63,6 +63,19 @@ def test_a_result_that_is_a_view_of_an_input(compiled: Compile) -> None:
     assert float(x[1:].abs().sum()) == 0.0
 
 
+def test_a_view_of_a_weight_asks_for_gradients_as_in_pytorch(compiled: Compile) -> None:
+    layer = torch.nn.Linear(4, 4)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return layer.weight.t(), layer(x)
+
+    x = torch.ones(3, 4)
+    with torch.no_grad():
+        expected, actual = f(x), compiled(f, fallback="pytorch")(x)
+    agree(actual, expected)
+    assert [each.requires_grad for each in actual] == [each.requires_grad for each in expected]
+
+
 def test_results_that_are_views_of_each_other(compiled: Compile) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x + 1
