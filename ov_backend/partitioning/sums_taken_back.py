@@ -42,13 +42,43 @@ _SAME_NUMBERS = frozenset(
 
 
 def takes_back(node: Node) -> bool:
-    """A constant is added, and then one that cancels it: for PyTorch only the rounding in between is left of that."""
+    """A constant is added, and then one that cancels it: for PyTorch only the rounding in between is left of that.
+
+    True of the sum that takes back, and of the one that is taken back: OpenVINO would add its constant to an earlier one first.
+    """
+    return _ends(node) or (_adds_much(node) and _is_taken_back(node, _STEPS))
+
+
+def _ends(node: Node) -> bool:
+    """A sum takes back what was added before."""
     added = _added(node)
     before = _added(node.args[0]) if added is not None else None
     if added is not None and before is not None and bool((added + before).abs().max() < _CANCELLED * added.abs().max()):
         return True
     step = _linear(node)
     return step is not None and node.meta["val"].dtype.is_floating_point and _cancels(step, node.meta["val"].dtype)
+
+
+def _adds_much(node: Node) -> bool:
+    """A sum adds a constant that leaves few digits of a number beside it."""
+    if not isinstance(node.meta.get("val"), torch.Tensor) or not node.meta["val"].dtype.is_floating_point:
+        return False
+    added, step = _added(node), _linear(node)
+    most = max(float(added.abs().max()) if added is not None else 0.0, abs(step[2]) if step is not None else 0.0)
+    return most >= _large(node.meta["val"].dtype)
+
+
+def _is_taken_back(node: Node, steps: int) -> bool:
+    """Whether a sum that takes back follows, with so many linear operators at most in between."""
+    return any(
+        _ends(user) or (steps > 0 and _linear(user) is not None and _is_taken_back(user, steps - 1))
+        for user in node.users
+        if user.op == "call_function" and isinstance(user.meta.get("val"), torch.Tensor)
+    )
+
+
+def _large(dtype: torch.dtype) -> float:
+    return _LARGE if dtype in (torch.float32, torch.float64) else _LARGE_HALF
 
 
 def _cancels(step: tuple[Node, float, float], dtype: torch.dtype) -> bool:
@@ -62,7 +92,7 @@ def _cancels(step: tuple[Node, float, float], dtype: torch.dtype) -> bool:
         if earlier is None:
             break
         before, scale, earlier = before + scale * earlier[2], scale * earlier[1], _linear(earlier[0])
-    large = (_LARGE if dtype in (torch.float32, torch.float64) else _LARGE_HALF) * abs(scale)
+    large = _large(dtype) * abs(scale)
     cancelled = abs(before + added) < _CANCELLED * abs(added) and abs(added) >= large
     return cancelled or min(abs(before), abs(added)) >= max(large, _LARGE)
 
