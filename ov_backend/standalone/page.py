@@ -103,7 +103,8 @@ def _start_from() -> tuple[Any, Any]:
     import gradio as gr
 
     with gr.Accordion("Start from a picture", open=False, elem_id="start_from"):
-        start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", elem_id="start")
+        text = "Drop an image file here to upload"  # as Gradio names the button to screen readers; they have to be the same
+        start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", placeholder=text, elem_id="start")
         info = "How much of it changes"
         strength = gr.Slider(0.05, 1.0, 0.6, step=0.05, label="Denoising strength", info=info, elem_id="strength")
     return start, strength
