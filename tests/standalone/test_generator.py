@@ -91,9 +91,10 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
     "changes,expected",
     [
         ({"steps": 0}, "Steps is 0"),
-        ({"width": 65}, "multiples of 8"),
-        ({"height": 8}, "The size 64x8 holds 8"),
-        ({"batch": 99}, "The batch is 99"),
+        ({"width": 65}, "not a multiple of 8"),
+        ({"height": 8}, "The size 64x8 cannot be drawn: 8 is"),
+        ({"batch": 99}, "Batch size is 99"),
+        ({"guidance": -3.0}, r"CFG scale is -3; it must be a number from 1 \(no guidance, and twice as fast\) to 1000, as 7\."),
         ({"strength": 0.5}, "belong together"),
         ({"seed": 1 << 64}, "The seed is"),
         ({"sampler": "best"}, "The sampler is 'best'"),

@@ -137,7 +137,7 @@ def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: ser
     assert generator.last_seed == 3
 
 
-@pytest.mark.parametrize("changes,expected", [({"width": 65}, "multiples of 8"), ({"steps": None}, "A number is missing")])
+@pytest.mark.parametrize("changes,expected", [({"width": 65}, "not a multiple of 8"), ({"steps": None}, "A number is missing")])
 def test_bad_input_gives_a_sentence_and_the_page_comes_back(
     generator: serve.PictureGenerator, changes: dict[str, object], expected: str
 ) -> None:

@@ -242,4 +242,4 @@ def test_bad_input_is_answered_with_one_sentence(at: Callable[..., Page]) -> Non
     page.page.press(f"{PANEL}_config_json textarea", "Tab")
     page.page.wait_for_function(f"document.querySelector('{PANEL}_problem').textContent.includes('must be a JSON object')")
     page.set(steps=3, width=65, height=64).generate()
-    page.wait_for_message("multiples of 8")
+    page.wait_for_message("not a multiple of 8")
