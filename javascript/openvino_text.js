@@ -141,8 +141,9 @@
         const [[first, reference], [second, label]] = sides(result);
         const [before, after] = [first, second].map((name) => result[`${name}_picture_seconds`] ?? result[`${name}_seconds`]);
         if (Math.max(before, after) < 1.05 * Math.min(before, after)) return `${label} and ${reference} are about equally fast here`;
-        if (after < before) return `${label} is ${(before / after).toFixed(2)} times as fast`;
-        return `${reference} is ${(after / before).toFixed(2)} times as fast: leave ${label} off here`;
+        const what = result.pictures ? "The picture" : "One step";
+        if (after < before) return `${what}: ${label} ${(before / after).toFixed(2)} times as fast`;
+        return `${what}: ${reference} ${(after / before).toFixed(2)} times as fast. Leave ${label} off here`;
     }
 
     const ofBoth = (result, what) => sides(result).map(([name, label]) => `${label} ${seconds(result[`${name}_${what}`])}`).join(", ");
@@ -151,7 +152,7 @@
         const step = `One step of ${result.size}: ${ofBoth(result, "seconds")}.`;
         if (!result.pictures) return step;
         const likeness = result.psnr_db === null ? "Both pictures are equal." : `PSNR ${result.psnr_db.toFixed(1)} dB.`;
-        return `${step} The picture: ${ofBoth(result, "picture_seconds")}. ${likeness}`;
+        return `The picture: ${ofBoth(result, "picture_seconds")}. ${likeness} ${step}`;
     }
 
     // The details of a job that is done; its headline says that it is.

@@ -15,7 +15,7 @@ from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
 from ov_backend.batch.places import Places
 from ov_backend.batch.row import Row, plain
 from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line, short_repr
-from ov_backend.pipelines.sizes import MAX_BATCH, MAX_GUIDANCE
+from ov_backend.pipelines.sizes import MAX_BATCH, check_guidance
 from ov_backend.standalone import samplers
 from ov_backend.standalone.limits import check
 from ov_backend.ui.infotext import Parameters
@@ -173,9 +173,7 @@ def _loras(prompt: str, checkpoint: Path, places: Places) -> tuple[tuple[Path, f
 
 def _check_named(parameters: Parameters) -> None:
     """Check the values whose columns have other names than the page's fields; below 1 the guidance would be ignored."""
-    if not 1 <= parameters.guidance <= MAX_GUIDANCE:
-        expected = f"a number from 1 (no guidance, and twice as fast) to {MAX_GUIDANCE:g}, as 7"
-        raise SettingsError(f"cfg_scale is {parameters.guidance:g}; it must be {expected}.")
+    check_guidance(parameters.guidance, "cfg_scale")
     if not 1 <= parameters.batch <= MAX_BATCH:
         raise SettingsError(f"batch_size is {parameters.batch}; it must be a whole number from 1 to {MAX_BATCH}.")
     if parameters.strength is not None and not 0 < parameters.strength <= 1:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
-from ov_backend.pipelines.sizes import MAX_GUIDANCE, parse_size
+from ov_backend.pipelines.sizes import GUIDANCE, check_guidance, parse_size
 from ov_backend.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
 
 #: Help of an argument that names a checkpoint.
@@ -143,13 +142,9 @@ def guidance(text: str) -> float:
         ArgumentTypeError: it is no number that a sampler can use.
     """
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= MAX_GUIDANCE:
-        expected = f"a number from {-MAX_GUIDANCE:g} to {MAX_GUIDANCE:g}, as 7"
-        raise argparse.ArgumentTypeError(f"{text!r} is no guidance; give {expected}")
-    return value
+        return check_guidance(float(text))
+    except (ValueError, SettingsError):
+        raise argparse.ArgumentTypeError(f"it takes {GUIDANCE}, not {short_repr(text)}") from None
 
 
 def folder(text: str) -> Path:

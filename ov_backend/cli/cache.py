@@ -62,6 +62,9 @@ def _list(store: GraphStore, as_json: bool) -> int:
     if as_json:
         print_json({**facts, "entries": rows, "damaged": damaged})
         return 0
+    if not rows:
+        print(f"No graphs are stored in {store.folder}.")
+        return 0
     print(_line(dict(zip(_COLUMNS, _COLUMNS))))
     for row in (row for row in rows if row["key"] not in damaged):
         what = (row["network"] or "other", row["size"], str(row["batch"] or ""))

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     seed = arguments.whole_number(0, _LARGEST_SEED, 7)
     parser.add_argument("--seed", type=seed, default=0, help="seed of the noise, default 0")
-    parser.add_argument("--guidance", type=arguments.guidance, default=7.0, help="guidance scale, default 7")
+    parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
@@ -73,6 +73,7 @@ def _table(result: Result) -> str:
     prepared = ", ".join(f"{_STAGES.get(stage, stage)} {seconds:.2f} s" for stage, seconds in result.prepared.items())
     fallbacks = "; ".join(f"{network_label(name)}: {reason}" for name, reasons in result.fallbacks.items() for reason in reasons)
     computed = f"on {result.device} in {result.precision}, {result.size[0]}x{result.size[1]}, {counted(result.steps, 'step')}"
+    computed += f", guidance {result.guidance:g}"
     psnr = result.difference["psnr_db"]
     similarity = f"PSNR {psnr:.1f} dB" if psnr is not None else "the pictures are equal"
     lines += [
@@ -83,5 +84,6 @@ def _table(result: Result) -> str:
         f"Computed     {computed}",
         f"Checkpoint   {result.checkpoint}",
         f"Pictures     {result.out}",
+        *([result.other_programs] if result.other_programs else []),
     ]
     return "\n".join(lines)

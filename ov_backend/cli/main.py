@@ -21,7 +21,7 @@ import ov_backend
 from ov_backend import interrupts
 from ov_backend.cli import batch, cache, demo, devices, precompile, report, serve
 from ov_backend.cli.output import OutputLost, checked_output
-from ov_backend.errors import OVBackendError, first_line
+from ov_backend.errors import OVBackendError, first_line, short_repr
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,7 @@ _WITHOUT_TORCH = (devices, cache)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {_one_line(message)}. See {self.prog} --help.\n")
-
-
-class _CommandParser(_Parser):
-    """The parser of one command, which reports what it does not know itself: with its own name, and its own help."""
+    """A parser that reports an error in one sentence, and what it does not know itself: a command with its own name and help."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, but nothing is left over.
@@ -51,8 +44,21 @@ class _CommandParser(_Parser):
         """
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            what, them = ("is not an option", "it") if len(unknown) == 1 else ("are not options", "them")
+            self.error(f"{short_repr(' '.join(unknown))} {what} of this command; remove {them}")
         return options, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {self._advice(_one_line(message))}. See {self.prog} --help.\n")
+
+    def _advice(self, message: str) -> str:
+        """What argparse says, but of a missing argument what to give, where one of several names is meant."""
+        _, is_missing, names = message.partition("the following arguments are required: ")
+        for action in self._actions:
+            if is_missing and action.dest == names and action.choices:
+                *others, last = map(str, action.choices)
+                return f"say which: {', '.join(others)} or {last}"
+        return f"{names} must be given" if is_missing else message
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +97,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except OutputLost:
         raise
     except MemoryError:
-        return _refuse("There is not enough memory for this; choose a smaller --size or --batch, or end other programs.")
+        return _refuse("There is not enough memory for this; choose a smaller size or batch, or end other programs.")
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
         return _refuse(f"A file cannot be used ({name}{error.strerror or error}); check its path, its permissions and the disk.")
@@ -143,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         prog=name, description="Stable Diffusion on OpenVINO.", epilog=f"{name} COMMAND --help says what a command takes."
     )
     parser.add_argument("--version", action=_Version, nargs=0, dest=argparse.SUPPRESS, help="print versions and exit")
-    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_CommandParser)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
     return parser

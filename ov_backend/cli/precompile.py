@@ -26,6 +26,7 @@ from ov_backend.cli.arguments import (
 from ov_backend.cli.progress import Progress
 from ov_backend.errors import SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH
+from ov_backend.report.amounts import counted
 from ov_backend.settings import BLOB_CACHES, ENV_CACHING, Settings
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _check_store(settings: Settings, name: str) -> None:
 
 
 def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> int:
+    from ov_backend.cache import blobs
     from ov_backend.pipelines.accelerate import accelerate
     from ov_backend.pipelines.precompile import every
     from ov_backend.pipelines.sizes import own_size
@@ -101,7 +103,8 @@ def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> i
     if options.json:
         print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
     else:
-        print(f"The graphs are in {folder}." if folder else "The graphs are not kept: caching is switched off.")
+        later = "" if fallbacks or blobs.enabled(settings) else " The next start compiles from them; it traces nothing."
+        print(f"The graphs are in {folder}.{later}" if folder else "The graphs are not kept: caching is switched off.")
     return 1 if fallbacks else 0
 
 
@@ -121,7 +124,8 @@ class Prepared:
     def __str__(self) -> str:
         counts = f"{self.captures} captured, {self.graph_hits} found on disk, {self.compiles} compiled"
         counts += f", {self.blob_hits} compiled before" if self.blob_hits else ""
-        return f"{self.width}x{self.height}, {self.batch} at once: ready after {self.seconds:.1f} s ({counts})"
+        size = f"{self.width}x{self.height}, {counted(self.batch, 'picture')} at once"
+        return f"{size}: ready after {self.seconds:.1f} s ({counts})"
 
 
 def prepare(

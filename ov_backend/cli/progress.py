@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ov_backend.report.amounts import counted
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Progress:
     def begin(self, size: Size) -> None:
         """A size begins."""
         width, height, batch = size
-        self._size = f"{width}x{height}, {batch} at once"
+        self._size = f"{width}x{height}, {counted(batch, 'picture')} at once"
         self._bar.set_description_str(self._size)
 
     def stage(self, network: str, stage: str, signature: object) -> None:

@@ -10,8 +10,10 @@ from ov_backend.errors import SettingsError, short_repr
 SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8
 #: The largest number of pictures at once.
 MAX_BATCH = 16
-#: The largest guidance scale, of either sign; usual are 1 to 20.
-MAX_GUIDANCE = 1000.0
+#: Bounds of the guidance scale; usual are 1 to 20. Diffusers ignores the guidance at 1 and below.
+MIN_GUIDANCE, MAX_GUIDANCE = 1.0, 1000.0
+#: What a guidance scale has to be, for messages.
+GUIDANCE = f"a number from {MIN_GUIDANCE:g} (no guidance, and twice as fast) to {MAX_GUIDANCE:g}, as 7"
 #: The most pixels of all pictures that are generated at once.
 MAX_PIXELS = LARGEST * LARGEST
 
@@ -76,8 +78,8 @@ def check_size(width: int, height: int) -> tuple[int, int]:
     for side in (width, height):
         if side % MULTIPLE or not SMALLEST <= side <= LARGEST:
             raise SettingsError(
-                f"The size {width}x{height} holds {side}; width and height must be multiples of {MULTIPLE} from {SMALLEST}"
-                f" to {LARGEST}, 512x768 for example."
+                f"The size {width}x{height} cannot be drawn: {side} is not a multiple of {MULTIPLE} from {SMALLEST} to {LARGEST}."
+                " Write for example 512x768."
             )
     return width, height
 
@@ -91,6 +93,17 @@ def check_batch(width: int, height: int, batch: int) -> int:
     most = min(MAX_BATCH, MAX_PIXELS // (width * height))
     if not 1 <= batch <= most:
         raise SettingsError(
-            f"The batch is {batch}; it must be from 1 to {most} at {width}x{height}, so that the pictures fit into memory."
+            f"Batch size is {batch}; it must be from 1 to {most} at {width}x{height}, so that the pictures fit into memory."
         )
     return batch
+
+
+def check_guidance(scale: float, name: str = "CFG scale") -> float:
+    """Check a guidance scale, which messages call ``name``, and return it.
+
+    Raises:
+        SettingsError: it is out of bounds; the message says what is expected.
+    """
+    if not MIN_GUIDANCE <= scale <= MAX_GUIDANCE:
+        raise SettingsError(f"{name} is {scale:g}; it must be {GUIDANCE}.")
+    return scale

@@ -6,7 +6,6 @@ import itertools
 import logging
 import math
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,17 +23,20 @@ from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
-from ov_backend.pipelines.sizes import MAX_GUIDANCE, check_size, own_size, size_hint
+from ov_backend.pipelines.sizes import check_guidance, check_size, own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
 from ov_backend.standalone.pipeline_call import check_finite
 from ov_backend.standalone.prompts import long_embeddings
+from ov_backend.standalone.suggestions import Suggestions, suggestions_for
 from ov_backend.ui.snapshot import PREPARATION, STAGES, network_label
 
 log = logging.getLogger(__name__)
 
 #: The project's own trained checkpoint; an installed package has none.
 TRAINED = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd.safetensors"
+#: From this share of the processors on, other programs make the seconds worth little.
+_MUCH = 0.25
 SAMPLERS = {
     "dpmpp-2m": "DPMSolverMultistepScheduler",
     "euler": "EulerDiscreteScheduler",
@@ -46,7 +48,9 @@ SAMPLERS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What to generate. ``size`` is (width, height) in pixels; None is the size that the checkpoint was trained for.
+    """What to generate.
+
+    ``size`` is (width, height) in pixels; None is the size that the checkpoint was trained for, and the guidance that suits it.
 
     Raises:
         SettingsError: a value cannot be used; the message says what is expected.
@@ -57,7 +61,7 @@ class Request:
     steps: int = 20
     size: tuple[int, int] | None = None
     seed: int = 0
-    guidance: float = 7.0
+    guidance: float | None = None
     sampler: str = "dpmpp-2m"
     checkpoint: Path | None = None
     random: bool = False
@@ -69,8 +73,8 @@ class Request:
             raise SettingsError(f"--steps is {self.steps}; it must be a whole number from 1 to 1000, 20 for example.")
         if not 0 <= self.seed < 1 << 63:
             raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
-        if not abs(self.guidance) <= MAX_GUIDANCE:
-            raise SettingsError(f"--guidance is {self.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
+        if self.guidance is not None:
+            check_guidance(self.guidance, "--guidance")
         if self.sampler not in SAMPLERS:
             raise SettingsError(f"--sampler is {short_repr(self.sampler)}; it must be one of {', '.join(SAMPLERS)}.")
         if self.size is not None:
@@ -80,7 +84,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall-clock seconds of one generation, without the preparation of networks; ``step`` is the median step."""
+    """Wall-clock seconds of one generation, without the preparation of networks; ``step`` is the fastest step.
+
+    Other programs only make a step slower, so the fastest one says most about the machine.
+    """
 
     text: float
     step: float
@@ -98,11 +105,13 @@ class Result:
         difference: "largest" and "mean" absolute difference of the pictures, 0 to 255, and "psnr_db", which is None for equal
             pictures.
         fallbacks: by network, how often PyTorch answered for which reason.
+        other_programs: a sentence where they use so much of the processor that the seconds say little, else "".
     """
 
     checkpoint: str
     size: tuple[int, int]
     steps: int
+    guidance: float
     device: str
     precision: str
     pytorch: Seconds
@@ -113,6 +122,7 @@ class Result:
     fallbacks: dict[str, dict[str, int]]
     networks: dict[str, dict[str, Any]]
     out: str
+    other_programs: str
     pictures: tuple[np.ndarray, np.ndarray]
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,6 +140,7 @@ def run(request: Request, settings: Settings) -> Result:
         SettingsError: the request has both a checkpoint and random weights, or the sheet cannot be written.
     """
     devices.check(settings)
+    load = _load()
     path = checkpoint_file(request.checkpoint, request.random)
     pipe = load_pipeline(path)
     _use_sampler(pipe, request.sampler)
@@ -137,7 +148,8 @@ def run(request: Request, settings: Settings) -> Result:
     hint = size_hint(pipe, *size)
     if hint:
         log.warning("%s", hint)
-    generation = _Generation(pipe, request, size)
+    guidance = request.guidance if request.guidance is not None else suggestions_for(path.stem).guidance
+    generation = _Generation(pipe, request, size, guidance)
     expected, pytorch = generation.run("PyTorch")
     with accelerate(pipe, settings) as accelerated:
         actual, openvino = generation.run("OpenVINO", accelerated)
@@ -149,6 +161,7 @@ def run(request: Request, settings: Settings) -> Result:
         checkpoint=str(path),
         size=size,
         steps=request.steps,
+        guidance=guidance,
         device=settings.device,
         precision=precision,
         pytorch=pytorch,
@@ -159,8 +172,32 @@ def run(request: Request, settings: Settings) -> Result:
         fallbacks={name: values["fallbacks"] for name, values in networks.items() if values["fallbacks"]},
         networks=networks,
         out=str(request.out),
+        other_programs=other_programs(load, _load(), os.cpu_count() or 1),
         pictures=(expected, actual),
     )
+
+
+def _load() -> float:
+    """How many threads of all programs have used or awaited a processor in the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
+
+
+def other_programs(before: float, after: float, processors: int) -> str:
+    """A sentence where other programs use the processors, else "".
+
+    Args:
+        before: the load before the demo.
+        after: the load at its end, with its own threads, of which there are no more than processors.
+        processors: how many there are.
+    """
+    load = max(before, after - processors)
+    if load < _MUCH * processors:
+        return ""
+    used = f"load {load:.1f}, processors {processors}"
+    return f"Other programs use the processor ({used}), so these seconds say little; end them and run this again."
 
 
 def psnr_db(difference: np.ndarray) -> float | None:
@@ -189,8 +226,10 @@ def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:
 class _Generation:
     """Generates and times one picture, with a progress bar."""
 
-    def __init__(self, pipe: Any, request: Request, size: tuple[int, int]) -> None:
-        self._pipe, self._request, self._size = pipe, request, size
+    def __init__(
+        self, pipe: Any, request: Request, size: tuple[int, int], guidance: float = Suggestions.guidance
+    ) -> None:
+        self._pipe, self._request, self._size, self._guidance = pipe, request, size, guidance
 
     def run(self, label: str, accelerated: Accelerated | None = None) -> tuple[np.ndarray, Seconds]:
         """Generate in PyTorch, or with ``accelerated`` networks.
@@ -230,7 +269,7 @@ class _Generation:
                 width=self._size[0],
                 height=self._size[1],
                 num_inference_steps=steps,
-                guidance_scale=self._request.guidance,
+                guidance_scale=self._guidance,
                 generator=torch.Generator("cpu").manual_seed(self._request.seed),
                 callback_on_step_end=after_step,
                 output_type="np",
@@ -238,12 +277,11 @@ class _Generation:
         marks.append(time.perf_counter())
         check_finite(picture)
         text, *steps_seconds, vae = (after - before for before, after in itertools.pairwise(marks))
-        step = statistics.median(steps_seconds[1:] or steps_seconds)
-        seconds = Seconds(text, step, vae, marks[-1] - marks[0])
+        seconds = Seconds(text, min(steps_seconds), vae, marks[-1] - marks[0])
         return (picture * 255).round().clip(0, 255).astype(np.uint8), seconds
 
     def _prompt_embeds(self) -> dict[str, torch.Tensor]:
-        is_guided = self._request.guidance > 1
+        is_guided = self._guidance > 1
         chunked = long_embeddings(self._pipe, self._request.prompt, self._request.negative, is_guided)
         if chunked:
             return chunked

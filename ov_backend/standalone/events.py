@@ -33,7 +33,9 @@ class _Generation:
     def __init__(self, generator: PictureGenerator, parameters: Parameters, choices: Choices, picture: Any) -> None:
         self.generated: Generated | None = None
         self.error: Exception | None = None
-        self._arguments = parameters, choices, picture
+        #: Set to interrupt this one alone, also while it waits for another page's.
+        self.withdrawn = threading.Event()
+        self._arguments = parameters, choices, picture, self.withdrawn
         self._thread = threading.Thread(target=self._run, args=(generator,), name="openvino-generate", daemon=True)
         self._thread.start()
 
@@ -49,10 +51,52 @@ class _Generation:
         return not self._thread.is_alive()
 
 
+class Pages:
+    """The generations that each page waits for, by its session, so that its Interrupt ends its own and no other page's."""
+
+    def __init__(self, generator: PictureGenerator) -> None:
+        self._generator = generator
+        self._own: dict[str, list[_Generation]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, session: str | None, generation: _Generation) -> None:
+        """A page has asked for this generation."""
+        with self._lock:
+            self._own.setdefault(session or "", []).append(generation)
+
+    def remove(self, session: str | None, generation: _Generation) -> None:
+        """It is over, or the page is closed."""
+        with self._lock:
+            own = self._own.get(session or "", [])
+            if generation in own:
+                own.remove(generation)
+            if not own:
+                self._own.pop(session or "", None)
+
+    def waits(self, session: str | None) -> bool:
+        """Whether a page waits for a generation of its own."""
+        with self._lock:
+            return (session or "") in self._own
+
+    def interrupt(self, session: str | None) -> None:
+        """Interrupt what a page has asked for; a page that shows another one's generation, such as a reloaded one, ends that."""
+        with self._lock:
+            own = list(self._own.get(session or "", []))
+        for generation in own:
+            generation.withdrawn.set()
+        if not own:
+            self._generator.controller.stop()
+
+
 def generate(
-    generator: PictureGenerator, picture: Any, values: Sequence[Any], choice_values: Sequence[Any]
+    generator: PictureGenerator,
+    picture: Any,
+    values: Sequence[Any],
+    choice_values: Sequence[Any],
+    pages: Pages | None = None,
+    session: str | None = None,
 ) -> Iterator[tuple[Any, ...]]:
-    """Generate with the values of the page's fields.
+    """Generate with the values of the page's fields; ``pages`` learns what the page of this ``session`` waits for.
 
     Yields:
         updates of Generate, Interrupt, the live view, the gallery and the message: at once, while it runs, and at the end.
@@ -64,11 +108,13 @@ def generate(
         generator.status.add_message(message)
     same = gr.update()
     waiting = gr.update(value="Generating …", interactive=False)
-    yield waiting, gr.update(variant="stop"), live_html("Beginning"), gr.update(visible=False), ""
+    yield waiting, gr.update(variant="stop", interactive=True), live_html("Beginning"), gr.update(visible=False), ""
     live, gallery, message = "", gr.update(visible=bool(generator.recent)), ""
+    pages, generation = pages or Pages(generator), None
     try:
         parameters = _parameters(values, picture is not None)
         generation = _Generation(generator, parameters, choices, picture)
+        pages.add(session, generation)
         while not generation.is_over(_LOOK_S):
             now = live_of(generator) if generator.current is parameters else live_html("Waiting for another page's picture")
             if now != live:
@@ -86,8 +132,11 @@ def generate(
     except Exception as error:  # the page has to come back, whatever has failed
         log.exception("The generation failed.")
         message = _note(f"{type(error).__name__}: {error}", outcome="failure")
+    finally:
+        if generation is not None:
+            pages.remove(session, generation)
     done = gr.update(value="Generate", interactive=True)
-    yield done, gr.update(variant="secondary"), "", gallery, message
+    yield done, gr.update(variant="secondary", interactive=pages.waits(session)), "", gallery, message
 
 
 def live_of(generator: PictureGenerator) -> str:
@@ -105,26 +154,29 @@ def live_of(generator: PictureGenerator) -> str:
     return live_html(f"Step {run['step']} of {run['steps']}", run["step"] / run["steps"], generator.preview)
 
 
-def recent(generator: PictureGenerator) -> Iterator[tuple[Any, ...]]:
+def recent(
+    generator: PictureGenerator, pages: Pages | None = None, session: str | None = None
+) -> Iterator[tuple[Any, ...]]:
     """For a page that is loaded: the last pictures; while a generation runs its live view, and then its pictures.
 
     Yields:
-        updates of the live view and of the gallery.
+        updates of Interrupt, of the live view and of the gallery, until the page waits for a generation of its own.
     """
     import gradio as gr
 
-    files = generator.recent
+    pages, files = pages or Pages(generator), generator.recent
     live = ""
     # Generate may have been pressed before this reaches the page: what it shows since then stays
-    yield gr.update(), gr.update(value=_paths(files), visible=bool(files))
-    while generator.status.generating:
+    yield gr.update(), gr.update(), gr.update(value=_paths(files), visible=bool(files))
+    while generator.status.generating and not pages.waits(session):
         now = live_of(generator)
         if now != live:
             live = now
-            yield live, gr.update(visible=False)
+            yield gr.update(variant="stop", interactive=True), live, gr.update(visible=False)
         time.sleep(_LOOK_S)
-    if live or generator.recent != files:
-        yield "", gr.update(value=_paths(generator.recent), visible=bool(generator.recent))
+    if (live or generator.recent != files) and not pages.waits(session):
+        gallery = gr.update(value=_paths(generator.recent), visible=bool(generator.recent))
+        yield gr.update(variant="secondary", interactive=False), "", gallery
 
 
 def size_like_picture(generator: PictureGenerator, picture: Any) -> tuple[Any, Any]:
@@ -193,8 +245,10 @@ def _paths(files: Sequence[Path]) -> list[str]:
 def _of(generated: Generated) -> str:
     text = html.escape(generated.infotext).replace("\n", "<br>")
     parameters = f'<p class="openvino-parameters">{text}</p>'
-    note = _note("Interrupted. This is the picture so far.", outcome="interrupted") if generated.interrupted else ""
-    return note + parameters
+    if generated.interrupted is None:
+        return parameters
+    step, steps = generated.interrupted
+    return _note(f"Interrupted after step {step} of {steps}. This is the picture so far.", outcome="interrupted") + parameters
 
 
 def _note(message: str, role: str = "alert", outcome: str = "") -> str:

@@ -42,13 +42,23 @@ from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two looks whether a request that waits for its turn was withdrawn.
+_LOOK_S = 0.1
+
+
 @dataclass(frozen=True)
 class Generated:
-    """One generation: its files, the parameters that they carry as text, and whether it was interrupted before its end."""
+    """One generation.
+
+    Attributes:
+        files: its pictures.
+        infotext: the parameters that they carry as text.
+        interrupted: after which step of how many the user has interrupted it; None where every step is done.
+    """
 
     files: tuple[Path, ...]
     infotext: str
-    interrupted: bool = False
+    interrupted: tuple[int, int] | None = None
 
 
 class PictureGenerator:
@@ -78,6 +88,8 @@ class PictureGenerator:
         self._choices = Choices()
         self._lock = threading.Lock()
         self._interrupted = threading.Event()
+        #: Of the generation that is running, see :meth:`generate`.
+        self._withdrawn: threading.Event | None = None
         self._last_batch = 1
         #: Parameters and the picture to start from of the last generation, which a comparison repeats.
         self._last: tuple[Parameters, Image.Image | None] | None = None
@@ -99,13 +111,20 @@ class PictureGenerator:
         """End the generation that is running, at its next step or while a network is prepared."""
         self._interrupted.set()
 
-    def generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None = None) -> Generated:
+    def generate(
+        self,
+        parameters: Parameters,
+        choices: Choices,
+        picture: Image.Image | None = None,
+        withdrawn: threading.Event | None = None,
+    ) -> Generated:
         """Generate pictures. An interruption after the first step keeps what there is of them.
 
         Args:
             parameters: the prompt and the other parameters; a seed of -1 draws one.
             choices: what runs where.
             picture: the picture to start from (img2img), or None.
+            withdrawn: set by whoever asked for these pictures, it interrupts them alone, also while they wait for their turn.
 
         Raises:
             Interrupted: the user has interrupted it before its first step was done.
@@ -114,17 +133,21 @@ class PictureGenerator:
         check(parameters)
         if (picture is None) != (parameters.strength is None):
             raise SettingsError("A picture to start from and a strength belong together; give both or neither.")
-        with self._lock:
+        with self._turn(withdrawn):
             self._interrupted.clear()
+            self._withdrawn = withdrawn
             self._last_batch = parameters.batch
             self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))
             error = ""
+            steps = Steps(self.status, parameters.steps, self._is_interrupted, self._show)
             self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
             self._warn_about_size(parameters)
             try:
-                pictures = self._generate(parameters, choices, picture)
-                text = parameters.as_text(self.model, choices, ran_where(self.status.snapshot()["networks"], choices))
+                pictures = self._generate(parameters, choices, picture, steps)
+                cut = (steps.done, steps.steps) if steps.is_cut else None
+                ran = ran_where(self.status.snapshot()["networks"], choices)
+                text = parameters.as_text(self.model, choices, ran, cut[0] if cut else None)
                 self.recent = tuple(self._save(p, text, parameters.seed, i) for i, p in enumerate(pictures))
                 self._last = parameters, picture
             except Interrupted:
@@ -134,18 +157,39 @@ class PictureGenerator:
                 error = str(problem)
                 raise
             finally:
-                interrupted = self._interrupted.is_set()
-                self.current = self.preview = None
+                interrupted = self._is_interrupted()
+                self.current = self.preview = self._withdrawn = None
                 self.status.end(error or (INTERRUPTED if interrupted else ""))
-            return Generated(self.recent, text, interrupted)
+            return Generated(self.recent, text, cut)
 
-    def _generate(self, parameters: Parameters, choices: Choices, picture: Image.Image | None) -> list[Image.Image]:
-        """The pictures; after an interruption those of the last step, decoded by PyTorch if the decoder is not compiled."""
+    def _is_interrupted(self) -> bool:
+        """Whether the user has interrupted what runs, or withdrawn the request that it is made for."""
+        return self._interrupted.is_set() or (self._withdrawn is not None and self._withdrawn.is_set())
+
+    @contextlib.contextmanager
+    def _turn(self, withdrawn: threading.Event | None) -> Iterator[None]:
+        """Wait for the lock, and hold it in this block.
+
+        Raises:
+            Interrupted: the request was withdrawn meanwhile.
+        """
+        while not self._lock.acquire(timeout=_LOOK_S):
+            if withdrawn is not None and withdrawn.is_set():
+                raise Interrupted("the request was withdrawn while it waited")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _generate(
+        self, parameters: Parameters, choices: Choices, picture: Image.Image | None, steps: Steps
+    ) -> list[Image.Image]:
+        """The pictures; after an interruption those predicted, decoded by PyTorch if the decoder is not compiled."""
         self._fit_previews()
-        steps = Steps(self.status, parameters.steps, self._interrupted.is_set, self._show)
         try:
             with self._accelerated(choices, request_of(parameters, choices, picture is not None)):
-                return self._pictures(parameters, picture, callback_on_step_end=steps)
+                watching = steps.predicted.watching
+                return self._pictures(parameters, picture, watching=watching, callback_on_step_end=steps)
         except Interrupted:
             if steps.latents is None:
                 raise
@@ -278,7 +322,7 @@ class PictureGenerator:
     def _configure(self, choices: Choices) -> Engine:
         settings = choices.settings(self._cache_dir)
         if self._engine is None:
-            self._engine = Engine(settings, self.status.progress, interrupted=self._interrupted.is_set)
+            self._engine = Engine(settings, self.status.progress, interrupted=self._is_interrupted)
             self.status.attach(self._engine)
         else:
             self._engine.configure(settings)

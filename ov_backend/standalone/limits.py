@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ov_backend.errors import SettingsError
-from ov_backend.pipelines.sizes import MAX_BATCH, MAX_GUIDANCE, check_batch, check_size
+from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_guidance, check_size
 from ov_backend.standalone.samplers import check_sampler
 from ov_backend.ui.infotext import Parameters
 
@@ -19,7 +19,7 @@ def check(parameters: Parameters) -> None:
     """
     for name, value, low, high in (
         ("Steps", parameters.steps, 1, _MAX_STEPS),
-        ("The batch", parameters.batch, 1, MAX_BATCH),
+        ("Batch size", parameters.batch, 1, MAX_BATCH),
         ("The seed", parameters.seed, -1, (1 << 63) - 1),
     ):
         if not low <= value <= high:
@@ -27,10 +27,9 @@ def check(parameters: Parameters) -> None:
     for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
         if len(text) > _MAX_PROMPT:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
-    if not abs(parameters.guidance) <= MAX_GUIDANCE:
-        raise SettingsError(f"The guidance is {parameters.guidance}; it must be from {-MAX_GUIDANCE} to {MAX_GUIDANCE}, as 7.")
+    check_guidance(parameters.guidance)
     check_sampler(parameters.sampler, parameters.steps)
     check_size(parameters.width, parameters.height)
     check_batch(parameters.width, parameters.height, parameters.batch)
     if parameters.strength is not None and not 0 < parameters.strength <= 1:
-        raise SettingsError(f"The strength is {parameters.strength}; it must be above 0 and at most 1.")
+        raise SettingsError(f"Denoising strength is {parameters.strength}; it must be above 0 and at most 1.")

@@ -103,7 +103,8 @@ def _start_from() -> tuple[Any, Any]:
     import gradio as gr
 
     with gr.Accordion("Start from a picture", open=False, elem_id="start_from"):
-        start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", elem_id="start")
+        text = "Drop an image file here to upload"  # as Gradio names the button to screen readers; they have to be the same
+        start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", placeholder=text, elem_id="start")
         info = "How much of it changes"
         strength = gr.Slider(0.05, 1.0, 0.6, step=0.05, label="Denoising strength", info=info, elem_id="strength")
     return start, strength
@@ -139,7 +140,7 @@ def _outcome() -> _Outcome:
 
     with gr.Row():
         generate = gr.Button("Generate", variant="primary", elem_id="generate")
-        interrupt = gr.Button("Interrupt", elem_id="interrupt")
+        interrupt = gr.Button("Interrupt", interactive=False, elem_id="interrupt")
     live = gr.HTML(elem_id="live")
     gallery = gr.Gallery(
         label="Pictures", visible=False, elem_id="gallery", format="png", columns=2, object_fit="contain"
@@ -155,12 +156,20 @@ def _connect(
 ) -> None:
     import gradio as gr
 
-    def generate(picture: Any, *values: Any) -> Iterator[tuple[Any, ...]]:
-        count = len(controls.fields)
-        yield from events.generate(generator, picture, values[:count], values[count:])
+    pages = events.Pages(generator)
 
-    def recent() -> Iterator[tuple[Any, ...]]:
-        yield from events.recent(generator)
+    def generate(request: Any, picture: Any, *values: Any) -> Iterator[tuple[Any, ...]]:
+        count = len(controls.fields)
+        yield from events.generate(generator, picture, values[:count], values[count:], pages, request.session_hash)
+
+    def recent(request: Any) -> Iterator[tuple[Any, ...]]:
+        yield from events.recent(generator, pages, request.session_hash)
+
+    def interrupt(request: Any) -> None:
+        pages.interrupt(request.session_hash)
+
+    for asked in (generate, recent, interrupt):  # Gradio, which is imported here only, gives the request by this
+        asked.__annotations__["request"] = gr.Request
 
     def like_picture(picture: Any) -> tuple[Any, Any]:
         return events.size_like_picture(generator, picture)
@@ -177,12 +186,14 @@ def _connect(
         show_progress="hidden",
         concurrency_limit=_MAX_WAITING,
     )
-    outcome.interrupt.click(generator.controller.stop, queue=False)
+    outcome.interrupt.click(interrupt, queue=False)
     outcome.compared.click(lambda: comparison(generator), None, [outcome.slider], show_progress="hidden")
     start.upload(like_picture, [start], [width, height], show_progress="hidden")
     more = _accordion_of(controls.panel[-1])  # opened where a picture changes what stands in it
     file.upload(events.restore, [file], [*controls.fields, *controls.panel, more, outcome.message])
-    blocks.load(recent, None, [outcome.live, outcome.gallery], show_progress="hidden", concurrency_limit=None)
+    blocks.load(
+        recent, None, [outcome.interrupt, outcome.live, outcome.gallery], show_progress="hidden", concurrency_limit=None
+    )
     blocks.load(lambda: comparison(generator), None, [outcome.slider], show_progress="hidden")
 
 

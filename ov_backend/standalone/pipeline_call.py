@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from PIL import Image, ImageOps
@@ -13,7 +15,12 @@ from ov_backend.ui.infotext import Parameters
 
 
 def call_pipeline(
-    pipe: Any, own_sampler: Any, parameters: Parameters, picture: Image.Image | None, **overrides: Any
+    pipe: Any,
+    own_sampler: Any,
+    parameters: Parameters,
+    picture: Image.Image | None,
+    watching: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    **overrides: Any,
 ) -> list[Image.Image]:
     """The pictures of one generation, made by the calling thread.
 
@@ -22,6 +29,7 @@ def call_pipeline(
         own_sampler: the scheduler that the checkpoint came with.
         parameters: prompt, size, steps and the rest; the seed is chosen.
         picture: to start from, in any size, or None.
+        watching: is given the sampler; the pictures are made in its block.
         overrides: arguments of the pipeline, in place of those made from the parameters.
 
     Raises:
@@ -41,10 +49,11 @@ def call_pipeline(
         **overrides,
     }
     size = parameters.width, parameters.height
-    if picture is None:
-        return _pictures(pipe, pipe(width=size[0], height=size[1], **arguments).images)
-    start = ImageOps.fit(picture.convert("RGB"), size, Image.Resampling.LANCZOS)  # cuts the longer side, distorts nothing
-    return _pictures(pipe, _image_to_image(pipe)(image=start, strength=parameters.strength, **arguments).images)
+    with watching(pipe.scheduler):
+        if picture is None:
+            return _pictures(pipe, pipe(width=size[0], height=size[1], **arguments).images)
+        start = ImageOps.fit(picture.convert("RGB"), size, Image.Resampling.LANCZOS)  # cuts the longer side, distorts nothing
+        return _pictures(pipe, _image_to_image(pipe)(image=start, strength=parameters.strength, **arguments).images)
 
 
 def check_finite(images: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import avg_pool2d, interpolate
 
+from ov_backend.standalone.predicted import Predicted
 from ov_backend.ui.status import Status
 
 #: Seconds between two previews; each takes milliseconds.
@@ -61,33 +62,40 @@ class Steps:
         status: is told of the step.
         steps: how many there will be, where the pipeline does not know.
         interrupted: whether the user has interrupted; then the pipeline skips the other steps and decodes what it has.
-        show: called with the latents now and then.
+        show: called with the predicted latents now and then.
     """
 
     def __init__(
         self, status: Status, steps: int, interrupted: Callable[[], bool], show: Callable[[torch.Tensor], None]
     ) -> None:
-        self._status, self._steps, self._interrupted, self._show = status, steps, interrupted, show
+        self._status, self._interrupted, self._show = status, interrupted, show
         self._shown_at = float("-inf")
-        #: After the last step; None before the first one is done.
+        self.predicted = Predicted()
+        #: Steps that are done, and all of them.
+        self.done, self.steps = 0, steps
+        #: To be decoded if this was the last step; None before the first one is done.
         self.latents: torch.Tensor | None = None
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the user has interrupted before the last step."""
+        return self._interrupted() and self.done < self.steps
+
     def __call__(self, pipe: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Step ``step`` is done, 0 is the first; returns the pipeline's tensors unchanged."""
-        self._status.step(step + 1, getattr(pipe, "num_timesteps", None) or self._steps)
-        self.latents = tensors["latents"]
+        """Step ``step`` is done, 0 is the first; returns the pipeline's tensors.
+
+        After an interruption the latents are the predicted ones: those of the step itself still hold noise.
+        """
+        self.done, self.steps = step + 1, getattr(pipe, "num_timesteps", None) or self.steps
+        self._status.step(self.done, self.steps)
+        latents, predicted = tensors["latents"], self.predicted.latents
+        if predicted is None or self.done >= self.steps:
+            predicted = latents
+        self.latents = predicted.to(latents.dtype)
         if self._interrupted():
             pipe._interrupt = True
-        elif time.monotonic() - self._shown_at > _PREVIEW_S:
-            self._show(_denoised(pipe.scheduler, self.latents))
+            return {**tensors, "latents": self.latents}
+        if time.monotonic() - self._shown_at > _PREVIEW_S:
+            self._show(self.latents)
             self._shown_at = time.monotonic()
         return tensors
-
-
-def _denoised(sampler: Any, latents: torch.Tensor) -> torch.Tensor:
-    """What a multistep sampler takes the finished latents for at this step; of other samplers the noisy latents."""
-    outputs = getattr(sampler, "model_outputs", None)
-    predicts_latents = sampler.config.get("predict_x0") or "++" in str(sampler.config.get("algorithm_type"))
-    if outputs and isinstance(outputs[-1], torch.Tensor) and predicts_latents and outputs[-1].shape == latents.shape:
-        return outputs[-1]
-    return latents

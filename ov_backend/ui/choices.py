@@ -12,7 +12,7 @@ from typing import Any
 
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.settings import LOW_MEMORY, PRECISIONS, Settings, parse_bool
-from ov_backend.ui.properties import MAX_LENGTH, read_properties
+from ov_backend.ui.properties import MAX_LENGTH, NotAllowed, read_properties
 
 #: Between a device's name and its description in the panel's list: "CPU — AMD EPYC 9B45".
 DESCRIPTION_SEPARATOR = " — "
@@ -20,6 +20,18 @@ DESCRIPTION_SEPARATOR = " — "
 INFOTEXT_FIELD = "OpenVINO"
 #: The choices that switch networks, each all networks of one kind.
 SWITCHES = ("unet", "vae", "text_encoder")
+#: What the panel calls each choice; messages call it so too.
+LABELS: Mapping[str, str] = {
+    "device": "OpenVINO device",
+    "precision": "Precision",
+    "unet": "Run the UNet in OpenVINO",
+    "vae": "Run the VAE in OpenVINO",
+    "text_encoder": "Run the text encoder in OpenVINO",
+    "model_caching": "Keep prepared graphs on disk",
+    "memory_mb": "Memory for compiled networks in MiB",
+    "config_json": "Further OpenVINO properties",
+    "low_memory": "Give the weights' memory back",
+}
 
 _DEVICE = re.compile(r"[A-Z]+(\.\d+)?(:-?[A-Z]+(\.\d+)?(\(\d+\))?(,-?[A-Z]+(\.\d+)?(\(\d+\))?)*)?")
 _MAX_MEMORY_MB = 1 << 24
@@ -86,8 +98,7 @@ class Choices:
             try:
                 values[name] = _READERS[name](value)
             except ValueError as error:
-                shown = short_repr(value, _MAX_SHOWN)
-                messages.append(f"{name} is {shown}; it must be {error}; {short_repr(values[name])} is used instead.")
+                messages.append(f"{_refusal(name, value, error)} {_used(values[name])} instead.")
         return cls(**values), messages
 
     @classmethod
@@ -105,7 +116,7 @@ class Choices:
             try:
                 values[name] = _READERS[name](value)
             except ValueError as error:
-                raise SettingsError(f"{name} is {short_repr(value)}; it must be {error}.") from None
+                raise SettingsError(_refusal(name, value, error)) from None
         return cls(**values)
 
     def settings(self, cache_dir: str | None = None) -> Settings:
@@ -157,6 +168,20 @@ class Choices:
             if equals and name in _READERS:
                 values[name] = value.strip()
         return cls.from_args([values.get(f.name, f.default) for f in dataclasses.fields(cls)])
+
+
+def _refusal(name: str, value: object, error: ValueError) -> str:
+    """Why a choice cannot be used, in one sentence."""
+    if isinstance(error, NotAllowed):  # the value may be long, and one name in it is meant
+        return f"{LABELS[name]}: {error.sentence}"
+    return f"{LABELS[name]}: {short_repr(value, _MAX_SHOWN)} must be {error}."
+
+
+def _used(value: Any) -> str:
+    """The beginning of the sentence which value is used instead."""
+    if isinstance(value, bool):
+        return f"{'On' if value else 'Off'} is used"
+    return f"{short_repr(value, _MAX_SHOWN)} is used" if value != "" else "None is set"
 
 
 def _read_device(value: object) -> str:

@@ -276,7 +276,7 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
     if not 1 <= len(sizes) <= MAX_SIZES:
         raise SettingsError(f"{len(sizes)} sizes were given; at least 1 and at most {MAX_SIZES} can be prepared at once.")
     if not _is_int(batch) or not 1 <= batch <= MAX_BATCH:
-        raise SettingsError(f"The batch is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
+        raise SettingsError(f"Batch size is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
     checked = [_parse_size(size) for size in sizes]
     for width, height in checked:
         check_batch(width, height, batch)
@@ -293,7 +293,7 @@ def parse_asked(body: object) -> Asked:
         raise SettingsError('The request is not understood; it must be a JSON object such as {"size": [512, 768], "batch": 1}.')
     batch, from_picture = body.get("batch", 1), body.get("from_picture", False)
     if not _is_int(batch):
-        raise SettingsError(f"The batch is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
+        raise SettingsError(f"Batch size is {short_repr(batch)}; it must be a whole number from 1 to {MAX_BATCH}.")
     if not isinstance(from_picture, bool):
         raise SettingsError(f"from_picture is {short_repr(from_picture)}; it must be true or false.")
     width, height = _parse_size(body["size"])

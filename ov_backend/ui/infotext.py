@@ -39,8 +39,15 @@ class Parameters:
         """The same parameters, with ``seed`` where none was chosen."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
 
-    def as_text(self, model: str, choices: Choices, ran: str = "") -> str:
-        """The text that goes into the PNG; ``ran`` says what ran where, as :func:`ran_where` does."""
+    def as_text(self, model: str, choices: Choices, ran: str = "", interrupted: int | None = None) -> str:
+        """The text that goes into the PNG.
+
+        Args:
+            model: the checkpoint's name.
+            choices: what was to run where.
+            ran: what ran where, as :func:`ran_where` says it.
+            interrupted: the last step that was done, where the user has interrupted the generation.
+        """
         fields: dict[str, Any] = {
             "Steps": self.steps,
             "Sampler": self.sampler or None,
@@ -49,6 +56,7 @@ class Parameters:
             "Size": f"{self.width}x{self.height}",
             "Batch size": self.batch if self.batch > 1 else None,
             "Denoising strength": self.strength,
+            "Interrupted after step": interrupted,
             "Model": model,
             INFOTEXT_FIELD: choices_field(choices, ran),
         }

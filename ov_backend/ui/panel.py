@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ov_backend.settings import LOW_MEMORY, PRECISIONS
-from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, SWITCHES, Choices
+from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, LABELS, SWITCHES, Choices
 from ov_backend.ui.status_html import details_html, prepare_html, status_html
 from ov_backend.version import openvino_problem
 
@@ -28,24 +28,18 @@ USUAL_SIZES = ("512x512", "512x768", "768x512")
 
 #: Label and explanation of each field.
 TEXTS: Mapping[str, tuple[str, str]] = {
-    "device": ("OpenVINO device", "Where the networks run; AUTO and HETERO combine devices"),
-    "precision": ("Precision", "f32 gives PyTorch's picture"),
-    "unet": ("Run the UNet in OpenVINO", "Most of a generation's time is spent here"),
-    "vae": ("Run the VAE in OpenVINO", "Decodes the picture from the result of the last step"),
-    "text_encoder": ("Run the text encoder in OpenVINO", "Reads the prompt"),
-    "model_caching": ("Keep prepared graphs on disk", "The next start need not trace the networks again"),
-    "memory_mb": (
-        "Memory for compiled networks in MiB",
-        "Beyond it those are evicted first that are quick to compile; 0 is half of what this process may use",
-    ),
-    "config_json": (
-        "Further OpenVINO properties",
-        'A JSON object such as {"PERFORMANCE_HINT": "LATENCY"}; docs/panel.md lists what is allowed',
-    ),
-    "low_memory": (
-        "Give the weights' memory back",
-        "PyTorch's weights lie on the disk once they are compiled; auto does so where memory is short (Linux)",
-    ),
+    name: (LABELS[name], hint)
+    for name, hint in {
+        "device": "Where the networks run",
+        "precision": "f32 is nearest to PyTorch's picture",
+        "unet": "Most of a generation's time is spent here",
+        "vae": "Decodes the picture from the result of the last step",
+        "text_encoder": "Reads the prompt",
+        "model_caching": "The next start need not trace the networks again",
+        "memory_mb": "Above this, networks are dropped, first those that compile fastest. 0: half of what this process may use",
+        "low_memory": "Moves PyTorch's weights to the disk once they are compiled. auto: only where memory is short. Linux only",
+        "config_json": 'A JSON object such as {"PERFORMANCE_HINT": "LATENCY"}; docs/panel.md lists what is allowed',
+    }.items()
 }
 
 
@@ -78,8 +72,13 @@ def device_choices() -> tuple[list[str], str]:
     return listed, "OpenVINO finds no GPU or NPU here; the CPU does the work. The first picture of each size takes longer."
 
 
+def device_hint(listed: Sequence[str]) -> str:
+    """The explanation of the devices; the combinations are explained where there is something to combine."""
+    return TEXTS["device"][1] + "; AUTO and HETERO combine devices" * any(entry.startswith("HETERO") for entry in listed)
+
+
 def precision_hint() -> str:
-    """The explanation of the precisions, with what the CPU here can do where OpenVINO is there to be asked."""
+    """The explanation of the precisions, with what is known of the CPU here where OpenVINO is there to be asked."""
     hint = TEXTS["precision"][1]
     if importlib.util.find_spec("openvino") is None or openvino_problem():
         return hint
@@ -88,13 +87,15 @@ def precision_hint() -> str:
         from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 
         cpu = next((device for device in devices.list_devices() if device.name == "CPU"), None)
-        fast = cpu is not None and multiplies_8_bits_exactly()
+        has_int8 = cpu is not None and multiplies_8_bits_exactly()
     except Exception:  # a broken installation raises anything; the note above the controls has said so
         return hint
     if cpu is None:
         return hint
-    faster = [each for each in cpu.precisions if each != "f32"] + ["int8 (after one picture)"] * fast
-    return f"{hint}. " + (f"Faster on this CPU: {', '.join(faster)}" if faster else "This CPU has nothing faster")
+    own = cpu.default_precision
+    slower, still = (", and slower", " still") if own != "f32" else ("", "")
+    int8 = f". int8 is faster{still}, after one picture that calibrates" if has_int8 else ""
+    return f"auto is {own} on this CPU. {hint}{slower}{int8}"
 
 
 def build_panel(
@@ -121,7 +122,7 @@ def build_panel(
         if message:
             gr.HTML(f'<p class="openvino-note">{html.escape(message)}</p>', elem_id=f"openvino_{tab}_note")
         with gr.Row(elem_classes=["openvino-row"]):
-            texts_of_device = {**texts("device"), "value": as_listed(defaults.device, devices)}
+            texts_of_device = {**texts("device"), "value": as_listed(defaults.device, devices), "info": device_hint(devices)}
             device = gr.Dropdown(choices=devices, allow_custom_value=True, scale=3, min_width=200, **texts_of_device)
             texts_of_precision = {**texts("precision"), "info": precision_hint()}
             precision = gr.Dropdown(choices=list(PRECISIONS), scale=2, min_width=160, **texts_of_precision)
@@ -177,8 +178,8 @@ def _reader(name: str, report: Callable[[str], None]) -> Callable[[Mapping[str, 
             return None
         choices, messages = Choices.read_infotext(parameters[INFOTEXT_FIELD])
         for message in messages:
-            if message.startswith(f"{name} is "):
-                report(f"Of the picture's parameters, {message}")
+            if message.startswith(f"{LABELS[name]}: "):
+                report(f"In the picture's parameters, {message}")
         value = getattr(choices, name)
         return as_listed(value, device_choices()[0]) if name == "device" else value
 

@@ -21,6 +21,20 @@ NESTED = "DEVICE_PROPERTIES"
 MAX_LENGTH = 4096
 WHERE = "docs/panel.md lists them"
 
+
+class NotAllowed(ValueError):
+    """One property may not be set.
+
+    Attributes:
+        sentence: says so, and what to do.
+    """
+
+    def __init__(self, name: str, similar: str) -> None:
+        super().__init__(f"an object without {name}, which is not allowed")
+        what = f"remove it, or write {similar}" if similar else "remove it"
+        self.sentence = f"{name} is not allowed; {what}. docs/panel.md lists what is."
+
+
 _ONE_DEVICE = re.compile(r"[A-Z]{2,16}(\.\d{1,3})?")
 _TOKEN = re.compile(r"\s*([{}:,]|[^{}:,\s][^{}:,]*)")
 _MAX_NESTED = 16
@@ -246,10 +260,7 @@ def _checked(name: str, value: object, where: str = "") -> Any:
     kind = ALLOWED.get(name)
     if kind is None:
         close = difflib.get_close_matches(name[:100].upper(), ALLOWED, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
-        raise ValueError(
-            f"an object of allowed OpenVINO properties without {_short(name)}{where}; remove that one ({WHERE}{hint})"
-        )
+        raise NotAllowed(f"{_short(name)}{where}", close[0] if close else "")
     checked = kind.read(value)
     if checked is None:
         raise ValueError(f"such that {name}{where} is {kind}, not {_short(value)}")

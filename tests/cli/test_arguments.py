@@ -150,4 +150,4 @@ def test_an_unknown_argument_points_to_the_help_of_its_command(command: list[str
         cli.main([*command, "--foo"])
     assert exit_.value.code == 2
     name = f"python -m ov_backend {command[0]}"
-    assert capsys.readouterr().err == f"{name}: unrecognized arguments: --foo. See {name} --help.\n"
+    assert capsys.readouterr().err == f"{name}: '--foo' is not an option of this command; remove it. See {name} --help.\n"

@@ -112,7 +112,7 @@ def test_bad_rows_are_a_line_each_and_exit_code_2(command: list[str], tmp_path: 
 
 
 BAD = [
-    (["none.jsonl"], "the following arguments are required: --out"),
+    (["none.jsonl"], "--out must be given."),
     (["none.jsonl", "--out", "x"], "'none.jsonl' is no file"),
     (["none.jsonl", "--out", "/proc/x"], "which cannot be written to"),
     (["none.jsonl", "--out", "/dev/null"], "which is no folder"),

@@ -50,6 +50,24 @@ def test_the_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"PyTorch {torch.__version__.partition('+')[0]}" in printed
 
 
+def test_the_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cache", "list", "--cache-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"No graphs are stored in {tmp_path}.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        (["cache"], "cache: say which: info, list, verify or clear. See"),
+        (["cache", "list", "extra"], "cache: 'extra' is not an option of this command; remove it. See"),
+        (["precompile"], "precompile: CHECKPOINT must be given. See"),
+        (["--json"], "ov_backend: '--json' is not an option of this command; remove it. See"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_named(arguments: list[str], words: str, assert_refused: Refusal) -> None:
+    assert_refused(arguments, words)
+
+
 def test_the_list_says_which_network_of_which_size_an_entry_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = torch.nn.Conv2d(4, 4, 3)
     with torch.no_grad(), ov_backend.accelerate({"unet": module}, Settings(cache_dir=str(tmp_path))):
@@ -161,10 +179,11 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
 
 
 BAD = [
-    (["--size", "100x64"], "argument --size: The size 100x64 holds 100"),
-    (["--size", "8"], "argument --size: The size 8x8 holds 8"),
+    (["--size", "100x64"], "argument --size: The size 100x64 cannot be drawn: 100 is not a multiple of 8 from 64 to 4096. Write"),
+    (["--size", "8"], "argument --size: The size 8x8 cannot be drawn: 8 is not"),
     (["--size", "99999992"], "'99999992' is no size"),
     (["--size", "big"], "'big' is no size"),
+    (["--guidance", "-3"], "it takes a number from 1 (no guidance, and twice as fast) to 1000, as 7, not '-3'"),
     (["--steps", "0"], "argument --steps: it takes a whole number from 1 to 1000, such as 20, not '0'"),
     (["--steps", "1001"], "whole number from 1 to 1000, such as 20, not '1001'"),
     (["--steps", "many"], "whole number from 1 to 1000, such as 20, not 'many'"),
@@ -181,7 +200,7 @@ BAD = [
     (["--out", "demo.jpg"], "must be the name of a .png file"),
     (["--checkpoint", "none.safetensors"], "none.safetensors is no file"),
     (["--random", "--checkpoint", "x.safetensors"], "exclude each other"),
-    (["--colour", "red"], "unrecognized arguments: --colour red. See python -m ov_backend demo --help."),
+    (["--colour", "red"], "'--colour red' are not options of this command; remove them. See python -m ov_backend demo --help."),
 ]
 
 

@@ -7,7 +7,8 @@ import re
 LONG = "x" * 5000
 #: A refusal has one of these: what is expected, or what to do.
 ADVICE = re.compile(
-    r"must|[Gg]ive|expected|choose|use |leave|remove|known|write|--help|correct|convert|install|exclude|download|check|make|try"
+    r"must|[Gg]ive|expected|choose|use |leave|remove|known|[Ww]rite|--help|correct|convert|install|exclude|download|check"
+    r"|make|try"
 )
 
 

@@ -69,15 +69,15 @@ test("a comparison names the faster one, also when it is PyTorch, and the likene
     const job = (pytorch, openvino, more = {}) => ({
         kind: "compare", state: "done", text: "", result: { size: "512x512", pytorch_seconds: pytorch, openvino_seconds: openvino, ...more },
     });
-    assert.equal(text.headline(snapshot({ job: job(7.3, 2.0) })), "OpenVINO is 3.65 times as fast");
-    assert.match(text.headline(snapshot({ job: job(1, 2) })), /PyTorch is 2\.00 times as fast: leave OpenVINO off/);
+    assert.equal(text.headline(snapshot({ job: job(7.3, 2.0) })), "One step: OpenVINO 3.65 times as fast");
+    assert.match(text.headline(snapshot({ job: job(1, 2) })), /One step: PyTorch 2\.00 times as fast\. Leave OpenVINO off/);
     assert.equal(text.jobResult(job(7.3, 2.0)), "One step of 512x512: PyTorch 7.3 s, OpenVINO 2.0 s.");
     const pictures = { pictures: true, pytorch_picture_seconds: 150, openvino_picture_seconds: 42, psnr_db: 47.125 };
-    assert.match(text.jobResult(job(7.3, 2.0, pictures)), /The picture: PyTorch 2 min 30 s, OpenVINO 42\.0 s\. PSNR 47\.1 dB\./);
+    assert.match(text.jobResult(job(7.3, 2.0, pictures)), /^The picture: PyTorch 2 min 30 s, OpenVINO 42\.0 s\. PSNR 47\.1 dB\. One step/);
     assert.match(text.jobResult(job(7.3, 2.0, { ...pictures, psnr_db: null })), /Both pictures are equal/);
-    assert.equal(text.headline(snapshot({ job: job(1, 2, pictures) })), "OpenVINO is 3.57 times as fast", "the picture counts, not the step");
+    assert.equal(text.headline(snapshot({ job: job(1, 2, pictures) })), "The picture: OpenVINO 3.57 times as fast", "the picture counts, not the step");
     const int8 = { sides: { own: "bf16", int8: "int8" }, own_seconds: 1, int8_seconds: 0.8 };
-    assert.equal(text.headline(snapshot({ job: { ...job(), result: { size: "64x64", ...int8 } } })), "int8 is 1.25 times as fast");
+    assert.equal(text.headline(snapshot({ job: { ...job(), result: { size: "64x64", ...int8 } } })), "One step: int8 1.25 times as fast");
     assert.equal(text.jobResult({ ...job(), result: { size: "64x64", ...int8 } }), "One step of 64x64: bf16 1.0 s, int8 800 ms.");
     assert.equal(text.jobResult(null), "");
 });
@@ -125,7 +125,7 @@ test("two sides within 5 percent are equally fast", () => {
     for (const [a, b] of [[1, 1], [1.04, 1], [1, 1.04]]) {
         assert.equal(text.headline(snapshot({ job: job(a, b) })), "OpenVINO and PyTorch are about equally fast here");
     }
-    assert.equal(text.headline(snapshot({ job: job(1.06, 1) })), "OpenVINO is 1.06 times as fast");
+    assert.equal(text.headline(snapshot({ job: job(1.06, 1) })), "One step: OpenVINO 1.06 times as fast");
 });
 
 test("what is prepared is news only where the page asks for it", () => {

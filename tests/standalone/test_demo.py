@@ -65,6 +65,26 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
         assert words in text
 
 
+def test_other_programs_are_named_where_they_use_the_processor() -> None:
+    assert demo.other_programs(0.3, 2.2, 2) == ""
+    expected = "Other programs use the processor (load 3.1, processors 2), so these seconds say little"
+    assert demo.other_programs(3.1, 2.0, 2).startswith(expected)
+    assert "(load 4.0, processors 1)" in demo.other_programs(0.0, 5.0, 1)
+
+
+@pytest.mark.parametrize("guidance,expected", [(None, 4.0), (2.5, 2.5)])
+def test_the_guidance_suits_the_checkpoint_unless_it_is_given(
+    checkpoint: Path, tmp_path: Path, guidance: float | None, expected: float
+) -> None:
+    known = checkpoint.rename(tmp_path / "fluent-sd.safetensors")
+    try:
+        request = demo.Request("a boat", steps=1, size=(64, 64), guidance=guidance, checkpoint=known, out=tmp_path / "x.png")
+        result = demo.run(request, demo.Settings(precision="f32", cache_dir=str(tmp_path)))
+    finally:
+        known.rename(checkpoint)
+    assert result.guidance == result.as_dict()["guidance"] == expected
+
+
 def test_the_checkpoint_s_own_size_gives_no_hint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = write_small_checkpoint(tmp_path, vae_levels=2)
     request = demo.Request("a boat", steps=1, sampler="euler", checkpoint=checkpoint, out=tmp_path / "x.png")

@@ -91,9 +91,10 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
     "changes,expected",
     [
         ({"steps": 0}, "Steps is 0"),
-        ({"width": 65}, "multiples of 8"),
-        ({"height": 8}, "The size 64x8 holds 8"),
-        ({"batch": 99}, "The batch is 99"),
+        ({"width": 65}, "not a multiple of 8"),
+        ({"height": 8}, "The size 64x8 cannot be drawn: 8 is"),
+        ({"batch": 99}, "Batch size is 99"),
+        ({"guidance": -3.0}, r"CFG scale is -3; it must be a number from 1 \(no guidance, and twice as fast\) to 1000, as 7\."),
         ({"strength": 0.5}, "belong together"),
         ({"seed": 1 << 64}, "The seed is"),
         ({"sampler": "best"}, "The sampler is 'best'"),
@@ -124,12 +125,37 @@ def test_an_interrupt_ends_a_generation_keeps_its_picture_and_leaves_the_next_on
     generator.interrupt()
     thread.join(20)
     (partial,) = results
-    assert partial.interrupted
-    assert pixels(partial.files[0]).shape == (64, 64, 3)
     run = generator.status.snapshot()["run"]
+    assert partial.interrupted == (run["step"], 500)
+    assert f"Interrupted after step: {run['step']}" in partial.infotext
+    assert Parameters.from_text(partial.infotext)[0].steps == 500
+    assert pixels(partial.files[0]).shape == (64, 64, 3)
     assert run["error"] == "Interrupted."
     assert run["step"] < 500
     assert not generator.generate(SMALL, PYTORCH).interrupted
+
+
+def test_a_request_that_waits_is_withdrawn_alone(generator: PictureGenerator) -> None:
+    results: list[Generated] = []
+    thread = threading.Thread(target=lambda: results.append(generator.generate(dataclasses.replace(SMALL, steps=100), PYTORCH)))
+    thread.start()
+    wait_until(lambda: generator.status.generating)
+    withdrawn = threading.Event()
+    threading.Timer(0.1, withdrawn.set).start()
+    with pytest.raises(Interrupted):
+        generator.generate(SMALL, PYTORCH, withdrawn=withdrawn)
+    assert thread.is_alive()
+    thread.join(60)
+    assert results[0].interrupted is None
+
+
+def test_a_request_that_runs_is_withdrawn(generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    withdrawn = threading.Event()
+    monkeypatch.setattr(generator.status, "step", lambda done, steps: withdrawn.set() if done == 3 else None)
+    parameters = dataclasses.replace(SMALL, steps=100)
+    assert generator.generate(parameters, PYTORCH, withdrawn=withdrawn).interrupted == (3, 100)
+    monkeypatch.undo()
+    assert generator.generate(SMALL, PYTORCH).interrupted is None
 
 
 def test_an_interrupt_while_the_decoder_is_compiled_keeps_the_picture(

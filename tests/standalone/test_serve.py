@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: ser
     assert generator.last_seed == 3
 
 
-@pytest.mark.parametrize("changes,expected", [({"width": 65}, "multiples of 8"), ({"steps": None}, "A number is missing")])
+@pytest.mark.parametrize("changes,expected", [({"width": 65}, "not a multiple of 8"), ({"steps": None}, "A number is missing")])
 def test_bad_input_gives_a_sentence_and_the_page_comes_back(
     generator: serve.PictureGenerator, changes: dict[str, object], expected: str
 ) -> None:
@@ -165,6 +166,43 @@ def test_a_page_that_is_closed_does_not_end_the_generation(generator: serve.Pict
     for _ in events.generate(generator, None, values(seed=78), PYTORCH):  # waits for the other one
         pass
     assert sorted(path.name.split("-")[2] for path in generator.folder.glob("*-7[78]-*.png")) == ["77", "78"]
+
+
+def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(generator: serve.PictureGenerator) -> None:
+    pages = events.Pages(generator)
+    first = events.generate(generator, None, values(seed=81, steps=60), PYTORCH, pages, "first")
+    assert next(first)[1]["interactive"] is True
+    next(first)
+    second = events.generate(generator, None, values(seed=82), PYTORCH, pages, "second")
+    next(second)
+    assert "Waiting for another page" in next(second)[2]
+    pages.interrupt("second")
+    *_, (_, interrupt, _, _, message) = second
+    assert "Interrupted." in message
+    assert interrupt["interactive"] is False
+    assert pages.waits("first")
+    assert not pages.waits("second")
+    *_, (_, _, _, _, message) = first
+    assert "Seed: 81" in message
+    assert "Interrupted" not in message
+    assert not list(generator.folder.glob("*-82-*.png"))
+
+
+@pytest.mark.parametrize("session", ["own", "reloaded"])
+def test_an_interrupt_keeps_the_picture_and_says_after_which_step(generator: serve.PictureGenerator, session: str) -> None:
+    pages = events.Pages(generator)
+    page = events.generate(generator, None, values(seed=83, steps=900), PYTORCH, pages, "own")
+    while "Step" not in next(page)[2]:
+        pass
+    if session != "own":
+        reloaded = events.recent(generator, pages, session)
+        next(reloaded)
+        assert next(reloaded)[0]["interactive"] is True
+    pages.interrupt(session)
+    *_, (_, _, _, _, message) = page
+    assert re.search(r"Interrupted after step (\d+) of 900\. This is the picture so far\..*Interrupted after step: \1,", message)
+    if session != "own":
+        assert [*reloaded][-1][0]["interactive"] is False
 
 
 def test_a_sampler_that_is_not_here_is_left_as_it_is(tmp_path: Path) -> None:

@@ -35,20 +35,34 @@ def test_nine_controls_in_order_each_named_and_explained() -> None:
     assert len({component.label for component in components}) == 9
 
 
-@pytest.mark.parametrize("exact,words", [(True, "bf16, int8 (after one picture)"), (False, "bf16")])
-def test_the_precisions_are_explained_by_what_the_cpu_can_do(monkeypatch: pytest.MonkeyPatch, exact: bool, words: str) -> None:
-    cpu = devices.Device("CPU", "a CPU", ("f32", "bf16"), "bf16")
+@pytest.mark.parametrize(
+    "default,exact,hint",
+    [
+        ("bf16", True, ", and slower. int8 is faster still, after one picture that calibrates"),
+        ("bf16", False, ", and slower"),
+        ("f32", True, ". int8 is faster, after one picture that calibrates"),
+        ("f32", False, ""),
+    ],
+)
+def test_the_precisions_are_explained_by_what_is_known_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, default: str, exact: bool, hint: str
+) -> None:
+    cpu = devices.Device("CPU", "a CPU", ("f32", "bf16", "f16"), default)
     monkeypatch.setattr(devices, "list_devices", lambda: [cpu])
     monkeypatch.setattr(saturation, "multiplies_8_bits_exactly", lambda: exact)
     _, components = build()
-    assert components[FIELDS.index("precision")].info == f"f32 gives PyTorch's picture. Faster on this CPU: {words}"
+    shown = components[FIELDS.index("precision")].info
+    assert shown == f"auto is {default} on this CPU. f32 is nearest to PyTorch's picture{hint}"
 
 
-def test_a_cpu_with_nothing_faster_than_f32_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "list_devices", lambda: [devices.Device("CPU", "a CPU", ("f32",), "f32")])
-    monkeypatch.setattr(saturation, "multiplies_8_bits_exactly", lambda: False)
+@pytest.mark.parametrize("names,explained", [(["CPU"], False), (["CPU", "GPU"], True)])
+def test_combinations_of_devices_are_explained_where_there_are_two(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], explained: bool
+) -> None:
+    found = [devices.Device(name, f"a {name}", ("f32",), "f32") for name in names]
+    monkeypatch.setattr(devices, "list_devices", lambda: found)
     _, components = build()
-    assert components[FIELDS.index("precision")].info.endswith("This CPU has nothing faster")
+    assert ("AUTO and HETERO combine devices" in components[0].info) == explained
 
 
 def test_the_initial_values_are_the_defaults() -> None:

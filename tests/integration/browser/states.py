@@ -125,10 +125,18 @@ def compared(panel: Panel) -> None:
     panel.wait_for("result", "PSNR|equal")
 
 
+def starting(panel: Panel) -> None:
+    """The standalone page's accordion "Start from a picture" is open."""
+    panel.page.click("#start_from button")
+    panel.page.wait_for_selector("#strength", state="visible")
+
+
 #: Every state by its name.
 STATES: Mapping[str, Callable[[Any], None]] = {
     each.__name__: each for each in (idle, preparing, running, done, ready, refused, fallback, interrupted, compared)
 }
+#: Those of the standalone page, which has more than the panel.
+STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {**STATES, starting.__name__: starting}
 
 
 def look(page: Any, name: str, within: str = "html") -> list[str]:

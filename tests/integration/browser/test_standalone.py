@@ -235,6 +235,22 @@ def test_two_tabs_each_get_their_own_picture(at: Callable[..., Page], server: Se
     assert "Seed: 2" in second.message
 
 
+@only_in_full
+def test_the_interrupt_of_a_tab_that_waits_leaves_the_other_tab_s_picture(at: Callable[..., Page]) -> None:
+    first, second = at(), at()
+    assert first.page.is_disabled("#interrupt")
+    first.set(prompt="first", steps=300, width=64, height=64, seed=1).generate()
+    second.wait_for("headline", r"step \d+ of 300")
+    second.set(prompt="second", steps=2, width=64, height=64, seed=2).generate()
+    second.page.wait_for_selector("text=Waiting for another page's picture")
+    second.page.click("#interrupt:enabled")
+    second.wait_for_message("Interrupted.")
+    assert second.page.is_disabled("#interrupt")
+    first.wait_for_message("Seed: 1")
+    assert "Interrupted" not in first.message
+    assert first.page.is_disabled("#interrupt")
+
+
 def test_bad_input_is_answered_with_one_sentence(at: Callable[..., Page]) -> None:
     page = at()
     page.open_more()
@@ -242,4 +258,4 @@ def test_bad_input_is_answered_with_one_sentence(at: Callable[..., Page]) -> Non
     page.page.press(f"{PANEL}_config_json textarea", "Tab")
     page.page.wait_for_function(f"document.querySelector('{PANEL}_problem').textContent.includes('must be a JSON object')")
     page.set(steps=3, width=65, height=64).generate()
-    page.wait_for_message("multiples of 8")
+    page.wait_for_message("not a multiple of 8")
