@@ -253,7 +253,7 @@ def _product(
 
 #: Below this, five terms of the series of :func:`log1p` and :func:`expm1` are as exact as float32.
 _SMALL = 0.05
-#: Beyond this the logarithm of a sigmoid is the number itself, to 5e-6; and float16 holds the exponential of this.
+#: Beyond this log(1 + exp(x)) is x, to 5e-6; and float16 holds the exponential of this.
 _LARGE = 10.0
 
 
@@ -282,8 +282,9 @@ def mish(x: torch.Tensor) -> torch.Tensor:
 
 def log_sigmoid_forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The logarithm of a sigmoid, and a buffer for the gradient; OpenVINO's own is minus infinity where the sigmoid is 0."""
-    is_itself = torch.logical_or(x < -_LARGE, x.isnan())  # OpenVINO's exponential of NaN is infinite
-    return torch.where(is_itself, x, -log1p(torch.exp(-x))), torch.exp(-x.abs())
+    exponential = torch.exp(-x.abs())
+    result = torch.clamp(x, max=0) - log1p(exponential)  # as PyTorch: a loss may leave the logarithm of a negative x alone
+    return torch.where(x.isnan(), x, result), exponential  # OpenVINO's exponential of NaN is infinite
 
 
 def binary_cross_entropy_with_logits(

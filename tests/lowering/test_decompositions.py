@@ -311,3 +311,13 @@ def test_factors_of_large_products(operator: Callable[..., torch.Tensor], value:
     for other in (x, small):
         expected = operator(x, x, other, value=value)
         torch.testing.assert_close(run_openvino(gm, x, other), [expected])
+
+
+def test_the_loss_of_a_right_answer_keeps_its_digits() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(x, (x > 0).to(x.dtype), reduction="none")
+
+    x = torch.tensor([sign * size for size in (0.01, 1, 5, 9, 10.9, 12, 14) for sign in (1, -1)])
+    (result,) = run_openvino(decompose(traced(loss, x), OPENVINO_DECOMPOSITIONS), x)
+    torch.testing.assert_close(result, loss(x), rtol=1e-3, atol=1e-6)
+
