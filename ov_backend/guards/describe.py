@@ -117,13 +117,15 @@ MEMBERS_ONLY = frozenset(
     | {"diffusers.models.transformers.transformer_flux.FluxAttention.forward"}
     | {"peft.tuners.lora.model.LoraModel._enable_peft_forward_hooks"}
     | {"peft.tuners.lora.layer.LoraLayer._check_forward_args", "transformers.utils.generic.ModelOutput.__setattr__"}
+    | {"transformers.utils.output_capturing.wrapper"}
 )
 #: Functions of packages that make texts of names, classes and the like, and of no object whose text has its address in it.
 TEXTS_OF_NAMES = frozenset(
     {"diffusers.models.modeling_utils.__getattr__", "transformers.utils.generic.infer_framework_from_repr"}
     | {"transformers.utils.output_capturing.get", "transformers.utils.output_capturing.wrapper"}
     | {"transformers.utils.deprecation.wrapped_func"}
-    | {"transformers.modeling_layers.forward_with_checkpointing", "peft.tuners.lora.layer._check_forward_args"}
+    | {"transformers.modeling_layers.forward_with_checkpointing", "transformers.modeling_layers.__call__"}
+    | {"peft.tuners.lora.layer._check_forward_args"}
 )
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})

@@ -60,9 +60,10 @@ class NameWalk(OptionWalk):
         """A function's code and the order of its sets; that of sets that it makes is known in this process only."""
         self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
         self._read_of_function(function)
-        if goes_by_hashes(function.__code__) and f"{module_of(function)}.{function.__qualname__}" not in MEMBERS_ONLY:
+        module, code = module_of(function), function.__code__
+        if goes_by_hashes(code) and MEMBERS_ONLY.isdisjoint((f"{module}.{function.__qualname__}", f"{module}.{code.co_name}")):
             self._of_this_process(f"{path} makes a set, or reads a hash or an address")
-        if makes_texts(function.__code__) and f"{module_of(function)}.{function.__code__.co_name}" not in TEXTS_OF_NAMES:
+        if makes_texts(code) and f"{module}.{code.co_name}" not in TEXTS_OF_NAMES:
             self._makes_texts = path
 
     def _arithmetic(self) -> None:
