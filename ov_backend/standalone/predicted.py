@@ -26,7 +26,9 @@ class Predicted:
         def step(model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             with_names = kwargs.pop("return_dict", True)
             result = original(model_output, timestep, sample, *args, **kwargs)
-            self.latents = _prediction(sampler, result, model_output, timestep, sample)
+            self.latents = None
+            with contextlib.suppress(Exception):  # a sampler of another kind loses its previews, not its picture
+                self.latents = _prediction(sampler, result, model_output, timestep, sample)
             return result if with_names else (result.prev_sample,)
 
         sampler.step = step
