@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from pathlib import Path
 
 import gradio
@@ -168,9 +169,13 @@ def test_a_page_that_is_closed_does_not_end_the_generation(generator: serve.Pict
     assert sorted(path.name.split("-")[2] for path in generator.folder.glob("*-7[78]-*.png")) == ["77", "78"]
 
 
-def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(generator: serve.PictureGenerator) -> None:
+def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(
+    generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, step = threading.Event(), generator.status.step
+    monkeypatch.setattr(generator.status, "step", lambda *args: step(*args) if goes_on.wait(60) else None)
     pages = events.Pages(generator)
-    first = events.generate(generator, None, values(seed=81, steps=60), PYTORCH, pages, "first")
+    first = events.generate(generator, None, values(seed=81), PYTORCH, pages, "first")
     assert next(first)[1]["interactive"] is True
     next(first)
     second = events.generate(generator, None, values(seed=82), PYTORCH, pages, "second")
@@ -182,6 +187,7 @@ def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(generator: se
     assert interrupt["interactive"] is False
     assert pages.waits("first")
     assert not pages.waits("second")
+    goes_on.set()
     *_, (_, _, _, _, message) = first
     assert "Seed: 81" in message
     assert "Interrupted" not in message
