@@ -124,7 +124,7 @@ class PictureGenerator:
             parameters: the prompt and the other parameters; a seed of -1 draws one.
             choices: what runs where.
             picture: the picture to start from (img2img), or None.
-            withdrawn: set by whoever asked for these pictures, it interrupts them alone, also while they wait for their turn.
+            withdrawn: an event; once it is set, these pictures are interrupted, also while they wait for their turn.
 
         Raises:
             Interrupted: the user has interrupted it before its first step was done.
