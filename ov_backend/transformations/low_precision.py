@@ -14,7 +14,7 @@ import ov_backend.telemetry  # noqa: F401  # before OpenVINO
 
 # isort: split
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,11 +131,16 @@ def quantize(
     if (odd := next((name for name, weight in others.items() if not _is_finite(weight)), None)) is not None:
         raise ConversionError(f"{odd} is not finite, which a computation in 8 bits would hide")
     ranges = {name: given for name, given in ranges.items() if given.low or given.high}  # else only zeros were seen
+    scratch = torch.empty(max((weights[name].numel() for name in in_layers), default=0))
     for group in _by_source(model, weights):
-        layers = [layer for layer in group if layer.name in ranges and _is_finite(weights[layer.weight])]
-        if layers:
-            _quantize(layers, weights, functools.reduce(Range.joined, (ranges[layer.name] for layer in layers)), buffer)
-            done += [layer.name for layer in layers]
+        matrices = [_Matrix.of(layer, weights[layer.weight]) for layer in group if layer.name in ranges]
+        matrices = [matrix for matrix in matrices if matrix.is_finite]
+        if matrices:
+            names = [matrix.layer.name for matrix in matrices]
+            quantized = _quantized(group[0].source, functools.reduce(Range.joined, (ranges[name] for name in names)))
+            for matrix in matrices:
+                _replace(matrix, quantized, scratch, buffer)
+            done += names
     model.validate_nodes_and_infer_types()
     return done
 
@@ -158,17 +163,52 @@ def _by_source(model: ov.Model, weights: Collection[str]) -> list[list[Layer]]:
     return list(groups.values())
 
 
-def _quantize(layers: Sequence[Layer], weights: Mapping[str, torch.Tensor], given: Range, buffer: WeightBuffer | None) -> None:
+@dataclass(frozen=True)
+class _Matrix:
+    """A layer's weight.
+
+    Attributes:
+        layer: the layer.
+        values: float32 of shape (output channels, ...).
+        largest: float32 of shape (output channels), the largest magnitude in each channel.
+    """
+
+    layer: Layer
+    values: torch.Tensor
+    largest: torch.Tensor
+
+    @classmethod
+    def of(cls, layer: Layer, weight: torch.Tensor) -> _Matrix:
+        """Look at every value once: the extremes also tell whether all are finite."""
+        weight = weight.detach().float()
+        values = weight if layer.is_convolution or layer.transposed else weight.t()
+        low, high = torch.aminmax(values.flatten(1), dim=1)
+        return cls(layer, values, torch.maximum(-low, high))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no value is NaN or infinite, which 8 bits do not have."""
+        return bool(torch.isfinite(self.largest).all())
+
+    def rounded(self, scratch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Whole numbers from -127 to 127, kept in ``scratch``, and the factor of each output channel.
+
+        All weights share one piece of memory: getting 4 bytes for each value from the system takes as long as the rounding.
+        """
+        factor = torch.where(self.largest > 0, self.largest / _LARGEST, torch.ones_like(self.largest))
+        factor = factor.view(-1, *[1] * (self.values.dim() - 1))
+        out = scratch[: self.values.numel()].view(self.values.shape)
+        return torch.div(self.values, factor, out=out).round_(), factor
+
+
+def _quantized(source: ov.Output, given: Range) -> ov.Node:
     bounds = [_constant(bound) for bound in _interval(MARGIN * given.low, MARGIN * given.high)]
     # a float16 model has float32 in here: its factors would be too small for float16
-    quantized = ops.fake_quantize(_cast(layers[0].source, _F32), *bounds, *bounds, _LEVELS)
-    for layer in layers:
-        weight = weights[layer.weight].detach().float()
-        _replace(layer, quantized, weight if layer.is_convolution or layer.transposed else weight.t(), buffer)
+    return ops.fake_quantize(_cast(source, _F32), *bounds, *bounds, _LEVELS)
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether a weight has neither NaN nor infinity, which 8 bits do not have."""
+    """Whether a weight has neither NaN nor infinity; its sum has one of them, too, where it is too large for float32."""
     return bool(torch.isfinite(weight.detach().sum(dtype=torch.float32)))
 
 
@@ -182,10 +222,8 @@ def _interval(low: float, high: float) -> tuple[float, float]:
     return -zero * step, (_LEVELS - 1 - zero) * step
 
 
-def _replace(layer: Layer, quantized: ov.Node, matrix: torch.Tensor, buffer: WeightBuffer | None) -> None:
-    largest = matrix.flatten(1).abs().amax(1)
-    factor = torch.where(largest > 0, largest / _LARGEST, torch.ones_like(largest)).view(-1, *[1] * (matrix.dim() - 1))
-    rounded = (matrix / factor).round_()
+def _replace(matrix: _Matrix, quantized: ov.Node, scratch: torch.Tensor, buffer: WeightBuffer | None) -> None:
+    layer, (rounded, factor) = matrix.layer, matrix.rounded(scratch)
     integers = buffer.convert(rounded) if buffer is not None else rounded.to(torch.int8).contiguous()
     weight = ops.multiply(ops.convert(constant(integers, shared=buffer is not None), "f32"), _constant(factor.numpy()))
     if layer.is_convolution:
