@@ -87,6 +87,11 @@ class _Mark:
         return self
 
 
+#: What a replacement keeps for itself.
+_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "__wrapped__", PATCHED}
+_OWN_NAMES |= {*functools.WRAPPER_ASSIGNMENTS}
+
+
 class _Replacement:
     """What stands on an instance in the place of its function; a copy of the instance gets the original of its own.
 
@@ -98,7 +103,7 @@ class _Replacement:
         self, call: Callable[..., Any], original: Any, owner: Any, name: str, inherited: Inherited | None
     ) -> None:
         self._inherited = inherited
-        functools.update_wrapper(self, original)
+        functools.update_wrapper(self, original, updated=())  # the attributes of a function are looked up when they are read
         self._call, self._owner, self._name = call, owner, name
         self._is_method = inherited is not None and isinstance(class_member(type(owner), name), types.FunctionType)
         self._mark = vars(owner).get(_Mark.NAME)
@@ -121,6 +126,17 @@ class _Replacement:
         if name in ("_inherited", "_original"):  # while it is being made
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """An attribute that a program gives to the function is the original's."""
+        if name in _OWN_NAMES:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.__wrapped__, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """It is taken from the original, too."""
+        delattr(self.__wrapped__, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call what replaces the original, but the original where Dynamo compiles the call, or where a copy makes it."""

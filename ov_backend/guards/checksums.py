@@ -6,6 +6,8 @@ everything finds it, which takes a tenth of a second for each GB or so.
 
 from __future__ import annotations
 
+import operator
+import os
 import threading
 import time
 import weakref
@@ -159,8 +161,21 @@ class Checksums:
 
 
 def _in_threads(function: Callable[[T], R], values: Sequence[T]) -> list[R]:
-    """``map`` over large tensors; hashing releases the interpreter's lock."""
+    """``map`` over tensors, most of them large; hashing releases the interpreter's lock.
+
+    Each thread takes the next tensor when it is done with one. A task for each of some hundred tensors would cost more than
+    reading the smaller ones: every task waits for the interpreter's lock, several times.
+    """
     if len(values) <= _FEW:
         return list(map(function, values))
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(function, values))
+    results: list[tuple[int, R]] = []
+    waiting = iter(list(enumerate(values)))
+
+    def work() -> None:
+        results.extend([(number, function(value)) for number, value in waiting])
+
+    threads = os.cpu_count() or 1
+    with ThreadPoolExecutor(threads) as pool:
+        for task in [pool.submit(work) for _ in range(threads)]:
+            task.result()
+    return [result for _, result in sorted(results, key=operator.itemgetter(0))]

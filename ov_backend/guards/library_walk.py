@@ -62,8 +62,8 @@ class LibraryWalk(NameWalk):
                     self.refused = f"{package.__name__}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
 
     def _kernels(self) -> None:
-        """A kernel that was replaced; there are thousands of names, and the cheap look counts them only."""
-        self.watch.length(torch.library._impls)
+        """A kernel that was replaced; to compare some thousand names takes 15 microseconds."""
+        self.watch.content(functools.partial(frozenset, torch.library._impls))
         if replaced := _replaced_kernel():
             self.refused = f"the operator {replaced} was given another kernel by torch.library"
 

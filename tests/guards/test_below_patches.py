@@ -167,3 +167,19 @@ def test_functions_of_ours_that_a_class_calls_are_not_walked(strict: Strict) -> 
     walk = Walk(module, [Own.forward])
     assert not ours(walk)
     assert_eager(engine_for(strict(), module), module)
+
+
+class Weighed(Doubled):
+    """A layer whose factor stands on its forward."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.forward.weight  # type: ignore[attr-defined]
+
+
+def test_a_value_on_the_forward_itself(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Weighed(2.0)
+    monkeypatch.setattr(Weighed.forward, "weight", 1.0, raising=False)
+    with ov_backend.accelerate({"net": module}, strict(fallback="pytorch")):
+        for weight in (1.0, 3.0, 1.0):
+            monkeypatch.setattr(Weighed.forward, "weight", weight)
+            torch.testing.assert_close(module(X), Doubled.forward(module, X) * weight)

@@ -96,3 +96,9 @@ def test_every_layout_is_read(make: object) -> None:
     tensor.data[3, 3] += 1
     known.read_again(always=True)
     assert known.changes == 1
+
+
+def test_threads_take_turns_and_keep_the_order() -> None:
+    assert checksums._in_threads(lambda number: number + 1, range(999)) == list(range(1, 1000))
+    with pytest.raises(ZeroDivisionError):
+        checksums._in_threads(lambda number: 1 / number, range(-500, 500))

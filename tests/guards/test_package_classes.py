@@ -117,6 +117,25 @@ def test_another_kernel_of_an_operator(strict: Strict) -> None:
     assert network.statistics.calls == 2
 
 
+def test_a_kernel_that_comes_while_another_one_goes(strict: Strict) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).requires_grad_(False)
+    network = engine_for(strict(fallback="pytorch"), module)
+    own, library = torch.library.Library("goes_again", "DEF"), torch.library.Library("aten", "IMPL")
+    try:
+        own.define("same(Tensor x) -> Tensor")
+        own.impl("same", lambda x: x, "CPU")
+        assert_eager(network, module)
+        assert network.statistics.calls == 1
+        library.impl("gelu", lambda x, approximate="none": x * 3, "CPU")
+        torch.library._impls.remove(next(key for key in torch.library._impls if "goes_again" in key))
+        torch.testing.assert_close(network(X), module[0](X) * 3)
+    finally:
+        for each in (own, library):
+            getattr(each, "_destroy", int)()  # PyTorch 2.1 waits for the objects' end
+        del each, own, library
+        gc.collect()
+
+
 def test_what_python_and_pytorch_note_on_classes_is_of_no_matter(strict: Strict) -> None:
     network = engine_for(strict(), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval())
     x = torch.randn(2, 4)
