@@ -174,7 +174,7 @@ def _in_threads(function: Callable[[T], R], values: Sequence[T]) -> list[R]:
     def work() -> None:
         results.extend([(number, function(value)) for number, value in waiting])
 
-    threads = os.cpu_count() or 1
+    threads = min(os.cpu_count() or 1, len(values))
     with ThreadPoolExecutor(threads) as pool:
         for task in [pool.submit(work) for _ in range(threads)]:
             task.result()

@@ -131,7 +131,8 @@ def quantize(
     if (odd := next((name for name, weight in others.items() if not _is_finite(weight)), None)) is not None:
         raise ConversionError(f"{odd} is not finite, which a computation in 8 bits would hide")
     ranges = {name: given for name, given in ranges.items() if given.low or given.high}  # else only zeros were seen
-    scratch = torch.empty(max((weights[name].numel() for name in in_layers), default=0))
+    largest = max((weights[name].numel() for name in in_layers), default=0)
+    scratch = torch.empty(largest, dtype=torch.float32, device="cpu")  # whatever this process has chosen as default
     for group in _by_source(model, weights):
         matrices = [_Matrix.of(layer, weights[layer.weight]) for layer in group if layer.name in ranges]
         matrices = [matrix for matrix in matrices if matrix.is_finite]
@@ -169,21 +170,19 @@ class _Matrix:
 
     Attributes:
         layer: the layer.
-        values: float32 of shape (output channels, ...).
+        weight: the live weight.
         largest: float32 of shape (output channels), the largest magnitude in each channel.
     """
 
     layer: Layer
-    values: torch.Tensor
+    weight: torch.Tensor
     largest: torch.Tensor
 
     @classmethod
     def of(cls, layer: Layer, weight: torch.Tensor) -> _Matrix:
         """Look at every value once: the extremes also tell whether all are finite."""
-        weight = weight.detach().float()
-        values = weight if layer.is_convolution or layer.transposed else weight.t()
-        low, high = torch.aminmax(values.flatten(1), dim=1)
-        return cls(layer, values, torch.maximum(-low, high))
+        low, high = torch.aminmax(_by_channel(layer, weight).flatten(1), dim=1)
+        return cls(layer, weight, torch.maximum(-low, high))
 
     @property
     def is_finite(self) -> bool:
@@ -196,9 +195,16 @@ class _Matrix:
         All weights share one piece of memory: getting 4 bytes for each value from the system takes as long as the rounding.
         """
         factor = torch.where(self.largest > 0, self.largest / _LARGEST, torch.ones_like(self.largest))
-        factor = factor.view(-1, *[1] * (self.values.dim() - 1))
-        out = scratch[: self.values.numel()].view(self.values.shape)
-        return torch.div(self.values, factor, out=out).round_(), factor
+        values = _by_channel(self.layer, self.weight)
+        factor = factor.view(-1, *[1] * (values.dim() - 1))
+        out = scratch[: values.numel()].view(values.shape)
+        return torch.div(values, factor, out=out).round_(), factor
+
+
+def _by_channel(layer: Layer, weight: torch.Tensor) -> torch.Tensor:
+    """The weight as float32 of shape (output channels, ...); a copy only of one in half precision."""
+    weight = weight.detach().float()
+    return weight if layer.is_convolution or layer.transposed else weight.t()
 
 
 def _quantized(source: ov.Output, given: Range) -> ov.Node:

@@ -88,6 +88,18 @@ def test_half_precision_weights_give_the_same_layers(dtype: torch.dtype) -> None
     assert float((result.float() - expected).norm() / expected.norm()) < 0.02
 
 
+@needs_vnni
+def test_the_default_dtype_of_the_process_is_of_no_matter() -> None:
+    function, weights, x = CASES["a layer of rows"]
+    expected = in_8_bits(function, weights, x)([x])[0]
+    torch.set_default_dtype(torch.bfloat16)  # as loaders of checkpoints do meanwhile
+    try:
+        actual = in_8_bits(function, weights, x)([x])[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(actual, expected)
+
+
 def test_the_ranges_are_those_of_the_inputs() -> None:
     weights = {"a": random(48, 32), "b": random(64, 32), "c": random(32, 48)}
 
