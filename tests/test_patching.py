@@ -43,25 +43,25 @@ def test_an_attribute_of_the_instance_is_restored_exactly() -> None:
 
 
 def test_attributes_of_a_replaced_function_are_those_that_it_has_now() -> None:
-    greeter = Greeter()
-    own = lambda name: f"good day {name}"  # noqa: E731
-    greeter.greet = own  # type: ignore[method-assign]
-    own.volume = 1  # type: ignore[attr-defined]
+    greeter: Any = Greeter()
+    own: Any = lambda name: f"good day {name}"  # noqa: E731
+    greeter.greet = own
+    own.volume = 1
     patch = Patch(greeter, "greet", louder)
-    own.volume = 2  # type: ignore[attr-defined]
-    assert greeter.greet.volume == 2  # type: ignore[attr-defined]
-    greeter.greet.volume = 3  # type: ignore[attr-defined]
-    assert own.volume == 3  # type: ignore[attr-defined]
-    del greeter.greet.volume  # type: ignore[attr-defined]
+    own.volume = 2
+    assert greeter.greet.volume == 2
+    greeter.greet.volume = 3
+    assert own.volume == 3
+    del greeter.greet.volume
     assert patch.undo()
     assert vars(own) == {}
 
 
-def test_attributes_of_a_replaced_method_are_set_as_those_of_a_method() -> None:
-    greeter = Greeter()
+def test_a_replaced_method_takes_no_new_attribute_as_no_method_does() -> None:
+    greeter: Any = Greeter()
     patch = Patch(greeter, "greet", louder)
     with pytest.raises(AttributeError, match="volume"):
-        greeter.greet.volume = 1  # type: ignore[attr-defined]
+        greeter.greet.volume = 1
     assert patch.undo()
 
 
