@@ -9,7 +9,8 @@ random weights is within 12 percent; the limit of 3 percent does not hold in thi
 
 The wait that calibration adds is measured twice: where the next picture begins at once, and where the recipe was made in the
 background before. ``--profile`` also sums the time of one step by kind and type of layer. ``--also`` has layers in 8 bits that
-are left out for the pictures' sake, by the operator that they read; ``--finest`` leaves them out at the finest resolution only.
+are left out for the pictures' sake, by the operator that they read; ``--everywhere`` leaves out at every resolution what is left
+out at the finest one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
     kinds = list(weighted_layers.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
-    parser.add_argument("--finest", nargs="+", default=[], choices=kinds, help="left out at the finest resolution only")
+    kinds = sorted(weighted_layers.FINEST_ALONE)
+    parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out at every resolution")
     return parser.parse_args()
 
 
@@ -65,7 +67,7 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Seconds of one step in int8 and in the device's own precision, and how many layers compute in 8 bits."""
     case = unet(options.size, options.tiny)
     config = {"PERF_COUNT": "YES"} if options.profile else {}
-    have_more_in_8_bits(options.also, options.finest)
+    change_what_is_left_out(options.also, options.everywhere)
     settings = Settings(cache_dir=folder, fallback="raise", config=config)
     _, own = _network(case, settings)
     own(*case.args, **case.kwargs)
@@ -95,11 +97,11 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     return result
 
 
-def have_more_in_8_bits(also: Sequence[str], finest: Sequence[str]) -> None:
+def change_what_is_left_out(also: Sequence[str], everywhere: Sequence[str]) -> None:
     """Change which layers are left out in this process, by the operators that they read."""
     for operator in also:
         del weighted_layers.LEFT_OUT_INPUTS[operator]
-    weighted_layers.EVERYWHERE -= {*also, *finest}
+    weighted_layers.FINEST_ALONE -= {*also, *everywhere}
 
 
 def waited_for(case: Case, settings: Settings, own: Network) -> dict[str, float]:

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.bench_int8 import have_more_in_8_bits
+from benchmarks.bench_int8 import change_what_is_left_out
 from benchmarks.command import write_line
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
 from ov_backend import Settings, accelerate, devices
@@ -67,7 +67,7 @@ class Task:
 def main() -> None:
     """Draw, compare, judge, and write the results; with ``--child`` draw the tasks of one process."""
     options = parse()
-    have_more_in_8_bits(options.also, options.finest)
+    change_what_is_left_out(options.also, options.everywhere)
     if options.child is not None:
         child(options.work, options.child)
         return
@@ -95,7 +95,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--judged-steps", type=int, default=20, help="of each of these")
     kinds = list(weighted_layers.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
-    parser.add_argument("--finest", nargs="+", default=[], choices=kinds, help="left out at the finest resolution only")
+    kinds = sorted(weighted_layers.FINEST_ALONE)
+    parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out at every resolution")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -105,7 +106,7 @@ def conditions(options: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on."""
     own = devices.resolved_precision(Settings())
     versions = {"torch": torch.__version__, "openvino": devices.openvino_version()}
-    asked = {name: getattr(options, name) for name in ("steps", "seeds", "also", "finest")}
+    asked = {name: getattr(options, name) for name in ("steps", "seeds", "also", "everywhere")}
     return {"own": own, "cores": len(os.sched_getaffinity(0)), **asked, **versions}
 
 
@@ -168,7 +169,7 @@ def draw_all(tasks: Sequence[Task], options: argparse.Namespace, work: Path) -> 
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // count)
     command = [sys.executable, "-m", "benchmarks.bench_int8_quality", "--work", str(work)]
-    for name in ("also", "finest"):
+    for name in ("also", "everywhere"):
         command += [f"--{name}", *getattr(options, name)] if getattr(options, name) else []
     started = []
     for i in range(count):

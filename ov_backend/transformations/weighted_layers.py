@@ -28,9 +28,12 @@ LEFT_OUT_INPUTS = {
     "Multiply": "reads a product of activations, as behind a gate",
     "Add": "reads a sum of activations, as behind the blocks of a transformer",
 }
-#: Those of them that are left out wherever they are; what is taken out of this is left out at the finest resolution alone, which
-#: only a benchmark does.
-EVERYWHERE = frozenset(LEFT_OUT_INPUTS)
+#: Those of them that are left out only at the finest resolution at which they occur: at the others pictures lose next to nothing,
+#: and a step is faster. docs/int8.md has the measurements.
+FINEST_ALONE = frozenset({"Multiply", "Add"})
+#: A coarser resolution has a quarter of the positions. A few less are the same resolution, where others have tokens of a prompt
+#: beside those of the picture.
+_COARSER = 2
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
         weights: names of the live weights.
     """
     candidates = [layer for node in model.get_ordered_ops() if (layer := _layer(node, weights)) is not None]
-    finest = max((_positions(layer) for layer in candidates), default=0)
+    finest = max((_positions(layer) for layer in candidates if _input_kind(layer) in FINEST_ALONE), default=0)
     layers: list[Layer] = []
     uses: dict[str, int] = {}
     for layer in candidates:
@@ -126,18 +129,29 @@ def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
 
 
 def _left_out(layer: Layer, finest: int) -> str:
-    """Why a layer has more to lose than to gain; ``finest``: the most positions of a layer. docs/int8.md has the measurements."""
+    """Why a layer has more to lose than to gain; docs/int8.md has the measurements.
+
+    Args:
+        layer: the layer.
+        finest: the most positions of a layer of the kinds that are left out at the finest resolution alone.
+    """
     if layer.node.get_input_partial_shape(0).is_dynamic:
         return "sizes are dynamic"
-    outputs, inputs, *kernel = layer.node.get_input_shape(1)
+    outputs, inputs = layer.node.get_input_shape(1)[:2]
     if not layer.is_convolution and math.prod(layer.node.get_input_shape(0)[:-1]) < FEW_ROWS:
         return "few rows, as in a time embedding"
     if layer.is_convolution and min(outputs, inputs) < FEW_CHANNELS:
         return "few channels, as in the first and last layer"
-    if math.prod(kernel) > 1 and layer.is_convolution:
+    kind = _input_kind(layer)
+    is_coarse = kind in FINEST_ALONE and _COARSER * _positions(layer) <= finest
+    return "" if is_coarse else LEFT_OUT_INPUTS.get(kind, "")
+
+
+def _input_kind(layer: Layer) -> str:
+    """The operator that a layer of one row or pixel at a time reads, if it joins two activations; else ""."""
+    if layer.is_convolution and math.prod(layer.node.get_input_shape(1)[2:]) > 1:
         return ""
-    kind = _kind_of(layer.source)
-    return LEFT_OUT_INPUTS.get(kind, "") if kind in EVERYWHERE or _positions(layer) >= finest else ""
+    return _kind_of(layer.source)
 
 
 def _kind_of(value: ov.Output) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ov_backend.quantization.recipe import Recipe
+from ov_backend.quantization.recipe import VERSION, Recipe
 from ov_backend.quantization.recipes import Recipes
 from ov_backend.transformations.low_precision import Range
 
@@ -36,7 +36,8 @@ def test_the_digest_names_the_ranges_alone() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"version": 2},
+        {"version": VERSION + 1},
+        {"version": VERSION - 1},
         {"network": 1},
         {"checkpoint": "x" * 2000},
         {"calls": 0},

@@ -155,6 +155,24 @@ def test_sensitive_layers_are_left_out_with_the_reason(reason: str) -> None:
     assert not observed(function, weights, x)
 
 
+@pytest.mark.parametrize("joined", [torch.mul, torch.add])
+@pytest.mark.parametrize(("coarse", "left_out"), [(33, False), (40, False), (60, True), (80, True)])
+def test_layers_behind_a_gate_or_a_sum_are_left_out_at_the_finest_resolution_alone(
+    joined: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], coarse: int, left_out: bool
+) -> None:
+    def function(fine: torch.Tensor, low: torch.Tensor, wide: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        x = x.reshape(1, 80, 32)
+        rows = torch.cos(x[:, :coarse])
+        wider = F.linear(torch.cat([x, x.sin()]).exp(), wide)  # more positions, and no such input: does not count
+        return F.linear(joined(x, x.sin()), fine).sum() + F.linear(joined(rows, rows.sin()), low).sum() + wider.sum()
+
+    weights = {"fine": random(48, 32), "low": random(48, 32), "wide": random(48, 32)}
+    layers = {layer.name: layer for layer in weighted_layers(bind(model_of(function, weights, ROWS), weights), weights)}
+    assert layers["fine"].left_out.startswith("reads a")
+    assert bool(layers["low"].left_out) == left_out
+    assert observed(function, weights, ROWS).keys() == {"wide"} | ({"low"} if not left_out else set())
+
+
 def test_products_of_activations_and_constants_of_the_graph_are_no_layers() -> None:
     model = bind(model_of(lambda w, x: (x @ x.transpose(1, 2)) * w, {"w": random(1)}, ROWS), {"w": random(1)})
     assert not weighted_layers(model, {"w"})
