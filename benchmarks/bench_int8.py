@@ -57,8 +57,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
     kinds = list(weighted_layers.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
-    kinds = sorted(weighted_layers.FINEST_ALONE)
-    parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out at every resolution")
+    kinds = sorted(weighted_layers.ONLY_AT_FINEST)
+    parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="by what they read: left out at every size")
     return parser.parse_args()
 
 
@@ -98,10 +98,10 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
 
 
 def change_what_is_left_out(also: Sequence[str], everywhere: Sequence[str]) -> None:
-    """Change which layers are left out in this process, by the operators that they read."""
+    """Change which layers are left out in this process, by the operators that they read; ``also`` goes before ``everywhere``."""
     for operator in also:
-        del weighted_layers.LEFT_OUT_INPUTS[operator]
-    weighted_layers.FINEST_ALONE -= {*also, *everywhere}
+        weighted_layers.LEFT_OUT_INPUTS.pop(operator, None)
+    weighted_layers.ONLY_AT_FINEST -= {*also, *everywhere}
 
 
 def waited_for(case: Case, settings: Settings, own: Network) -> dict[str, float]:

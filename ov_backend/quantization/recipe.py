@@ -15,7 +15,7 @@ from typing import Any
 
 from ov_backend.transformations.low_precision import MARGIN, Range
 
-#: Version of a recipe's layout, and of what its ranges mean.
+#: Version of a recipe's layout, of what its ranges mean, and of which layers have one: a recipe that lacks some is made again.
 VERSION = 2
 #: The largest relative error of one call with which int8 is used.
 MAX_ERROR = 0.03

@@ -7,7 +7,7 @@ gives several layers: ``conv.weight``, ``conv.weight#2``.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import openvino as ov
@@ -28,12 +28,12 @@ LEFT_OUT_INPUTS = {
     "Multiply": "reads a product of activations, as behind a gate",
     "Add": "reads a sum of activations, as behind the blocks of a transformer",
 }
-#: Those of them that are left out only at the finest resolution at which they occur: at the others pictures lose next to nothing,
-#: and a step is faster. docs/int8.md has the measurements.
-FINEST_ALONE = frozenset({"Multiply", "Add"})
-#: A coarser resolution has a quarter of the positions. A few less are the same resolution, where others have tokens of a prompt
-#: beside those of the picture.
-_COARSER = 2
+#: Those of them that are left out only at the finest resolution at which such layers occur: at the others a UNet's pictures lose
+#: next to nothing, and a step is faster. docs/int8.md has the measurements.
+ONLY_AT_FINEST = frozenset({"Multiply", "Add"})
+#: Of a coarser resolution there are at least so many times fewer positions: halving both sides gives 4, a little less where the
+#: sides are odd, and merging half of the tokens gives 2 at the same resolution.
+_COARSER = 3
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
         weights: names of the live weights.
     """
     candidates = [layer for node in model.get_ordered_ops() if (layer := _layer(node, weights)) is not None]
-    finest = max((_positions(layer) for layer in candidates if _input_kind(layer) in FINEST_ALONE), default=0)
+    finest = _finest(candidates) if any(map(_halves, candidates)) else {}
     layers: list[Layer] = []
     uses: dict[str, int] = {}
     for layer in candidates:
@@ -86,6 +86,30 @@ def weighted_layers(model: ov.Model, weights: Collection[str]) -> list[Layer]:
         name = layer.weight if count == 1 else f"{layer.weight}#{count}"
         layers.append(Layer(name, layer.node, layer.weight, layer.transposed, _left_out(layer, finest)))
     return layers
+
+
+def _finest(layers: Sequence[Layer]) -> dict[str, int]:
+    """The most positions of a layer of each kind that is left out at the finest resolution alone.
+
+    A layer that is left out for another reason does not count.
+    """
+    finest: dict[str, int] = {}
+    for layer in layers:
+        kind = _input_kind(layer)
+        if kind in ONLY_AT_FINEST and not _too_small(layer):
+            finest[kind] = max(finest.get(kind, 0), _positions(layer))
+    return finest
+
+
+def _halves(layer: Layer) -> bool:
+    """Whether a layer takes its input to a coarser resolution; the patches of a transformer do not overlap, and are no such step.
+
+    Where no layer does, as in a transformer, layers of fewer positions are those of the prompt.
+    """
+    if not layer.is_convolution:
+        return False
+    strides, kernel = layer.node.get_attributes()["strides"], layer.node.get_input_shape(1)[2:]
+    return any(1 < stride < size for stride, size in zip(strides, kernel))
 
 
 def _positions(layer: Layer) -> int:
@@ -128,13 +152,22 @@ def _layer(node: ov.Node, weights: Collection[str]) -> Layer | None:
     return Layer(name, node, name, transposed)
 
 
-def _left_out(layer: Layer, finest: int) -> str:
+def _left_out(layer: Layer, finest: Mapping[str, int]) -> str:
     """Why a layer has more to lose than to gain; docs/int8.md has the measurements.
 
     Args:
         layer: the layer.
-        finest: the most positions of a layer of the kinds that are left out at the finest resolution alone.
+        finest: by what layers read, the positions at the finest resolution; where that is missing, all are left out.
     """
+    if reason := _too_small(layer):
+        return reason
+    kind = _input_kind(layer)
+    is_coarse = _COARSER * _positions(layer) <= finest.get(kind, 0)
+    return "" if is_coarse else LEFT_OUT_INPUTS.get(kind, "")
+
+
+def _too_small(layer: Layer) -> str:
+    """Why the sizes of a layer alone keep it out, or ""."""
     if layer.node.get_input_partial_shape(0).is_dynamic:
         return "sizes are dynamic"
     outputs, inputs = layer.node.get_input_shape(1)[:2]
@@ -142,13 +175,11 @@ def _left_out(layer: Layer, finest: int) -> str:
         return "few rows, as in a time embedding"
     if layer.is_convolution and min(outputs, inputs) < FEW_CHANNELS:
         return "few channels, as in the first and last layer"
-    kind = _input_kind(layer)
-    is_coarse = kind in FINEST_ALONE and _COARSER * _positions(layer) <= finest
-    return "" if is_coarse else LEFT_OUT_INPUTS.get(kind, "")
+    return ""
 
 
 def _input_kind(layer: Layer) -> str:
-    """The operator that a layer of one row or pixel at a time reads, if it joins two activations; else ""."""
+    """The operator that a layer of one row or pixel at a time reads, see :data:`LEFT_OUT_INPUTS`; "" for larger kernels."""
     if layer.is_convolution and math.prod(layer.node.get_input_shape(1)[2:]) > 1:
         return ""
     return _kind_of(layer.source)

@@ -107,16 +107,14 @@ def test_the_blocks_of_a_unet_compute_in_integers_and_layers_have_the_names_of_t
     assert not [name for name in ranges if any(name.startswith(each) or f".{each}" in name for each in out)]
 
 
-def test_no_layer_of_the_blocks_is_in_8_bits_that_is_not_in_the_whole_network(
+def test_the_layers_of_the_blocks_in_8_bits_are_those_of_the_whole_network(
     recipe: tuple[str, Recipe], settings: Settings
 ) -> None:
     whole = Engine(settings).network("unet", calm(), hooks=NetworkHooks(quantizable=True))
     with torch.no_grad():
         whole(*call_of(0))
     (observed,) = whole._lookup.low_precision._observed.values()
-    ranges = set(recipe[1].ranges)
-    assert ranges <= set(observed.calibration.ranges)
-    assert len(ranges) > 0.9 * len(observed.calibration.ranges)
+    assert set(recipe[1].ranges) == set(observed.calibration.ranges)  # it has attention at one resolution alone
 
 
 def test_another_size_another_process_and_other_weights_calibrate_nothing(calibrated: Blockwise, settings: Settings) -> None:

@@ -155,22 +155,69 @@ def test_sensitive_layers_are_left_out_with_the_reason(reason: str) -> None:
     assert not observed(function, weights, x)
 
 
-@pytest.mark.parametrize("joined", [torch.mul, torch.add])
-@pytest.mark.parametrize(("coarse", "left_out"), [(33, False), (40, False), (60, True), (80, True)])
-def test_layers_behind_a_gate_or_a_sum_are_left_out_at_the_finest_resolution_alone(
-    joined: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], coarse: int, left_out: bool
-) -> None:
-    def function(fine: torch.Tensor, low: torch.Tensor, wide: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        x = x.reshape(1, 80, 32)
-        rows = torch.cos(x[:, :coarse])
-        wider = F.linear(torch.cat([x, x.sin()]).exp(), wide)  # more positions, and no such input: does not count
-        return F.linear(joined(x, x.sin()), fine).sum() + F.linear(joined(rows, rows.sin()), low).sum() + wider.sum()
+def gate(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sin()
 
-    weights = {"fine": random(48, 32), "low": random(48, 32), "wide": random(48, 32)}
-    layers = {layer.name: layer for layer in weighted_layers(bind(model_of(function, weights, ROWS), weights), weights)}
-    assert layers["fine"].left_out.startswith("reads a")
-    assert bool(layers["low"].left_out) == left_out
-    assert observed(function, weights, ROWS).keys() == {"wide"} | ({"low"} if not left_out else set())
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return x + x.sin()
+
+
+def left_out(function: Function, weights: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, str]:
+    return {layer.name: layer.left_out for layer in weighted_layers(bind(model_of(function, weights, x), weights), weights)}
+
+
+@pytest.mark.parametrize(("joined", "reason"), [(gate, "reads a product"), (summed, "reads a sum")])
+@pytest.mark.parametrize(("side", "coarse"), [(4, True), (2, False), (1, False)])
+@pytest.mark.parametrize("is_matrix", [True, False])
+def test_layers_behind_a_gate_or_a_sum_are_left_out_at_the_finest_resolution_alone(
+    joined: Function, reason: str, side: int, coarse: bool, is_matrix: bool
+) -> None:
+    """A network with two resolutions, as a UNet has; ``side``: how many times fewer rows the coarser one has."""
+
+    def function(fine: torch.Tensor, down: torch.Tensor, low: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return F.linear(x.movedim(1, -1).reshape(-1, 32), weight) if is_matrix else F.conv2d(x, weight)
+
+        smaller = F.conv2d(x.cos(), down, stride=2, padding=1).cos()
+        smaller = torch.cat([smaller] * (4 // side), 2)
+        return layer(joined(x), fine).sum() + layer(joined(smaller), low).sum()
+
+    kernel = () if is_matrix else (1, 1)
+    weights = {"fine": random(48, 32, *kernel), "down": random(32, 32, 3, 3), "low": random(48, 32, *kernel)}
+    picture = random(1, 32, 16, 16)
+    found = left_out(function, weights, picture)
+    assert found["down"] == ""
+    assert found["fine"].startswith(reason)
+    assert found["low"] == "" if coarse else found["low"].startswith(reason)
+    assert observed(function, weights, picture).keys() == {"down"} | ({"low"} if coarse else set())
+
+
+def test_the_finest_resolution_is_that_of_layers_of_the_same_kind() -> None:
+    """A ControlNet of SDXL has sums at full resolution, and gates from half of it on."""
+
+    def function(zero: torch.Tensor, few: torch.Tensor, down: torch.Tensor, ff: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        smaller = F.conv2d(x.cos(), down, stride=2, padding=1).cos()
+        larger = F.conv2d(gate(x), few).sum()  # of few channels: left out for another reason
+        return F.conv2d(summed(x), zero).sum() + larger + F.conv2d(gate(smaller), ff).sum()
+
+    one = (1, 1)
+    weights = {"zero": random(32, 32, *one), "few": random(4, 32, *one), "down": random(32, 32, 3, 3), "ff": random(48, 32, *one)}
+    assert left_out(function, weights, random(1, 32, 16, 16))["ff"].startswith("reads a product")
+
+
+@pytest.mark.parametrize("text_rows", [40, 400])
+def test_layers_of_a_transformer_are_left_out_for_its_prompt_and_its_picture_alike(text_rows: int) -> None:
+    """Without resolutions, rows of another number are those of another stream."""
+
+    def function(patches: torch.Tensor, picture: torch.Tensor, text: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        rows = F.conv2d(x, patches, stride=2).movedim(1, -1).reshape(-1, 32)
+        prompt = rows.sum() + x.flatten()[: text_rows * 32].reshape(text_rows, 32)
+        return F.linear(gate(rows.sin()), picture).sum() + F.linear(gate(prompt.cos()), text).sum()
+
+    weights = {"patches": random(32, 32, 2, 2), "picture": random(48, 32), "text": random(48, 32)}
+    found = left_out(function, weights, random(1, 32, 24, 24))
+    assert all(found[name].startswith("reads a product") for name in ("picture", "text"))
 
 
 def test_products_of_activations_and_constants_of_the_graph_are_no_layers() -> None:
