@@ -96,7 +96,7 @@ def parse() -> argparse.Namespace:
     kinds = list(weighted_layers.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
     kinds = sorted(weighted_layers.ONLY_AT_FINEST)
-    parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="by what they read: left out at every size")
+    parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out everywhere, by what they read")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()

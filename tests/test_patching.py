@@ -18,6 +18,17 @@ class Greeter:
         return f"hello {name}"
 
 
+def shadowed() -> tuple[Any, Any]:
+    """A greeter whose class's method is shadowed by a function of its own, and that function."""
+
+    def own(name: str) -> str:
+        return f"good day {name}"
+
+    greeter = Greeter()
+    vars(greeter)["greet"] = own
+    return greeter, own
+
+
 def louder(original: Callable[..., str]) -> Callable[..., str]:
     return lambda name: original(name).upper()
 
@@ -33,9 +44,7 @@ def test_an_instance_is_patched_and_no_other() -> None:
 
 
 def test_an_attribute_of_the_instance_is_restored_exactly() -> None:
-    greeter = Greeter()
-    own = lambda name: f"good day {name}"  # noqa: E731
-    greeter.greet = own  # type: ignore[method-assign]
+    greeter, own = shadowed()
     patch = Patch(greeter, "greet", louder)
     assert greeter.greet("ada") == "GOOD DAY ADA"
     assert patch.undo()
@@ -43,9 +52,7 @@ def test_an_attribute_of_the_instance_is_restored_exactly() -> None:
 
 
 def test_attributes_of_a_replaced_function_are_those_that_it_has_now() -> None:
-    greeter: Any = Greeter()
-    own: Any = lambda name: f"good day {name}"  # noqa: E731
-    greeter.greet = own
+    greeter, own = shadowed()
     own.volume = 1
     patch = Patch(greeter, "greet", louder)
     own.volume = 2
@@ -183,13 +190,6 @@ def test_a_modules_forward_is_patched_for_one_instance() -> None:
     assert torch.equal(layers[1](x), before[1])
     assert patch.undo()
     assert torch.equal(layers[0](x), before[0])
-
-
-def shadowed() -> tuple[Greeter, Callable[[str], str]]:
-    greeter = Greeter()
-    own: Callable[[str], str] = lambda name: f"good day {name}"  # noqa: E731
-    greeter.greet = own  # type: ignore[method-assign]
-    return greeter, own
 
 
 def test_an_unshadowed_attribute_is_the_classs_until_the_undo() -> None:

@@ -96,7 +96,7 @@ def _finest(layers: Sequence[Layer]) -> dict[str, int]:
     finest: dict[str, int] = {}
     for layer in layers:
         kind = _input_kind(layer)
-        if kind in ONLY_AT_FINEST and not _too_small(layer):
+        if kind in ONLY_AT_FINEST and not _left_out_for_sizes(layer):
             finest[kind] = max(finest.get(kind, 0), _positions(layer))
     return finest
 
@@ -113,11 +113,9 @@ def _halves(layer: Layer) -> bool:
 
 
 def _positions(layer: Layer) -> int:
-    """How many rows or pixels a layer reads; 0 where that is dynamic."""
-    shape = layer.node.get_input_partial_shape(0)
-    if shape.is_dynamic:
-        return 0
-    return math.prod(layer.node.get_input_shape(0)) // layer.node.get_input_shape(0)[1 if layer.is_convolution else -1]
+    """How many rows or pixels a layer of static sizes reads."""
+    shape = layer.node.get_input_shape(0)
+    return math.prod(shape) // shape[1 if layer.is_convolution else -1]
 
 
 def weight_name(layer: str) -> str:
@@ -159,14 +157,14 @@ def _left_out(layer: Layer, finest: Mapping[str, int]) -> str:
         layer: the layer.
         finest: by what layers read, the positions at the finest resolution; where that is missing, all are left out.
     """
-    if reason := _too_small(layer):
+    if reason := _left_out_for_sizes(layer):
         return reason
     kind = _input_kind(layer)
     is_coarse = _COARSER * _positions(layer) <= finest.get(kind, 0)
     return "" if is_coarse else LEFT_OUT_INPUTS.get(kind, "")
 
 
-def _too_small(layer: Layer) -> str:
+def _left_out_for_sizes(layer: Layer) -> str:
     """Why the sizes of a layer alone keep it out, or ""."""
     if layer.node.get_input_partial_shape(0).is_dynamic:
         return "sizes are dynamic"
