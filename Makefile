@@ -9,7 +9,7 @@
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
 # make recording          docs/images/recording.webp, by a real browser; of a real WebUI with WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON
-# make bench              the benchmarks; the peers' packages go into .venv-peers and .venv-peers-openvino
+# make bench              the benchmarks; the peers' packages go into .venv-peers, .venv-peers-onnx and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
 
 TORCH  ?= torch==2.13.0
@@ -25,7 +25,9 @@ VENV := .venv
 PINS := .venv-webui-pins
 AUDIT := .venv-audit
 PEERS := .venv-peers
+PEERS_ONNX := .venv-peers-onnx
 PEERS_OPENVINO := .venv-peers-openvino
+CPP := stable-diffusion-cpp-python==0.4.7
 PIP  := pip install --quiet --disable-pip-version-check
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 # Under the WebUI's pins: what traces, converts and compiles with torch, and what the WebUI and Gradio call. Files, the command
@@ -94,7 +96,7 @@ $(AUDIT)/.ready:
 	$(AUDIT)/bin/$(PIP) pip-audit
 	touch $@
 
-bench: $(VENV)/.ready-test $(PEERS)/.ready $(PEERS_OPENVINO)/.ready
+bench: $(VENV)/.ready-test $(PEERS)/.ready $(PEERS_ONNX)/.ready $(PEERS_OPENVINO)/.ready
 	$(VENV)/bin/$(PIP) -e '.[bench]'
 	$(VENV)/bin/python -m benchmarks $(ARGS)
 
@@ -107,6 +109,13 @@ $(PEERS)/.ready: benchmarks/requirements-peers.txt
 	$(PEERS)/bin/$(PIP) '$(TORCH)'
 	$(PEERS)/bin/$(PIP) -r benchmarks/requirements-peers.txt
 	$(PEERS)/bin/pip uninstall --quiet --disable-pip-version-check --yes torchvision
+	$(PEERS)/bin/$(PIP) $(CPP) || echo "No $(CPP): it is compiled here, by a C++ compiler"
+	touch $@
+
+$(PEERS_ONNX)/.ready: benchmarks/requirements-peers-onnx.txt
+	test -x $(PEERS_ONNX)/bin/python || $(PYTHON) -m venv $(PEERS_ONNX)
+	$(PEERS_ONNX)/bin/$(PIP) '$(TORCH)'
+	$(PEERS_ONNX)/bin/$(PIP) -r benchmarks/requirements-peers-onnx.txt
 	touch $@
 
 $(PEERS_OPENVINO)/.ready: benchmarks/requirements-peers-openvino.txt
@@ -136,4 +145,4 @@ $(PINS)/.ready-test: pyproject.toml tests/requirements-webui-pins.txt tests/requ
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PINS) $(AUDIT) $(PEERS) $(PEERS_OPENVINO) .venv-matrix build *.egg-info
+	rm -rf $(VENV) $(PINS) $(AUDIT) $(PEERS) $(PEERS_ONNX) $(PEERS_OPENVINO) .venv-matrix build *.egg-info

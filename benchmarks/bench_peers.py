@@ -28,7 +28,11 @@ from benchmarks.peers.table import LABELS, check, table
 
 ROOT = Path(__file__).parents[1]
 #: The environments of peers that do not run in this one.
-ENVIRONMENTS = {"openvino": ".venv-peers-openvino", "optimum": ".venv-peers", "genai": ".venv-peers"}
+ENVIRONMENTS = {
+    **dict.fromkeys(("optimum", "genai", "cpp"), ".venv-peers"),
+    "onnx": ".venv-peers-onnx",
+    "openvino": ".venv-peers-openvino",
+}
 #: Peers that use the folder of another one: openvino-genai runs what optimum-intel exported.
 FOLDER_OF = {"genai": "optimum"}
 #: The share of a peer's time that its first process may take.

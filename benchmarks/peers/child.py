@@ -23,6 +23,8 @@ PEERS = {
     "openvino": "torch_peers.OpenVINO",
     "optimum": "openvino_peers.Optimum",
     "genai": "openvino_peers.GenAI",
+    "onnx": "onnx_peers.OnnxRuntime",
+    "cpp": "cpp_peers.StableDiffusionCpp",
     "ours": "torch_peers.Ours",
 }
 #: Further sizes of the second process, as shares of the full size.
@@ -153,7 +155,8 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
-    for name in ("torch", "openvino", "diffusers", "transformers", "optimum-intel", "openvino-genai"):
+    names = ("torch", "openvino", "diffusers", "transformers", "optimum-intel", "openvino-genai", "optimum-onnx", "onnxruntime")
+    for name in (*names, "stable-diffusion-cpp-python"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:

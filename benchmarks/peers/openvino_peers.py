@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.peers.picture import GUIDANCE, PROMPT, Picture, Report, draw
-from benchmarks.peers.weights import latents_for, lora_changes
+from benchmarks.peers.exported import Exported
+from benchmarks.peers.picture import GUIDANCE, PROMPT, Picture
+from benchmarks.peers.weights import latents_for
 
 
-class Optimum:
+class Optimum(Exported):
     """optimum-intel's OVStableDiffusionPipeline, exported with float16 weights, and reshaped to each size."""
 
-    #: Whether to count the time of an export that exists already, because another peer made it in this run.
-    counts_export = False
-
-    def __init__(self, keep: Path, report: Report) -> None:
-        self.keep, self.report = keep, report
-
-    def load(self, checkpoint: Path) -> None:
-        """Export the checkpoint unless that was done before, and read the export."""
-        self.exported = self._export(checkpoint)
-        self._read()
-
-    def _export(self, checkpoint: Path) -> Path:
+    def _write(self, checkpoint: Path, exported: Path) -> None:
         from optimum.exporters.openvino import main_export
         from optimum.intel import OVConfig
 
-        exported = self.keep / checkpoint.name
-        seconds_file = self.keep / f"{checkpoint.name}.seconds"  # written last: without it, the export is incomplete
-        if not seconds_file.is_file():
-            start = time.perf_counter()
-            shutil.rmtree(exported, ignore_errors=True)
-            main_export(
-                str(checkpoint),
-                output=exported,
-                task="text-to-image",
-                library_name="diffusers",
-                ov_config=OVConfig(dtype="fp16"),  # as --weight-format fp16 on its command line
-                local_files_only=True,
-            )
-            self._tokenizer(checkpoint, exported)
-            seconds_file.write_text(str(time.perf_counter() - start))
-            self.report("export", seconds=float(seconds_file.read_text()), shared=False)
-        elif self.counts_export:
-            self.report("export", seconds=float(seconds_file.read_text()), shared=True)
-        return exported
+        main_export(
+            str(checkpoint),
+            output=exported,
+            task="text-to-image",
+            library_name="diffusers",
+            ov_config=OVConfig(dtype="fp16"),  # as --weight-format fp16 on its command line
+            local_files_only=True,
+        )
+        self._tokenizer(checkpoint, exported)
 
     @staticmethod
     def _tokenizer(checkpoint: Path, exported: Path) -> None:
@@ -79,24 +57,7 @@ class Optimum:
             self.pipe.reshape(batch_size=1, height=height, width=width, num_images_per_prompt=1)
             self.pipe.compile()
             self.size = (width, height)
-        return draw(self.pipe, width, height, steps, torch.float32)
-
-    def second_checkpoint(self, checkpoint: Path) -> None:
-        """Export the second checkpoint, and read it instead of the first."""
-        self.load(checkpoint)
-
-    def lora(self, path: Path) -> None:
-        """Merge the LoRA, save, export and read everything again, because the pipeline holds a copy of the weights."""
-        merged = path.parent / "merged"
-        shutil.rmtree(merged, ignore_errors=True)
-        _merge(path.parent / self.exported.name, path, merged)
-        self.exported = self._export(merged)
-        shutil.rmtree(merged)
-        self._read()
-
-    def recompile(self) -> bool:
-        """Return False: there is nothing to recompile."""
-        return False
+        return super().picture(width, height, steps)
 
 
 class GenAI(Optimum):
@@ -172,16 +133,3 @@ class GenAI(Optimum):
         self.adapters = openvino_genai.AdapterConfig(
             openvino_genai.Adapter(str(path)), 1.0, mode=openvino_genai.AdapterConfig.Mode.MODE_FUSE
         )
-
-
-@torch.no_grad()
-def _merge(checkpoint: Path, lora: Path, merged: Path) -> None:
-    """Write a copy of the checkpoint with the LoRA merged into its UNet."""
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(checkpoint, merged)
-    file = Path("unet") / "diffusion_pytorch_model.safetensors"
-    tensors = load_file(str(checkpoint / file))
-    for name, change in lora_changes(lora, list(tensors)):
-        tensors[name] += change
-    save_file(tensors, str(merged / file), {"format": "pt"})

@@ -25,6 +25,8 @@ STYLES = {
     "openvino": ("OpenVINO's own backend", "#2f9d8f"),
     "optimum": ("optimum-intel", "#4a86d8"),
     "genai": ("openvino-genai", "#8a72dc"),
+    "onnx": ("ONNX Runtime f32", "#c9544f"),
+    "cpp": ("stable-diffusion.cpp f16", "#6f9a3c"),
     OURS: ("ov_backend", "#e8681a"),
 }
 INK = "#7d828c"

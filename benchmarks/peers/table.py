@@ -10,6 +10,8 @@ LABELS = {
     "ours": "ov_backend.accelerate (ours)",
     "optimum": "optimum-intel, reshaped",
     "genai": "openvino-genai, reshaped",
+    "onnx": "ONNX Runtime, optimum-onnx, float32",
+    "cpp": "stable-diffusion.cpp, float16",
     "openvino": "torch.compile: OpenVINO's own",
     "inductor": "torch.compile: inductor, bf16, frozen",
 }
@@ -21,6 +23,8 @@ NOTES = {
     " no model_caching, whose key leaves the weights out",
     "optimum": "it holds a copy of the weights: a second checkpoint or a LoRA is exported again; each size is compiled again",
     "genai": "runs optimum-intel's exports, whose time is counted; a pipeline for each of two sizes; the LoRA needs a new one",
+    "onnx": "it holds a copy of the weights: a second checkpoint or a LoRA is exported again",
+    "cpp": "its own sampler and a first noise that is 7 % larger: the error is not that of its arithmetic alone",
 }
 #: The relative error allowed for a picture, with bf16 arithmetic and in float32.
 MAX_ERROR, MAX_ERROR_F32 = 6e-2, 1e-3

@@ -15,6 +15,8 @@ import torch
 
 TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "tokenizer"
 RANK = 4
+#: The noise that the networks were trained with: the first and the last beta, and the number of steps between them.
+BETAS, TRAINED_STEPS = (0.00085, 0.012), 1000
 TEXT = {
     "vocab_size": 49408,
     "hidden_size": 768,
@@ -54,8 +56,9 @@ def write_pipeline(folder: Path, seed: int, tiny: bool) -> None:
     vae = AutoencoderKL(**{**VAE, **(TINY_VAE if tiny else {})})
     text = CLIPTextModel(CLIPTextConfig(**{**TEXT, **(TINY_TEXT if tiny else {})}))
     scheduler = DDIMScheduler(
-        beta_start=0.00085,
-        beta_end=0.012,
+        num_train_timesteps=TRAINED_STEPS,
+        beta_start=BETAS[0],
+        beta_end=BETAS[1],
         beta_schedule="scaled_linear",
         clip_sample=False,
         set_alpha_to_one=False,
@@ -153,9 +156,14 @@ def lora_changes(path: Path, names: Iterable[str]) -> Iterator[tuple[str, torch.
         raise ValueError(f"{path} changes parameters that do not exist: {', '.join(list(tensors)[:3])} ...")
 
 
+def seed_of(width: int, height: int) -> int:
+    """The seed of a picture's initial noise."""
+    return width * 10000 + height
+
+
 def latents_for(width: int, height: int) -> torch.Tensor:
     """The initial noise for a picture of this size, the same for every peer."""
-    generator = torch.Generator().manual_seed(width * 10000 + height)
+    generator = torch.Generator().manual_seed(seed_of(width, height))
     return torch.randn(1, 4, height // 8, width // 8, generator=generator)
 
 

@@ -31,6 +31,7 @@ from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler
+from ov_backend.standalone.turns import Turns
 from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.compare_int8 import compare_int8
@@ -41,9 +42,6 @@ from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
-
-#: Seconds between two looks whether a request that waits for its turn was withdrawn.
-_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,7 @@ class PictureGenerator:
         self._networks: dict[str, Network] = {}
         self._engine: Engine | None = None
         self._choices = Choices()
-        self._lock = threading.Lock()
-        self._interrupted = threading.Event()
-        #: Of the generation that is running, see :meth:`generate`.
-        self._withdrawn: threading.Event | None = None
+        self._turns = Turns()
         self._last_batch = 1
         #: Parameters and the picture to start from of the last generation, which a comparison repeats.
         self._last: tuple[Parameters, Image.Image | None] | None = None
@@ -109,7 +104,7 @@ class PictureGenerator:
 
     def interrupt(self) -> None:
         """End the generation that is running, at its next step or while a network is prepared."""
-        self._interrupted.set()
+        self._turns.interrupt()
 
     def generate(
         self,
@@ -133,14 +128,12 @@ class PictureGenerator:
         check(parameters)
         if (picture is None) != (parameters.strength is None):
             raise SettingsError("A picture to start from and a strength belong together; give both or neither.")
-        with self._turn(withdrawn):
-            self._interrupted.clear()
-            self._withdrawn = withdrawn
+        with self._turns.taken(withdrawn):
             self._last_batch = parameters.batch
             self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))
             error = ""
-            steps = Steps(self.status, parameters.steps, self._is_interrupted, self._show)
+            steps = Steps(self.status, parameters.steps, self._turns.is_interrupted, self._show)
             self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
             self._warn_about_size(parameters)
             try:
@@ -157,29 +150,9 @@ class PictureGenerator:
                 error = str(problem)
                 raise
             finally:
-                interrupted = self._is_interrupted()
-                self.current = self.preview = self._withdrawn = None
-                self.status.end(error or (INTERRUPTED if interrupted else ""))
+                self.current = self.preview = None
+                self.status.end(error or (INTERRUPTED if self._turns.is_interrupted() else ""))
             return Generated(self.recent, text, cut)
-
-    def _is_interrupted(self) -> bool:
-        """Whether the user has interrupted what runs, or withdrawn the request that it is made for."""
-        return self._interrupted.is_set() or (self._withdrawn is not None and self._withdrawn.is_set())
-
-    @contextlib.contextmanager
-    def _turn(self, withdrawn: threading.Event | None) -> Iterator[None]:
-        """Wait for the lock, and hold it in this block.
-
-        Raises:
-            Interrupted: the request was withdrawn meanwhile.
-        """
-        while not self._lock.acquire(timeout=_LOOK_S):
-            if withdrawn is not None and withdrawn.is_set():
-                raise Interrupted("the request was withdrawn while it waited")
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     def _generate(
         self, parameters: Parameters, choices: Choices, picture: Image.Image | None, steps: Steps
@@ -196,7 +169,7 @@ class PictureGenerator:
         return self._decoded(steps.latents)
 
     def _fit_previews(self) -> None:
-        """Fit the previews to the decoder, once; the caller holds the lock, and the decoder is not patched."""
+        """Fit the previews to the decoder, once; no turn can begin meanwhile, and the decoder is not patched."""
         if self._previews is None:
             self._previews = LatentPreview(self.pipe.vae)
 
@@ -255,10 +228,14 @@ class PictureGenerator:
 
     def _prepare_likely(self, marker: Marker, asked: Asked | None) -> None:
         modules, store = networks_of(self.pipe), self._store()
-        if store is None or "unet" not in modules or not self._acquire_for(asked):
+        if store is None or "unet" not in modules:
             return
-        try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
-            run = likely(store, kind_of(modules["unet"]), asked)
+
+        def waits() -> bool:  # a changed size waits for the end of the generation that runs, unless the size changes again
+            return asked is not None and not self._preparer.superseded
+
+        with self._turns.spare(waits) as free:  # for the look at weights and code, a moment; nobody waits for a compile
+            run = likely(store, kind_of(modules["unet"]), asked) if free else None
             if run is None:
                 return
             if marker.died():
@@ -270,24 +247,15 @@ class PictureGenerator:
             begun = engine.prepare_ahead(run.calls, networks)
             if self._preparer.superseded:
                 engine.resources.ahead.cancel()
-        finally:
-            self._lock.release()
         engine.resources.ahead.wait()
         ready = partial(self._show_ready, engine, run, networks, begun > 0)
         self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler), ready)
 
     def _show_ready(self, engine: Engine, run: Likely, networks: Sequence[Network], is_new: bool) -> None:
-        """Show what is ready, if everything is; under the lock."""
+        """Show what is ready, if everything is; no turn can begin meanwhile."""
         may_show = self.status.may_show_ready(run.size, is_new) and self._engine is engine and not self._preparer.superseded
         if may_show and engine.is_prepared(run.calls, networks):
             self.status.job = run.ready()
-
-    def _acquire_for(self, asked: Asked | None) -> bool:
-        """Take the lock; a changed size waits for the end of the generation that runs, unless the size changes again."""
-        while not self._lock.acquire(timeout=0.2 if asked is not None else 0):
-            if asked is None or self._preparer.superseded:
-                return False
-        return True
 
     def _drop_prepared(self) -> None:
         if self._engine is not None and self._engine.resources.run is None:
@@ -299,11 +267,9 @@ class PictureGenerator:
         A generation that begins meanwhile waits for the part in progress, which it then need not do.
         """
         for part in parts:
-            if self._lock.acquire(blocking=False):
-                try:
+            with self._turns.spare() as free:
+                if free:
                     part()
-                finally:
-                    self._lock.release()
 
     def close(self) -> None:
         """The process ends because somebody ends it: if networks are being prepared, the next start prepares them again."""
@@ -322,7 +288,7 @@ class PictureGenerator:
     def _configure(self, choices: Choices) -> Engine:
         settings = choices.settings(self._cache_dir)
         if self._engine is None:
-            self._engine = Engine(settings, self.status.progress, interrupted=self._is_interrupted)
+            self._engine = Engine(settings, self.status.progress, interrupted=self._turns.is_interrupted)
             self.status.attach(self._engine)
         else:
             self._engine.configure(settings)
@@ -340,10 +306,8 @@ class PictureGenerator:
         def generate(width: int, height: int, batch: int) -> None:
             self._pictures(Parameters(width=width, height=height, steps=1, batch=batch), None)
 
-        with self._lock:
-            self._interrupted.clear()
-            with self._accelerated(choices or self._choices):
-                control.prepare(sizes, batch, generate)
+        with self._turns.taken(), self._accelerated(choices or self._choices):
+            control.prepare(sizes, batch, generate)
 
     def _compare(self, choices: Choices | None, control: JobControl) -> Comparison:
         """Make the last picture by PyTorch and by OpenVINO; before the first one, time a step at the checkpoint's own size."""
@@ -363,8 +327,7 @@ class PictureGenerator:
     def _comparing(self) -> Iterator[tuple[Size, int]]:
         """In this block no generation begins; size and batch of what is compared."""
         side = self.default_size
-        with self._lock:
-            self._interrupted.clear()
+        with self._turns.taken():
             if self._last is None:
                 yield (side, side), self._last_batch
             else:
