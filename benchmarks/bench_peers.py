@@ -5,8 +5,9 @@
 
 All peers load the same random weights, from files in diffusers' layout. Each peer runs in two processes. The first one starts
 with an empty disk cache and draws six pictures: 512x512 twice, 512x768, 512x512, then with the weights of a second checkpoint,
-then with a LoRA. The second one uses what the first stored and draws pictures of five sizes. All start from the same noise and
-are compared with PyTorch's in float32. Figures that a peer does not reach within its time limit are missing.
+then with a LoRA. The second one uses what the first stored and draws pictures of five sizes. All start from the same noise (but
+stable-diffusion.cpp, which scales it otherwise) and are compared with PyTorch's in float32. Figures that a peer does not reach
+within its time limit are missing.
 Peers whose packages conflict with this project's have separate environments; ``make bench`` creates them.
 """
 
@@ -142,7 +143,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print all figures as JSON, instead of the table")
     parser.add_argument("--json-in", type=Path, metavar="FILE", help="measure nothing, use the figures of an earlier run")
     parser.add_argument("--out", type=Path, default=ROOT / "out", help="folder for peers.json and the plots")
-    parser.add_argument("--work", type=Path, help="folder for weights and exports, 25 GB; default: the system's temporary one")
+    parser.add_argument("--work", type=Path, help="folder for weights and exports, 30 GB; default: the system's temporary one")
     options = parser.parse_args()
     if options.steps < 2:
         parser.error("--steps: at least 2, because the first step of a picture may compile")

@@ -26,8 +26,13 @@ class Exported:
 
     def load(self, checkpoint: Path) -> None:
         """Export the checkpoint unless that was done before, and read the export."""
+        self._release()
         self.exported = self._export(checkpoint)
         self._read()
+
+    def _release(self) -> None:
+        """Give the memory of the pipeline back that was read before: an export needs much."""
+        self.pipe = None
 
     def _export(self, checkpoint: Path) -> Path:
         exported = self.keep / checkpoint.name
@@ -62,6 +67,7 @@ class Exported:
         """Merge the LoRA, save, export and read everything again, because the pipeline holds a copy of the weights."""
         merged = path.parent / "merged"
         shutil.rmtree(merged, ignore_errors=True)
+        self._release()
         _merge(path.parent / self.exported.name, path, merged)
         self.exported = self._export(merged)
         shutil.rmtree(merged)

@@ -18,6 +18,5 @@ class OnnxRuntime(Exported):
     def _read(self) -> None:
         from optimum.onnxruntime import ORTStableDiffusionPipeline
 
-        self.pipe = None  # two pipelines at once would not fit into the memory
         self.pipe = ORTStableDiffusionPipeline.from_pretrained(str(self.exported), provider="CPUExecutionProvider")
         self.pipe.set_progress_bar_config(disable=True)

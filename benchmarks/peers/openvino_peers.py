@@ -69,6 +69,9 @@ class GenAI(Optimum):
         self.adapters: Any = None
         self.pipes: dict[tuple[int, int], Any] = {}
 
+    def _release(self) -> None:
+        self.pipes = {}
+
     def _pipe(self, width: int, height: int) -> Any:
         import openvino_genai
 

@@ -24,7 +24,7 @@ NOTES = {
     "optimum": "it holds a copy of the weights: a second checkpoint or a LoRA is exported again; each size is compiled again",
     "genai": "runs optimum-intel's exports, whose time is counted; a pipeline for each of two sizes; the LoRA needs a new one",
     "onnx": "it holds a copy of the weights: a second checkpoint or a LoRA is exported again",
-    "cpp": "its own sampler and a first noise that is 7 % larger: the error is not that of its arithmetic alone",
+    "cpp": "its own sampler, and a smaller first noise (by 15 % with two steps): the error is not that of its arithmetic alone",
 }
 #: The relative error allowed for a picture, with bf16 arithmetic and in float32.
 MAX_ERROR, MAX_ERROR_F32 = 6e-2, 1e-3

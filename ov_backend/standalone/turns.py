@@ -22,12 +22,13 @@ class Turns:
         self._withdrawn: threading.Event | None = None
 
     def interrupt(self) -> None:
-        """Ask the holder of the present turn to stop."""
+        """Ask the holder of the present turn to stop; between two turns this does nothing."""
         self._interrupted.set()
 
     def is_interrupted(self) -> bool:
         """Whether the user has interrupted the present turn, or has withdrawn the request that it serves."""
-        return self._interrupted.is_set() or (self._withdrawn is not None and self._withdrawn.is_set())
+        withdrawn = self._withdrawn
+        return self._interrupted.is_set() or (withdrawn is not None and withdrawn.is_set())
 
     @contextlib.contextmanager
     def taken(self, withdrawn: threading.Event | None = None) -> Iterator[None]:
@@ -52,7 +53,8 @@ class Turns:
 
     @contextlib.contextmanager
     def spare(self, waits: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Keep turns from beginning in this block, for work that nobody waits for; false if there is a turn.
+        """Keep turns from beginning in this block, for work that nobody waits for. Where somebody else has the lock, the block
+        runs without it, and is told so.
 
         Args:
             waits: whether to wait for the end of a turn; asked many times a second.
