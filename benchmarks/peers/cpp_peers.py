@@ -35,7 +35,7 @@ class StableDiffusionCpp:
             self.ends.append(time.perf_counter())
 
     def load(self, checkpoint: Path) -> None:
-        """Read the checkpoint; there is room for one."""
+        """Read the checkpoint; the memory of an earlier one is given back first."""
         from stable_diffusion_cpp import StableDiffusion
 
         self.model: Any = None

@@ -13,7 +13,8 @@ from typing import Any
 
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import size_like
-from ov_backend.standalone.generator import Generated, PictureGenerator
+from ov_backend.standalone.generated import Generated
+from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.live_html import live_html
 from ov_backend.standalone.samplers import NAMES
 from ov_backend.ui.choices import Choices

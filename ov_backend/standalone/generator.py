@@ -7,14 +7,12 @@ import dataclasses
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.engine import Engine, Network
@@ -25,6 +23,7 @@ from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import begin_run, networks_of
 from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.standalone.generated import Generated, write_pictures
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.pipeline_call import call_pipeline
@@ -42,21 +41,6 @@ from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Generated:
-    """One generation.
-
-    Attributes:
-        files: its pictures.
-        infotext: the parameters that they carry as text.
-        interrupted: after which step of how many the user has interrupted it; None where every step is done.
-    """
-
-    files: tuple[Path, ...]
-    infotext: str
-    interrupted: tuple[int, int] | None = None
 
 
 class PictureGenerator:
@@ -141,7 +125,7 @@ class PictureGenerator:
                 cut = (steps.done, steps.steps) if steps.is_cut else None
                 ran = ran_where(self.status.snapshot()["networks"], choices)
                 text = parameters.as_text(self.model, choices, ran, cut[0] if cut else None)
-                self.recent = tuple(self._save(p, text, parameters.seed, i) for i, p in enumerate(pictures))
+                self.recent = write_pictures(self.folder, pictures, text, parameters.seed)
                 self._last = parameters, picture
             except Interrupted:
                 error = INTERRUPTED
@@ -342,11 +326,3 @@ class PictureGenerator:
             if self._last is None:
                 return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
             return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)
-
-    def _save(self, picture: Image.Image, text: str, seed: int, index: int) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        info = PngImagePlugin.PngInfo()
-        info.add_text("parameters", text)
-        path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}-{time.time_ns() % 10**9:09d}-{index}.png"
-        picture.save(path, pnginfo=info)
-        return path

@@ -26,7 +26,8 @@ if not TOKENIZER.is_dir():
 
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.standalone.generator import Generated, PictureGenerator
+from ov_backend.standalone.generated import Generated
+from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.samplers import NAMES, make_sampler
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job

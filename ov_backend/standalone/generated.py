@@ -1,0 +1,49 @@
+"""What a generation gives: files of pictures that carry their parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, PngImagePlugin
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One generation.
+
+    Attributes:
+        files: its pictures.
+        infotext: the parameters that they carry as text.
+        interrupted: after which step of how many the user has interrupted it; None where every step is done.
+    """
+
+    files: tuple[Path, ...]
+    infotext: str
+    interrupted: tuple[int, int] | None = None
+
+
+def write_pictures(folder: Path, pictures: Iterable[Image.Image], infotext: str, seed: int) -> tuple[Path, ...]:
+    """Write the pictures of one generation as PNG files; returns their paths in the same order.
+
+    Args:
+        folder: is made if it is not there.
+        pictures: the pictures.
+        infotext: the parameters, which each file carries as the WebUI's do.
+        seed: a part of the files' names, after the time.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", infotext)
+    return tuple(_write(folder, picture, info, f"{seed}-{time.time_ns() % 10**9:09d}-{i}") for i, picture in enumerate(pictures))
+
+
+def _write(folder: Path, picture: Image.Image, info: PngImagePlugin.PngInfo, name: str) -> Path:
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.png"
+    picture.save(path, pnginfo=info)
+    return path
