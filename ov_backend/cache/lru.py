@@ -82,11 +82,6 @@ class MemoryLRU:
         """The entry under ``key``, or None; this does not count as a use."""
         return self._entries.get(key)
 
-    def has_group(self, group: Hashable) -> bool:
-        """Whether a value of a group is held."""
-        with self._lock:
-            return any(entry.group == group for entry in self._entries.values())
-
     def put(self, key: Hashable, value: Any, size: int, group: Hashable = None, seconds: float = 0.0) -> None:
         """Hold a value of ``size`` bytes, and evict others that exceed the budget.
 

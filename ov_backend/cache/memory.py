@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import psutil
 
-from ov_backend import posix
+from ov_backend import garbage, posix
 
 T = TypeVar("T")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -70,15 +70,12 @@ def release_free_memory() -> None:
         trim(0)
 
 
-def measured(make: Callable[[], T], collect: bool = True) -> tuple[T, int]:
+def measured(make: Callable[[], T]) -> tuple[T, int]:
     """The result of ``make``, and the bytes that it allocated and that are still in use (never less than 0).
 
-    Args:
-        make: what is measured.
-        collect: collect garbage first; else garbage that is collected during ``make`` would distort the measurement.
+    No garbage is collected meanwhile: what it frees would be taken off.
     """
-    if collect:
-        gc.collect()
-    before = allocated_memory()
-    value = make()
-    return value, max(0, allocated_memory() - before)
+    with garbage.paused():
+        before = allocated_memory()
+        value = make()
+        return value, max(0, allocated_memory() - before)

@@ -14,13 +14,14 @@ import importlib
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CellType, CodeType, FrameType, FunctionType, TracebackType
+from types import CellType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
+from ov_backend import garbage
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
@@ -29,15 +30,19 @@ from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_a
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
-#: Run where a module is imported for the first time, or looked for.
+#: Run where a module is imported for the first time, or looked for: code objects, by their ``id``.
 _IMPORTS = frozenset(
-    getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None)
+    id(getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None))
     for name in ("_find_and_load", "_find_spec")
 )
 _SETATTR = torch.nn.Module.__setattr__.__code__
 #: What ``nn.ModuleList.append`` and its like call.
 _ADD_MODULE = torch.nn.Module.add_module.__code__
 _INIT = torch.nn.Module.__init__.__code__
+#: What has to be done when a function begins; most functions do nothing that counts.
+_SETS, _MAKES, _CLASSES, _ACTS, _ASKS = 1, 2, 4, 8, 16
+#: Values of Python's own whose methods only compute; a forward calls many of them.
+_PLAIN = frozenset({list, dict, tuple, str, bytes, int, float, bool, set, frozenset, type(None)})
 _ABSENT = object()
 #: Python's generator for the whole process.
 _GENERATOR: Any = random._inst
@@ -82,6 +87,13 @@ class Observer:
         #: What code has asked of a tensor, and so of a stand-in: its class, its table.
         self._asked_of_tensor: dict[str, None] = {}
         self._importing = 0
+        self._pause = contextlib.ExitStack()
+        #: What each function that began has to be looked at for, by the ``id`` of its code, and these code objects: an ``id`` is
+        #: only good as long as its object lives. Code objects are compared part by part, which takes longer than most calls.
+        self._roles: dict[int, int] = {}
+        self._begun: list[CodeType] = []
+        #: Functions of Python modules, written in C, that only compute, by their ``id``.
+        self._harmless: dict[int, Any] = {}
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
@@ -92,16 +104,14 @@ class Observer:
 
     def __enter__(self) -> Observer:
         self._random = _random_state()
-        self._collects = gc.isenabled()
-        gc.disable()  # its callbacks and finalizers would be taken for the forward's own code
+        self._pause.enter_context(garbage.paused())  # its callbacks and finalizers would be taken for the forward's own code
         self._previous = sys.getprofile()
         sys.setprofile(self._callback)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         sys.setprofile(self._previous)
-        if self._collects:
-            gc.enable()
+        self._pause.close()
         (python, numpy), (python_now, numpy_now) = self._random, _random_state()
         self.disturbed = python != python_now and not self._draws
         if self._draws or numpy != numpy_now:
@@ -141,47 +151,72 @@ class Observer:
         return changed
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
-        if frame.f_code in _IMPORTS:  # what a module does when it is imported is no part of the forward
+        code = frame.f_code
+        if id(code) in _IMPORTS:  # what a module does when it is imported is no part of the forward
             self._importing += {"call": 1, "return": -1}.get(event, 0)
         elif self._importing:
             return
         elif event == "call":
-            code = frame.f_code
-            if code is _SETATTR or code is _ADD_MODULE:
-                module, name = frame.f_locals["self"], frame.f_locals["name"]
-                # the tracer keeps literals on a bare Module: these must stay; ``self.parts[1:]`` makes a ModuleList and fills it
-                if type(module) is not torch.nn.Module and not (code is _ADD_MODULE and id(module) in self._made):
-                    self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
-            else:
-                if code is _INIT:
-                    self._made[id(frame.f_locals["self"])] = frame.f_locals["self"]
-                if code not in self.executed:
-                    self._begins(code, frame.f_globals)
-                if code in self._classes:
-                    self._ask_for_classes(frame)
-                if code in IMPURE_CODE and frame.f_back is not None:
-                    self._note(frame.f_back, IMPURE_CODE[code])
-                elif code in ASKS_TRACE_CODE and frame.f_back is not None:
-                    self._note_question(frame.f_back, ASKS_TRACE_CODE[code])
-        elif event == "return" and frame.f_code in self._classes:
+            role = self._roles.get(id(code))
+            if role := self._role(code, frame.f_globals) if role is None else role:
+                self._call(frame, role)
+        elif event == "c_call":
+            owner = getattr(argument, "__self__", None)
+            if type(owner) not in _PLAIN and id(argument) not in self._harmless:
+                self._call_c(frame, argument, owner)
+        elif event == "return" and self._roles.get(id(code), 0) & _CLASSES:
             self._ask_for_classes(frame)
-        elif event != "c_call":
+
+    def _role(self, code: CodeType, table: dict[str, Any]) -> int:
+        """What calls of a function have to be looked at for, which begins for the first time."""
+        if code is _SETATTR or code is _ADD_MODULE:
+            role = _SETS
+        else:
+            if code not in self.executed:
+                self._begins(code, table)
+            role = _MAKES * (code is _INIT) | _CLASSES * (code in self._classes)
+            role |= _ACTS * (code in IMPURE_CODE) | _ASKS * (code in ASKS_TRACE_CODE)
+        self._roles[id(code)] = role
+        self._begun.append(code)
+        return role
+
+    def _call(self, frame: FrameType, role: int) -> None:
+        """A function with a role is called."""
+        code = frame.f_code
+        if role == _SETS:
+            module, name = frame.f_locals["self"], frame.f_locals["name"]
+            # the tracer keeps literals on a bare Module: these must stay; ``self.parts[1:]`` makes a ModuleList and fills it
+            if type(module) is not torch.nn.Module and not (code is _ADD_MODULE and id(module) in self._made):
+                self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
             return
-        elif (owner := getattr(argument, "__self__", None)) is _GENERATOR:
-            self._draws |= argument.__name__ != "getstate"
+        if role & _MAKES:
+            self._made[id(frame.f_locals["self"])] = frame.f_locals["self"]
+        if role & _CLASSES:
+            self._ask_for_classes(frame)
+        if role & _ACTS and frame.f_back is not None:
+            self._note(frame.f_back, IMPURE_CODE[code])
+        elif role & _ASKS and frame.f_back is not None:
+            self._note_question(frame.f_back, ASKS_TRACE_CODE[code])
+
+    def _call_c(self, frame: FrameType, function: Any, owner: Any) -> None:
+        """A function written in C is called, whose ``__self__`` is the owner."""
+        if owner is _GENERATOR:
+            self._draws |= function.__name__ != "getstate"
         elif isinstance(owner, torch.Generator):
             self._generators.setdefault(id(owner), (owner, owner.get_state()))
-        elif id(argument) in ASKS_AUTOCAST:
-            if ASKS_AUTOCAST[id(argument)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
-                self._note_question(frame, ASKS_AUTOCAST[id(argument)])
-        elif id(argument) in ASKS_TRACE:
-            self._note_question(frame, ASKS_TRACE[id(argument)])
-            if id(argument) in ASKS_OVERRIDES and takes_fast_path(frame):
+        elif id(function) in ASKS_AUTOCAST:
+            if ASKS_AUTOCAST[id(function)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
+                self._note_question(frame, ASKS_AUTOCAST[id(function)])
+        elif id(function) in ASKS_TRACE:
+            self._note_question(frame, ASKS_TRACE[id(function)])
+            if id(function) in ASKS_OVERRIDES and takes_fast_path(frame):
                 if different := beside_fast_path(frame):
                     self.asked.append(f"takes PyTorch's fast path for {different}, which a trace does not see")
                 self.fast_attention = True
-        elif effect := name_of_effect(argument, owner):
+        elif effect := name_of_effect(function, owner):
             self._note(frame, effect)
+        elif type(owner) is ModuleType:
+            self._harmless[id(function)] = function
 
     def _ask_for_classes(self, frame: FrameType) -> None:
         """Note whether one of the variables whose class or table this code asks for is a tensor, when it begins or ends."""

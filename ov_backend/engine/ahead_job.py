@@ -66,7 +66,7 @@ def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool
         log.debug("%s is not prepared ahead: its compiled form would not fit beside the others", context.name)
         return
     resources.programs.put(request.graph_key, program)
-    compiled, size = job.measured(lambda: job.compile(program[0]), collect=False)
+    compiled, size = job.measured(lambda: job.compile(program[0]))
     if resources.epoch != request.epoch or not is_unchanged(request):
         log.debug("%s was prepared for weights that have changed since", context.name)
         return

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ov_backend import compiler, devices
+from ov_backend import compiler, devices, garbage
 from ov_backend.cache import blobs, memory
 from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture.trace import Captured
@@ -158,7 +158,8 @@ class CompileJob:
         program: tuple[Program, Spec] | None = resources.programs.get(self.request.graph_key)
         if program is None:
             try:
-                program = self.load() or self._capture()
+                with garbage.paused():
+                    program = self.load() or self._capture()
             except OVBackendError as error:
                 self.context.refusals.add(self.request.graph_key, error)
                 raise
@@ -217,11 +218,9 @@ class CompileJob:
         self._report("compile")
         self.resources.evict_dead()
         try:
-            group = self.context.group
-            among_others = group is not None and self.resources.compiled.has_group(group)  # garbage was collected for these
             with self.resources.compiling(self.request.weights):
                 self._make_room()
-                compiled, size = self.measured(lambda: self._with_all_memory(program), collect=not among_others)
+                compiled, size = self.measured(lambda: self._with_all_memory(program))
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
             kind = OVBackendError if devices.accepts_properties(self.request.settings) else DeviceError
             refused = kind(f"OpenVINO could not compile it: {last_line(error)}")
@@ -249,11 +248,11 @@ class CompileJob:
             compiled, output, request.digest, placement, self.context.name, form=request.form.name, state=state
         )
 
-    def measured(self, make: Callable[[], CompiledProgram], collect: bool) -> tuple[CompiledProgram, int]:
+    def measured(self, make: Callable[[], CompiledProgram]) -> tuple[CompiledProgram, int]:
         """A compiled program and its size; bounded by that of the weights where something else was compiled meanwhile."""
         ahead = self.resources.ahead
         overlaps, before = ahead.running, ahead.changes
-        compiled, size = memory.measured(make, collect)
+        compiled, size = memory.measured(make)
         if overlaps or ahead.changes != before:
             largest = 2 * self.float_bytes()
             size = min(max(size, largest // 4), largest)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ov_backend import garbage
 from ov_backend.capture.forward import Reach
 from ov_backend.capture.trace import Captured
 from ov_backend.engine import warmup, worker
@@ -304,7 +305,7 @@ class Network:
                     return self._lookup.find(call, starts)
             self._job_context.report(self.resources, "read", call)
             try:
-                with self.statistics.time("read"):
+                with self.statistics.time("read"), garbage.paused():
                     return self._lookup.find(call, starts)
             finally:
                 self._was_read = True

@@ -35,6 +35,8 @@ def tables_asked_for(code: types.CodeType) -> frozenset[tuple[str, tuple[str, ..
 
 def _asked_for(code: types.CodeType, attribute: str, function: str) -> frozenset[tuple[str, tuple[str, ...]]]:
     """The variables of which an attribute is read, or which a builtin function is called with."""
+    if attribute not in code.co_names and function not in code.co_names:
+        return frozenset()
     instructions = list(steps_of(code))
     found = set[tuple[str, tuple[str, ...]]]()
     for i, each in enumerate(instructions):

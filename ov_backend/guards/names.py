@@ -26,6 +26,7 @@ from ov_backend.guards.describe import (
     TORCH_VALUES,
     attribute_or_none,
     code_digest,
+    is_installed,
     module_of,
     orders_of_sets,
     versioned,
@@ -218,7 +219,9 @@ class NameWalk(OptionWalk):
             self.watch.key(sys.modules, name)
             module = sys.modules.get(name)
             self._add(name, module is not None)
-            if module is not None:
+            if module is not None and self._names is None and is_installed(name):  # of a package not everything it has in it
+                self._members_of_import(vars(module), versioned(name), names_in(code), path)
+            elif module is not None:
                 self._python_module(module, path)
 
     def _python_module(self, module: types.ModuleType, path: str) -> None:

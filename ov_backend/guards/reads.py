@@ -15,6 +15,7 @@ GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 CALLS = frozenset({"CALL", "CALL_FUNCTION"})
 _COMPARISONS = frozenset({"IS_OP", "COMPARE_OP", "CONTAINS_OP"})
+_SETS_GLOBALS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _TENSORS = frozenset({"Tensor", "Parameter"})
 #: Stand between the parts of a chain and change nothing of it.
 BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL", "NOP", "RESUME"})
@@ -40,6 +41,15 @@ def steps_of(code: types.CodeType) -> tuple[dis.Instruction, ...]:
 
 
 @functools.lru_cache(maxsize=16384)
+def operations_of(code: types.CodeType) -> frozenset[str]:
+    """The names of the operations in a code object, such as ``BUILD_SET``.
+
+    Taking a code object apart takes a hundred times as long: most questions are answered by what does not stand in it.
+    """
+    return frozenset(dis.opname[operation] for operation in set(code.co_code[::2]))
+
+
+@functools.lru_cache(maxsize=16384)
 def chains_of(code: types.CodeType) -> tuple[Chain, ...]:
     """The chains that a code object reads, and those of the functions defined in it; each once."""
     chains = dict.fromkeys(_chains(code))
@@ -51,7 +61,7 @@ def chains_of(code: types.CodeType) -> tuple[Chain, ...]:
 
 def _chains(code: types.CodeType) -> Iterator[Chain]:
     root, attributes = "", list[str]()
-    for instruction in steps_of(code):
+    for instruction in () if GLOBALS.isdisjoint(operations_of(code)) else steps_of(code):
         if root and instruction.opname in ATTRIBUTES:
             attributes.append(str(instruction.argval))
             continue
@@ -65,13 +75,15 @@ def _chains(code: types.CodeType) -> Iterator[Chain]:
 @functools.lru_cache(maxsize=16384)
 def globals_set_by(code: types.CodeType) -> frozenset[str]:
     """The globals that a code object sets or deletes."""
-    return frozenset(str(each.argval) for each in instructions_of(code) if each.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
+    if _SETS_GLOBALS.isdisjoint(operations_of(code)):
+        return frozenset()
+    return frozenset(str(each.argval) for each in instructions_of(code) if each.opname in _SETS_GLOBALS)
 
 
 @functools.lru_cache(maxsize=16384)
 def outer_set_by(code: types.CodeType) -> frozenset[str]:
     """The variables of functions around it that a code object sets or deletes (``nonlocal``)."""
-    instructions = instructions_of(code)
+    instructions = instructions_of(code) if code.co_freevars else ()
     names = {str(each.argval) for each in instructions if each.opname in ("STORE_DEREF", "DELETE_DEREF")}
     return frozenset(names.intersection(code.co_freevars))
 
@@ -80,12 +92,15 @@ def outer_set_by(code: types.CodeType) -> frozenset[str]:
 def sets_data(code: types.CodeType) -> bool:
     """Whether a code object sets an attribute ``data``: that of a tensor gives it other memory, which no operator shows."""
     by_name = "data" in code.co_consts and "setattr" in code.co_names
-    return by_name or any(each.opname == "STORE_ATTR" and each.argval == "data" for each in instructions_of(code))
+    instructions = instructions_of(code) if "data" in code.co_names else ()
+    return by_name or any(each.opname == "STORE_ATTR" and each.argval == "data" for each in instructions)
 
 
 @functools.lru_cache(maxsize=16384)
 def compares_with_tensor(code: types.CodeType) -> bool:
     """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
+    if _TENSORS.isdisjoint(code.co_names):
+        return False
     instructions = instructions_of(code)
     if "__class__" not in code.co_names and not any(each.opname in GLOBALS and each.argval == "type" for each in instructions):
         return False
@@ -110,7 +125,8 @@ def _is_compared(following: Iterable[dis.Instruction]) -> bool:
 def imports_of(code: types.CodeType) -> frozenset[str]:
     """The modules that a code object imports while it runs, and those of the functions defined in it, as they are written."""
     inner = [imports_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    own = {str(each.argval) for each in instructions_of(code) if each.opname == "IMPORT_NAME"}
+    instructions = instructions_of(code) if "IMPORT_NAME" in operations_of(code) else ()
+    own = {str(each.argval) for each in instructions if each.opname == "IMPORT_NAME"}
     return frozenset(own.union(*inner))
 
 
@@ -139,7 +155,7 @@ def reads_unnamed(code: types.CodeType) -> bool:
 
 def _has_patterns(code: types.CodeType) -> bool:
     """Whether a code object has patterns of classes, such as ``case Point(x, y)``."""
-    return dis.opmap["MATCH_CLASS"] in code.co_code[::2]
+    return "MATCH_CLASS" in operations_of(code)
 
 
 def _formats_attributes(code: types.CodeType) -> bool:
@@ -163,6 +179,8 @@ def names_functions(code: types.CodeType) -> bool:
         return True
     if any(isinstance(constant, str) and constant in NAMES_OF_FUNCTIONS for constant in code.co_consts):
         return True
+    if not set(NAMES_OF_FUNCTIONS).intersection(code.co_names):
+        return False
     instructions = list(steps_of(code))
     named = (i for i, each in enumerate(instructions) if each.opname in ATTRIBUTES and each.argval in NAMES_OF_FUNCTIONS)
     return any(not _is_of_class(instructions[:i]) for i in named)
@@ -190,8 +208,18 @@ def makes_texts(code: types.CodeType) -> bool:
     """
     if any(makes_texts(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
         return True
+    if not _may_make_texts(code):
+        return False
     instructions = list(steps_of(code))
     return any(_is_text(instructions, i) and not _is_told(instructions[i + 1 :]) for i in range(len(instructions)))
+
+
+def _may_make_texts(code: types.CodeType) -> bool:
+    operations = operations_of(code)
+    if not (_TEXT_FUNCTIONS | _TEXT_METHODS).isdisjoint(code.co_names) or not _INTO_TEXT.isdisjoint(operations):
+        return True
+    patterns = any(isinstance(constant, str) and "%" in constant for constant in code.co_consts)
+    return patterns and not operations.isdisjoint(("BINARY_MODULO", "BINARY_OP"))
 
 
 def _is_text(instructions: list[dis.Instruction], i: int) -> bool:
@@ -296,6 +324,8 @@ def _own_names(code: types.CodeType) -> frozenset[str]:
 
 def _asked(code: types.CodeType) -> frozenset[str]:
     """The names of globals and attributes that one code object uses only as the right side of ``in``."""
+    if "CONTAINS_OP" not in operations_of(code):
+        return frozenset()
     instructions = list(steps_of(code))
     asked, otherwise = set[str | None](), set[str | None]()
     for each, after in pairwise([*instructions, None]):
