@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import dis
+import inspect
+import logging
 import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import torch.nn.functional
+import transformers.modeling_utils
 
+from ov_backend.guards import orders, reads
 from ov_backend.guards.orders import goes_by_hashes, lists_attributes, sets_gone_through
 from ov_backend.guards.reads import compares_with_tensor, only_tested
 
@@ -83,3 +94,29 @@ def test_code_that_goes_by_hashes_is_known(expression: str) -> None:
 @pytest.mark.parametrize("expression", ["x in {1, 2}", "x in {x, y}", "list(x.keys())", "x - y", "x.id", *VIEWS_USED_UP])
 def test_code_that_goes_by_no_hashes_is_known(expression: str) -> None:
     assert not goes_by_hashes(code_of(expression))
+
+
+LIBRARIES = (argparse, dataclasses, inspect, logging, typing, torch.nn.functional, transformers.modeling_utils)
+QUESTIONS: list[Callable[[types.CodeType], object]] = [
+    *(reads.chains_of, reads.globals_set_by, reads.imports_of, reads.makes_texts, orders.goes_by_hashes)
+]
+
+
+def codes() -> Iterator[types.CodeType]:
+    """The code of functions and methods of some libraries."""
+    for library in LIBRARIES:
+        for value in vars(library).values():
+            members = vars(value).values() if isinstance(value, type) else (value,)
+            yield from (member.__code__ for member in members if isinstance(member, types.FunctionType))
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.__name__)
+def test_what_does_not_stand_in_the_code_is_not_found_in_it(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    question.cache_clear()
+    quick = {code: question(code) for code in codes()}
+    for module in (reads, orders):
+        monkeypatch.setattr(module, "operations_of", lambda code: frozenset(dis.opname))
+    question.cache_clear()
+    assert {code: question(code) for code in quick} == quick
+    question.cache_clear()
+    assert len(set(quick.values())) > 1
