@@ -30,19 +30,22 @@ from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_a
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
-#: Run where a module is imported for the first time, or looked for: code objects, by their ``id``.
-_IMPORTS = frozenset(
-    id(getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None))
+#: Run where a module is imported for the first time, or looked for: code objects by their ``id``, which stay alive here.
+_IMPORTS = {
+    id(code): code
     for name in ("_find_and_load", "_find_spec")
-)
+    for code in [getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None)]
+    if code is not None
+}
 _SETATTR = torch.nn.Module.__setattr__.__code__
 #: What ``nn.ModuleList.append`` and its like call.
 _ADD_MODULE = torch.nn.Module.add_module.__code__
 _INIT = torch.nn.Module.__init__.__code__
 #: What has to be done when a function begins; most functions do nothing that counts.
 _SETS, _MAKES, _CLASSES, _ACTS, _ASKS = 1, 2, 4, 8, 16
-#: Values of Python's own whose methods only compute; a forward calls many of them.
-_PLAIN = frozenset({list, dict, tuple, str, bytes, int, float, bool, set, frozenset, type(None)})
+#: Classes of Python's own, by their ``id``, whose methods only compute; a forward calls many of them. (The hash of a program's
+#: class may be the program's own code.)
+PLAIN = frozenset(map(id, (list, dict, tuple, str, bytes, int, float, bool, set, frozenset)))
 _ABSENT = object()
 #: Python's generator for the whole process.
 _GENERATOR: Any = random._inst
@@ -92,7 +95,7 @@ class Observer:
         #: only good as long as its object lives. Code objects are compared part by part, which takes longer than most calls.
         self._roles: dict[int, int] = {}
         self._begun: list[CodeType] = []
-        #: Functions of Python modules, written in C, that only compute, by their ``id``.
+        #: Functions written in C that belong to a Python module or to nothing and only compute, by their ``id``.
         self._harmless: dict[int, Any] = {}
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
@@ -162,7 +165,7 @@ class Observer:
                 self._call(frame, role)
         elif event == "c_call":
             owner = getattr(argument, "__self__", None)
-            if type(owner) not in _PLAIN and id(argument) not in self._harmless:
+            if id(type(owner)) not in PLAIN and id(argument) not in self._harmless:
                 self._call_c(frame, argument, owner)
         elif event == "return" and self._roles.get(id(code), 0) & _CLASSES:
             self._ask_for_classes(frame)
@@ -215,7 +218,7 @@ class Observer:
                 self.fast_attention = True
         elif effect := name_of_effect(function, owner):
             self._note(frame, effect)
-        elif type(owner) is ModuleType:
+        elif owner is None or type(owner) is ModuleType:
             self._harmless[id(function)] = function
 
     def _ask_for_classes(self, frame: FrameType) -> None:

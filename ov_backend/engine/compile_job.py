@@ -216,6 +216,7 @@ class CompileJob:
 
     def _compile(self, program: Program, output: Spec) -> tuple[CompiledEntry, int]:
         self._report("compile")
+        garbage.collect(short=memory.available_memory() < self._needed())
         self.resources.evict_dead()
         try:
             with self.resources.compiling(self.request.weights):
@@ -230,10 +231,14 @@ class CompileJob:
 
     def _make_room(self) -> None:
         """Evict other compiled graphs where the machine has less memory free than this one will take."""
-        left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
-        if evicted := self.resources.compiled.make_room(int(_ROOM * left * self.float_bytes())):
+        if evicted := self.resources.compiled.make_room(self._needed()):
             text = "%s: little memory is free, so %d of the compiled networks were evicted; they are compiled again when needed"
             log.warning(text, self.context.name, evicted)
+
+    def _needed(self) -> int:
+        """The bytes that a compile takes, at most."""
+        left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
+        return int(_ROOM * left * self.float_bytes())
 
     def entry(self, compiled: CompiledProgram, output: Spec) -> CompiledEntry:
         """The result of a compile, which is counted."""

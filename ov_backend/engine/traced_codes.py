@@ -85,7 +85,6 @@ class Guards:
         self._checksums = Checksums(readings)
         self._guards: dict[TracedCode, Guard] = {}
         self._wide: Guard | None = None
-        self._in_reach: CodeGuard | None = None
         #: The code that traces of this very network have run, in which state, and for which kind of call.
         self._confirmed: set[tuple[Any, ...]] = set()
         #: Code whose first trace has changed something, and by which calls are looked up once more; until such a trace succeeds.
@@ -101,7 +100,7 @@ class Guards:
         elif self._guards:
             yield next(reversed(self._guards.values()))
         else:
-            self._wide = self._wide or Guard(self._module, self._everything(), self._checksums)
+            self._wide = self._wide or Guard(self._module, self._code_guard(None), self._checksums)
             yield self._wide
 
     def of(self, code: CodeGuard, call: Call) -> Guard:
@@ -126,7 +125,7 @@ class Guards:
         """
         if isinstance(code, FixedCode) or code.traced is None or _key_of_trace(code, call) in self._confirmed:
             return [code]
-        return [code, self._everything()]
+        return [code, self._code_guard(None)]
 
     def read_again(self) -> None:
         """Read all weights in full."""
@@ -137,23 +136,14 @@ class Guards:
         for guard in self._guards.values():
             if not guard.weights.in_place():
                 guard.weights.release()
-        self._wide = self._in_reach = None
 
     def clear(self) -> None:
         """Forget the state of weights and code."""
         self._guards.clear()
         self._confirmed.clear()
         self.tried_again.clear()
-        self._wide = self._in_reach = None
+        self._wide = None
         self._checksums = Checksums(self._readings)
-
-    def _everything(self) -> CodeGuard:
-        """The guard of everything in reach, as it is now; a walk through all of it takes as long as a trace."""
-        if self._in_reach is None:
-            self._in_reach = self._code_guard(None)
-        else:
-            self._in_reach.check()
-        return self._in_reach
 
     def _code_guard(self, code: TracedCode | None) -> CodeGuard:
         return CodeGuard(self._module, self._roots, self._hooks.ignore, self._hooks.host_modules, code)

@@ -127,6 +127,12 @@ TEXTS_OF_NAMES = frozenset(
     | {"transformers.modeling_layers.forward_with_checkpointing", "transformers.modeling_layers.__call__"}
     | {"peft.tuners.lora.layer._check_forward_args"}
 )
+#: Functions of packages that find the class of a model by its name among all that are loaded. No forward calls them, but the
+#: names in code that a forward may call lead to them, and they lead to some thousand objects.
+FIND_MODELS = frozenset(
+    {"transformers.models.auto.auto_factory._LazyAutoMapping._load_attr_from_module"}
+    | {"transformers.models.auto.configuration_auto._LazyConfigMapping.__getitem__"}
+)
 #: Called when an object is made: of no matter for modules, which are made before they are called.
 MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setstate__"})
 #: Members of classes that are no code and no values of a forward.

@@ -19,6 +19,7 @@ import torch
 from ov_backend.guards.describe import (
     ANY_ATTRIBUTE,
     CLASS_REGISTRIES,
+    FIND_MODELS,
     MEMBERS_ONLY,
     RESULT_REGISTRIES,
     SCALARS,
@@ -26,7 +27,6 @@ from ov_backend.guards.describe import (
     TORCH_VALUES,
     attribute_or_none,
     code_digest,
-    is_installed,
     module_of,
     orders_of_sets,
     versioned,
@@ -168,7 +168,7 @@ class NameWalk(OptionWalk):
         if self._asks(value, ".".join((root, *attributes))):
             return
         if value is sys.modules or value is importlib.import_module:
-            self._look_up_of_modules(function.__code__, path)
+            self._look_up_of_modules(function, path)
         if of_package and not isinstance(value, (types.FunctionType, type, *SCALARS, torch.Tensor)):
             self._add(root, *attributes)
             self._of_package(value, rest, f"{path}:{name}")
@@ -213,15 +213,15 @@ class NameWalk(OptionWalk):
         if not isinstance(value, (types.BuiltinFunctionType, type, type(None))):
             self._value(value, f"{path}'s {name}")
 
-    def _look_up_of_modules(self, code: types.CodeType, path: str) -> None:
-        """Code that finds Python modules by their names, as far as these stand in it."""
-        for name in sorted({constant for constant in code.co_consts if isinstance(constant, str)}):
+    def _look_up_of_modules(self, function: types.FunctionType, path: str) -> None:
+        """A function that finds Python modules by their names, as far as these stand in its code."""
+        if self._names is None and f"{module_of(function)}.{function.__qualname__}" in FIND_MODELS:
+            return  # should a trace run it after all, what it reads is found then, and the trace is made once more
+        for name in sorted({constant for constant in function.__code__.co_consts if isinstance(constant, str)}):
             self.watch.key(sys.modules, name)
             module = sys.modules.get(name)
             self._add(name, module is not None)
-            if module is not None and self._names is None and is_installed(name):  # of a package not everything it has in it
-                self._members_of_import(vars(module), versioned(name), names_in(code), path)
-            elif module is not None:
+            if module is not None:
                 self._python_module(module, path)
 
     def _python_module(self, module: types.ModuleType, path: str) -> None:

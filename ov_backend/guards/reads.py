@@ -215,6 +215,7 @@ def makes_texts(code: types.CodeType) -> bool:
 
 
 def _may_make_texts(code: types.CodeType) -> bool:
+    """Whether something stands in a code object without which no text is made in it; true too often, never too seldom."""
     operations = operations_of(code)
     if not (_TEXT_FUNCTIONS | _TEXT_METHODS).isdisjoint(code.co_names) or not _INTO_TEXT.isdisjoint(operations):
         return True

@@ -81,6 +81,11 @@ def _of_safetensors() -> float:
         return float(file.get_tensor("a")[0])
 
 
+def _into_a_file() -> float:
+    safetensors.serialize_file({}, os.environ["TENSORS"], {"written": "by a forward"})
+    return 1.0
+
+
 ASKED: dict[str, Callable[[], float]] = {
     "thread": _in_a_thread,
     "pool": _in_a_pool,
@@ -99,6 +104,7 @@ ASKED: dict[str, Callable[[], float]] = {
     "package's data": lambda: float(len(pkgutil.get_data("tests.capture", HERE.name) or b"")),
     "package's text": lambda: float(len(importlib.resources.read_text("tests.capture", HERE.name))),
     "tensors": _of_safetensors,
+    "file of tensors": _into_a_file,
 }
 
 
