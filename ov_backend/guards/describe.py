@@ -127,10 +127,11 @@ TEXTS_OF_NAMES = frozenset(
     | {"transformers.modeling_layers.forward_with_checkpointing", "transformers.modeling_layers.__call__"}
     | {"peft.tuners.lora.layer._check_forward_args"}
 )
-#: Functions of packages that find the class of a model by its name among all that are loaded. No forward calls them, but the
-#: names in code that a forward may call lead to them, and they lead to some thousand objects.
+#: Functions of packages that find classes of models by their names among all that are loaded, to make or to patch one. No forward
+#: calls them, but the names in code that a forward may call lead to them, and they lead to some thousand objects.
 FIND_MODELS = frozenset(
     {"transformers.models.auto.auto_factory._LazyAutoMapping._load_attr_from_module"}
+    | {"transformers.models.auto.auto_factory.getattribute_from_module", "transformers.monkey_patching.apply_patches"}
     | {"transformers.models.auto.configuration_auto._LazyConfigMapping.__getitem__"}
 )
 #: Called when an object is made: of no matter for modules, which are made before they are called.

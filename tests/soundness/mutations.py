@@ -28,6 +28,8 @@ _MAX_OBJECTS = 20_000
 _MAX_DEPTH = 12
 #: Attributes of modules that are tables of torch's, or that no forward reads.
 TABLES = {name for name in vars(torch.nn.Module()) if name not in ("training",)}
+#: Attributes with which a forward writes its weights, in PyTorch too: no undo takes that back.
+WRITES_WEIGHTS = {"max_norm"}
 _TORCH_MODULES = ("torch", "torch.nn.functional")
 
 
@@ -314,7 +316,7 @@ class _Walk:
             yield from self._dict(getattr(module, table_name), f"{path}.{table_name}", depth, "hook")
         attributes = vars(module)
         for name in sorted(attributes, key=str):
-            if name not in TABLES:
+            if name not in TABLES | WRITES_WEIGHTS:
                 get, put = functools.partial(attributes.__getitem__, name), functools.partial(attributes.__setitem__, name)
                 yield from self._place(Place(f"{path}.{name}", "attribute", get, put), depth)
         yield from self._methods(module, attributes, path)
