@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import gc
 import io
 import types
 from collections.abc import Callable
@@ -147,6 +148,7 @@ class WithState(Small):
 def test_a_copy_is_as_if_it_had_never_been_accelerated(
     strict: Strict, kind: type[Small], duplicate_of: Callable[[Any], Any]
 ) -> None:
+    gc.collect()  # networks of other tests, of the same class
     module = kind()
     before = dict(vars(duplicate_of(module)))
     with accelerate({"net": module}, strict()):
