@@ -17,37 +17,43 @@ from collections.abc import Iterator
 _EVERY_S = 30
 
 
-class _Pauses:
-    """The blocks in which the collector is paused now, and whether it is to go on after them."""
+class _Collector:
+    """In how many blocks the collector is paused now, whether it is to go on after them, and when it was called last."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.number = 0
+        self.pauses = 0
         self.goes_on = False
+        self.called_at = float("-inf")
 
-    def begin(self) -> None:
+    def begin_pause(self) -> None:
         with self.lock:
-            if not self.number:
+            if not self.pauses:
                 self.goes_on = gc.isenabled()
-            self.number += 1
+            self.pauses += 1
             gc.disable()  # in each block: somebody else may have enabled it
 
-    def end(self) -> None:
+    def end_pause(self) -> None:
         with self.lock:
-            self.number = max(0, self.number - 1)
-            if not self.number and self.goes_on:
+            self.pauses = max(0, self.pauses - 1)
+            if not self.pauses and self.goes_on:
                 gc.enable()
 
     def forked(self) -> None:
         """In the child process no other thread is there that could end its block."""
-        paused, self.number, self.lock = self.number > 0, 0, threading.Lock()
+        paused, self.pauses, self.lock = self.pauses > 0, 0, threading.Lock()
         if paused and self.goes_on:
             gc.enable()
 
+    def call(self, always: bool) -> None:
+        if always or time.monotonic() - self.called_at > _EVERY_S:
+            gc.collect()
+            self.called_at = time.monotonic()
 
-_pauses = _Pauses()
+
+_collector = _Collector()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pauses.forked)
+    os.register_at_fork(after_in_child=_collector.forked)
 
 
 @contextlib.contextmanager
@@ -57,13 +63,10 @@ def paused() -> Iterator[None]:
     If another thread disables the collector for good meanwhile, the end of the last block enables it again.
     """
     try:
-        _pauses.begin()
+        _collector.begin_pause()
         yield
     finally:
-        _pauses.end()
-
-
-_collected = float("-inf")
+        _collector.end_pause()
 
 
 def collect(short: bool) -> None:
@@ -72,9 +75,6 @@ def collect(short: bool) -> None:
     A pipeline that was deleted, with its weights, is garbage: the forwards that stand in the place of its own lead back to it.
 
     Args:
-        short: whether memory is; then it is collected always.
+        short: whether memory is short; then garbage is always collected.
     """
-    global _collected
-    if short or time.monotonic() - _collected > _EVERY_S:
-        gc.collect()
-        _collected = time.monotonic()
+    _collector.call(always=short)

@@ -96,7 +96,7 @@ def test_a_child_that_is_forked_in_a_block_collects() -> None:
 def test_garbage_is_collected_once_in_a_while_and_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     collections = list[None]()
     monkeypatch.setattr(garbage.gc, "collect", lambda: collections.append(None))
-    monkeypatch.setattr(garbage, "_collected", float("-inf"))
+    monkeypatch.setattr(garbage._collector, "called_at", float("-inf"))
     garbage.collect(short=False)
     garbage.collect(short=False)
     assert len(collections) == 1
@@ -107,7 +107,7 @@ def test_garbage_is_collected_once_in_a_while_and_where_memory_is_short(monkeypa
 def test_a_model_in_a_circle_is_gone_when_the_next_one_is_compiled(
     strict: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "_collected", float("-inf"))
+    monkeypatch.setattr(garbage._collector, "called_at", float("-inf"))
     first = Small()
     first.circle = [first]
     weight = weakref.ref(first.matrix.weight)

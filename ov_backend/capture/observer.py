@@ -22,6 +22,7 @@ import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend import garbage
+from ov_backend.capture.arithmetic import ArithmeticState
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
@@ -106,7 +107,7 @@ class Observer:
         self._callback: Callable[[FrameType, str, Any], None] = self._on_event
 
     def __enter__(self) -> Observer:
-        self._random = _random_state()
+        self._random, self._arithmetic = _random_state(), ArithmeticState()
         self._pause.enter_context(garbage.paused())  # its callbacks and finalizers would be taken for the forward's own code
         self._previous = sys.getprofile()
         sys.setprofile(self._callback)
@@ -115,6 +116,8 @@ class Observer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         sys.setprofile(self._previous)
         self._pause.close()
+        if self._arithmetic.put_back():
+            self.effects.append("sets how numbers of decimal or numpy are computed")
         (python, numpy), (python_now, numpy_now) = self._random, _random_state()
         self.disturbed = python != python_now and not self._draws
         if self._draws or numpy != numpy_now:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import decimal
 import functools
 import gc
 import importlib.resources
@@ -161,3 +162,36 @@ def test_an_effect_comes_about_once_at_the_first_call_too(strict: Strict, effect
         torch.testing.assert_close(network(X), module(X))
     assert printed.getvalue().count("printed") == 2
     assert "calls StringIO.write()" in network.statistics.last_reason
+
+
+def _more_digits(module: torch.nn.Module) -> float:
+    decimal.getcontext().prec += 1
+    return float(decimal.getcontext().prec)
+
+
+def _another_context(module: torch.nn.Module) -> float:
+    decimal.setcontext(decimal.Context(prec=decimal.getcontext().prec + 1))
+    return float(decimal.getcontext().prec)
+
+
+def _other_errors(module: torch.nn.Module) -> float:
+    before = np.geterr()["divide"]
+    np.seterr(divide="ignore" if before == "warn" else "warn")
+    return float(len(before))
+
+
+@pytest.mark.parametrize("effect", [_more_digits, _another_context, _other_errors])
+def test_rules_of_arithmetic_are_set_as_often_as_the_forward_is_called(
+    strict: Strict, effect: Callable[[torch.nn.Module], float]
+) -> None:
+    module = Answering(lambda m, y: y * effect(m))
+    network = engine_for(strict(fallback="pytorch"), module)
+    answers, states = [], []
+    for called in (module, network):
+        with decimal.localcontext(decimal.Context(prec=20)), np.errstate(divide="warn"):
+            answers.append([called(X) for _ in range(3)])
+            states.append((decimal.getcontext().prec, np.geterr()))
+    assert all(map(torch.equal, *answers))
+    assert states[0] == states[1]
+    assert network.statistics.calls == 0
+    assert "sets how numbers" in network.statistics.last_reason

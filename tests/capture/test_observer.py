@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime
 import functools
-import gc
 import importlib.util
 import inspect
 import logging
-import math
 import pathlib
 import random
 import sys
@@ -22,7 +20,6 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.capture import impure, observer, questions
 from ov_backend.capture.forward import Disturbed, undisturbed
 from ov_backend.capture.observer import Observer
 from tests.helpers.small import engine_for
@@ -326,43 +323,3 @@ def test_what_a_module_does_when_it_is_imported_is_no_code_of_the_forward(
     assert "calls time.time" not in observer.effects
     names = [code.co_name for code, module in observer.executed.items() if module == "imported_in_a_trace"]
     assert names == ["f"], "only what the forward itself calls"
-
-
-def test_no_function_that_counts_is_taken_for_a_method_of_a_plain_value() -> None:
-    known = {*impure._IMPURE, *questions.ASKS_TRACE, *observer.ASKS_AUTOCAST}
-    modules = [sys.modules[name] for name in impure._ACTING if name in sys.modules]
-    functions = [each for module in modules for each in vars(module).values() if type(each) is type(len)]
-    functions += [each for each in gc.get_objects() if type(each) is type(len) and id(each) in known]
-    assert len(functions) > len(known) / 2
-    assert not [each for each in functions if id(type(each.__self__)) in observer.PLAIN]
-
-
-def test_a_function_that_only_computes_is_looked_at_once() -> None:
-    noted = list[object]()
-
-    class Noting(Observer):
-        def _call_c(self, frame: object, function: object, owner: object) -> None:
-            noted.append(function)
-            super()._call_c(frame, function, owner)  # type: ignore[arg-type]
-
-    with Noting() as watching:
-        for _ in range(3):
-            math.sqrt(2.0)
-            "a".join(["b"])
-            time.time()
-    assert noted.count(math.sqrt) == 1
-    assert "".join not in noted
-    assert watching.effects == ["calls time.time"] * 3
-
-
-def test_code_that_is_equal_to_other_code_has_its_role() -> None:
-    copies = [compile("def f():\n    return g()\n", "a test", "exec") for _ in range(2)]
-    spaces = [{"g": lambda: 1.0, "__name__": __name__} for _ in copies]
-    for copy, space in zip(copies, spaces):
-        exec(copy, space)
-    functions = [space["f"] for space in spaces]
-    assert functions[0].__code__ == functions[1].__code__
-    with Observer() as watching:
-        for function in functions:
-            function()
-    assert functions[1].__code__ in watching.executed
