@@ -16,6 +16,7 @@ import importlib.machinery
 import inspect
 import io
 import itertools
+import locale
 import logging
 import os
 import pathlib
@@ -47,6 +48,9 @@ _IMPURE = {
         *((getattr(np, name), f"numpy.{name}()") for name in ("fromfile", "loadtxt", "genfromtxt", "memmap")),
         (io.open_code, "io.open_code()"),
         (sys._getframe, "sys._getframe()"),
+        *((getattr(sys, name), f"sys.{name}()") for name in ("setrecursionlimit", "setswitchinterval")),
+        *((getattr(torch, name), f"torch.{name}()") for name in ("set_num_threads", "set_num_interop_threads")),
+        (torch.set_flush_denormal, "torch.set_flush_denormal()"),
         (safetensors.serialize_file, "safetensors.serialize_file()"),
     ]
 }
@@ -73,6 +77,11 @@ _OF_WITH = ("__enter__", "__exit__")
 _OF_PATHS = ("open", "read_text", "read_bytes", "stat", "exists", "is_file", "is_dir", "resolve", "absolute", "cwd", "home")
 #: The text of a stand-in is another than that of a tensor.
 _TEXT = "repr() or str() of a tensor"
+#: Functions of torch, written in Python, that set something for the whole process.
+_SETTERS = (
+    *("use_deterministic_algorithms", "set_deterministic_debug_mode", "set_float32_matmul_precision"),
+    *("set_printoptions", "set_warn_always", "set_default_dtype", "set_default_device"),
+)
 #: The code of functions written in Python, with their names.
 IMPURE_CODE = {
     function.__code__: name
@@ -93,7 +102,10 @@ IMPURE_CODE = {
         *((getattr(tempfile, name), f"tempfile.{name}()") for name in ("gettempdir", "mkdtemp", "mkstemp")),
         (getpass.getuser, "getpass.getuser()"),
         (shutil.which, "shutil.which()"),
-        *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel")),
+        *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel", "setLevel")),
+        *((getattr(torch, name), f"torch.{name}()") for name in _SETTERS),
+        (inspect.unwrap(np.set_printoptions), "numpy.set_printoptions()"),
+        (locale.setlocale, "locale.setlocale()"),
         *((getattr(torch.Tensor, name), _TEXT) for name in ("__repr__", "__format__")),
         *((vars(kind)["__repr__"], _TEXT) for kind in (torch.nn.Parameter, FakeTensor) if "__repr__" in vars(kind)),
         (torch._tensor_str._str, _TEXT),

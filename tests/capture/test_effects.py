@@ -9,6 +9,7 @@ import functools
 import gc
 import importlib.resources
 import io
+import logging
 import os
 import pathlib
 import pkgutil
@@ -87,6 +88,16 @@ def _into_a_file() -> float:
     return 1.0
 
 
+def _interval() -> float:
+    sys.setswitchinterval(sys.getswitchinterval())
+    return 1.0
+
+
+def _precision() -> float:
+    torch.set_float32_matmul_precision(torch.get_float32_matmul_precision())
+    return 1.0
+
+
 ASKED: dict[str, Callable[[], float]] = {
     "thread": _in_a_thread,
     "pool": _in_a_pool,
@@ -106,6 +117,11 @@ ASKED: dict[str, Callable[[], float]] = {
     "package's text": lambda: float(len(importlib.resources.read_text("tests.capture", HERE.name))),
     "tensors": _of_safetensors,
     "file of tensors": _into_a_file,
+    "interval of threads": _interval,
+    "precision of products": _precision,
+    "number of threads": lambda: float(torch.set_num_threads(torch.get_num_threads()) is None),
+    "level of a log": lambda: float(logging.getLogger("of this test").setLevel(10) is None),
+    "text of tensors": lambda: float(torch.set_printoptions(precision=4) is None),
 }
 
 
