@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import BUFFERS, GENERATORS, items_of, slots_of
+from ov_backend.capture.process_tables import ProcessTables
+from ov_backend.guards.describe import BUFFERS, GENERATORS, attribute_or, items_of, slots_of
 
 #: What holds numbers, not objects.
 _VALUES = (np.ndarray, *GENERATORS, *BUFFERS, type(os.environ))
@@ -34,12 +35,14 @@ class ContainerState:
 
     Attributes:
         restored: whether something was put back.
+        restored_process: whether that was in ``sys.modules`` or the filters of warnings, which no guard watches.
     """
 
     def __init__(self, module: torch.nn.Module, others: Iterable[Any] = ()) -> None:
         containers: dict[int, Any] = {id(table): table for child in module.modules() for table in _tables(child)}
         containers.update((id(each), each) for each in others)
-        self.restored = False
+        self.restored = self.restored_process = False
+        self._of_process = ProcessTables()
         self._before = {key: (container, _content(container)) for key, container in containers.items()}
         self._of_modules = {id(table) for child in module.modules() for table in _tables(child)}
         #: The global names that a forward may set, by the table of their Python module; other threads may set the rest.
@@ -65,6 +68,12 @@ class ContainerState:
                     else:
                         table[name] = before[name]
         return restored
+
+    def restore_process(self) -> bool:
+        """Put back what was put into ``sys.modules`` and the filters of warnings; whether there was something."""
+        self.restored_process = self._of_process.put_back()
+        self.restored = self.restored or self.restored_process
+        return self.restored_process
 
     def remove_fakes(self) -> bool:
         """Restore every container that holds a fake tensor now; whether there was one."""
@@ -100,7 +109,7 @@ def _content(container: Any) -> Any:
         return _state(container)
     if isinstance(container, type):
         return [part for item in _members(container).items() for part in item]
-    in_slots = [getattr(container, name, _ABSENT) for name in slots_of(type(container))]
+    in_slots = [attribute_or(container, name, _ABSENT) for name in slots_of(type(container))]
     if isinstance(container, dict):
         return [*in_slots, *(part for item in items_of(container) for part in item)]
     return [*in_slots, *(container if isinstance(container, _CONTAINERS) else ())]
@@ -179,7 +188,7 @@ def _restore(container: Any, before: Any) -> None:
     for name, value in zip(names, before):
         if value is not _ABSENT:
             object.__setattr__(container, name, value)
-        elif hasattr(container, name):
+        elif attribute_or(container, name, _ABSENT) is not _ABSENT:
             object.__delattr__(container, name)
     before = before[len(names) :]
     if isinstance(container, dict):

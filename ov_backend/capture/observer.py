@@ -28,6 +28,7 @@ from ov_backend.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRE
 from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
 from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
+from ov_backend.guards.describe import attribute_or_none
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 
@@ -230,7 +231,7 @@ class Observer:
             for name, attributes in asked:
                 value = frame.f_locals.get(name)
                 for attribute in attributes:
-                    value = getattr(value, "__dict__", {}).get(attribute)
+                    value = (attribute_or_none(value, "__dict__") or {}).get(attribute)
                 if isinstance(value, FakeTensor):
                     self._asked_of_tensor[words] = None
 

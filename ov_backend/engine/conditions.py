@@ -24,6 +24,7 @@ def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) 
         CaptureError: there was something, or the guard says that no trace would be right.
         Superseded: it may have been another thread's doing.
     """
+    has_put = bool(reach.before) and reach.before[0].restore_process()
     has_named = bool(reach.before) and reach.before[0].restore_names(guard.names)  # a forward may change both
     if reach.before and reach.before[0].changed(guard.containers):
         if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
@@ -31,6 +32,8 @@ def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) 
         raise CaptureError("its forward changes a list, dict, array, class or generator, which a compiled graph would not do")
     if has_named:
         raise CaptureError("its forward sets a name in a Python module, which a compiled graph would not do")
+    if has_put:
+        raise CaptureError("its forward changes sys.modules or the filters of warnings, which a compiled graph would not do")
     if guard.refused:
         raise CaptureError(guard.refused)
 

@@ -273,7 +273,7 @@ class Lookup:
         )
         return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=caches)
 
-    def note_change(self, request: CompileRequest, code: CodeGuard) -> None:
+    def note_change(self, request: CompileRequest, code: CodeGuard, unseen: bool = False) -> None:
         """Take note that a trace has changed something, which was put back; PyTorch answers that call.
 
         What is filled once is full at the next call, and only a guard of the code that ran sees that: calls are looked up by it
@@ -283,10 +283,11 @@ class Lookup:
         Args:
             request: whose call was traced.
             code: a guard of the code that ran.
+            unseen: whether no guard watches what was changed.
         """
         codes, family, traced, tried_again = self._resources.codes, request.family, code.traced, self._guards.tried_again
-        if traced is None or request.guard.code.traced is None:  # before its first trace everything in reach is watched
-            return
+        if traced is None or (request.guard.code.traced is None and not unseen):
+            return  # before its first trace everything in reach is watched
         if traced in codes.of(family, self._resources.store):
             if traced in tried_again:
                 codes.forget(family, traced)

@@ -360,7 +360,8 @@ class Network:
         finally:
             if any(state.restored for state in reach.before):
                 with self._lookup.lock:
-                    self._lookup.note_change(request, after)
+                    unseen = any(state.restored_process for state in reach.before)
+                    self._lookup.note_change(request, after, unseen)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))

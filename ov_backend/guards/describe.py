@@ -275,12 +275,17 @@ def buffer_digest(value: Any) -> str:
         return ""
 
 
-def attribute_or_none(value: Any, name: str) -> Any:
-    """An attribute, or None where its own code fails."""
+def attribute_or(value: Any, name: str, default: Any) -> Any:
+    """An attribute, or the default where there is none or its own code fails: a ``__getattr__`` may raise any error."""
     try:
         return getattr(value, name)
     except Exception:  # whatever the attribute's own code raises: it is not what it was
-        return None
+        return default
+
+
+def attribute_or_none(value: Any, name: str) -> Any:
+    """An attribute, or None where there is none or its own code fails."""
+    return attribute_or(value, name, None)
 
 
 def item_or_none(values: Any, index: int) -> Any:

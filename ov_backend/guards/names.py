@@ -43,6 +43,8 @@ from ov_backend.patching import unwrap
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50
 _FUNCTIONS = (types.FunctionType, types.MethodType)
+#: What the import puts into a module. A loader may lead through all that is loaded, as pytest's does.
+_OF_IMPORT = frozenset({"__builtins__", "__cached__", "__file__", "__loader__", "__spec__"})
 #: Of classes that programs make values of, which packages do not keep in their modules.
 _PUT_THERE = (np.ndarray, np.void, functools.partial, types.SimpleNamespace)
 
@@ -132,7 +134,7 @@ class NameWalk(OptionWalk):
                 if isinstance(value, _FUNCTIONS):
                     self.watch.key(table, name)
                     self._value(value, f"{path}:{name}")
-                if value is None or not isinstance(getattr(value, "__dict__", None), dict):
+                if value is None or not isinstance(attribute_or_none(value, "__dict__"), dict):
                     break
                 table = vars(value)
 
@@ -231,7 +233,7 @@ class NameWalk(OptionWalk):
             named = frozenset(vars(module)) if self._names is None and self._own_names else self._own_names
             self._members_of_import(vars(module), True, named, path)
         elif module.__name__ not in self._host_modules and self._first(module):
-            members = frozenset(vars(module)) if self._names is None else self._names
+            members = frozenset(vars(module)) - _OF_IMPORT if self._names is None else self._names
             self._members_of_import(vars(module), False, members, path)
 
     def _imports(self, function: types.FunctionType, path: str) -> None:

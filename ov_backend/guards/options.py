@@ -84,7 +84,7 @@ class OptionWalk(ValueWalk):
         return next((vars(base)[name] for base in type(value).__mro__ if name in vars(base)), None)
 
     def _attribute_of(self, value: Any, name: str, path: str) -> None:
-        own = getattr(value, "__dict__", None)
+        own = attribute_or_none(value, "__dict__")
         if isinstance(own, dict):
             self.watch.key(own, name)
         try:

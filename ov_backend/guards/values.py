@@ -36,6 +36,7 @@ from ov_backend.guards.describe import (
     TYPE_FORMS,
     UNWATCHED,
     array_digest,
+    attribute_or,
     attribute_or_none,
     buffer_digest,
     code_digest,
@@ -304,11 +305,11 @@ class ValueWalk(Notes):
                 self._value(value.default_factory, path)
 
     def _plain_object(self, value: Any, path: str) -> None:
-        bare = getattr(value, "__dict__", None) is None and not slots_of(type(value))
+        bare = attribute_or_none(value, "__dict__") is None and not slots_of(type(value))
         if isinstance(value, contextlib._GeneratorContextManager):
             for name in ("func", "args", "kwds"):  # they are gone once it was entered
                 self.watch.attribute(value, name)
-                self._value(getattr(value, name, None), path)
+                self._value(attribute_or_none(value, name), path)
             generator: Any = value.gen
             self._add(code_digest(generator.gi_code))
             return
@@ -349,16 +350,19 @@ class ValueWalk(Notes):
         if slots:
             self.watch.slotted.append(value)
         for name in slots:
-            if self._is_read(name):
+            if not self._is_read(name):
+                continue
+            content = attribute_or(value, name, _UNSET)
+            if content is _UNSET:  # asking for it may raise any error
+                self.watch.content(functools.partial(attribute_or_none, value, name))
+            else:
                 self.watch.attribute(value, name)
-            if self._is_read(name) and hasattr(value, name):
                 self._add(name)
-                content = getattr(value, name)
                 if isinstance(content, torch.Tensor):
                     self._tensor(content, f"{path}.{name}", functools.partial(attribute_or_none, value, name))
                 else:
                     self._value(content, f"{path}.{name}")
-        attributes = getattr(value, "__dict__", None)
+        attributes = attribute_or_none(value, "__dict__")
         if attributes is None:
             return
         self._watch_table(attributes)

@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -211,3 +212,50 @@ def test_rules_of_arithmetic_are_set_as_often_as_the_forward_is_called(
     assert states[0] == states[1]
     assert network.statistics.calls == 0
     assert "sets how numbers" in network.statistics.last_reason
+
+
+def _another_filter() -> float:
+    warnings.filterwarnings("ignore", message=f"number {len(warnings.filters)}")
+    return float(len(warnings.filters))
+
+
+def _a_filter_of_the_list() -> float:
+    warnings.filters.append(("ignore", None, Warning, None, len(warnings.filters)))  # type: ignore[attr-defined]
+    return float(len(warnings.filters))
+
+
+def _an_entry() -> float:
+    sys.modules[f"of_a_forward_{len(sys.modules)}"] = sys
+    return float(sum(name.startswith("of_a_forward_") for name in sys.modules))
+
+
+@pytest.mark.parametrize("effect", [_another_filter, _a_filter_of_the_list, _an_entry])
+def test_filters_of_warnings_and_entries_of_modules_are_added_at_every_call(
+    strict: Strict, effect: Callable[[], float]
+) -> None:
+    module = Answering(lambda m, y: y * effect())
+    network = engine_for(strict(fallback="pytorch"), module)
+    answers, added = [], []
+    for called in (module, network):
+        with warnings.catch_warnings():
+            before, rules = set(sys.modules), len(warnings.filters)
+            answers.append([called(X) for _ in range(3)])
+            entries = {name for name in sys.modules if name.startswith("of_a_forward_")} - before
+            added.append((len(entries), len(warnings.filters) - rules))
+            for name in entries:
+                del sys.modules[name]
+    assert all(map(torch.equal, *answers))
+    assert added[0] == added[1]
+    assert sum(added[0]) == 3
+    assert "sys.modules or the filters" in network.statistics.last_reason
+
+
+def test_a_filter_that_is_there_after_the_first_call_keeps_one_call_in_pytorch(strict: Strict) -> None:
+    module = Answering(lambda m, y: y * float(warnings.filterwarnings("ignore", message="always the same") is None))
+    network = engine_for(strict(fallback="pytorch"), module)
+    with warnings.catch_warnings():
+        before = len(warnings.filters)
+        for _ in range(3):
+            torch.testing.assert_close(network(X), module(X))
+        assert len(warnings.filters) == before + 1
+    assert network.statistics.calls == 2

@@ -35,6 +35,21 @@ class Options:
         return self.data[name]
 
 
+class Unready:
+    """As pydantic's classes that are not complete: whatever of it is asked for raises, and not an AttributeError."""
+
+    __slots__ = ("absent", "scale")
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} was asked for too early")
+
+
+UNREADY = Unready(2.0)
+
+
 class Number(float):
     scale = 2.0
 
@@ -250,3 +265,23 @@ def test_a_context_manager_that_was_entered_is_no_hindrance(strict: Callable[...
         network = engine_for(strict(), Scaled(lambda m: m.o[1], o=[manager, number]).requires_grad_(False))
         torch.testing.assert_close(network(X), network.module(X))
     assert network.statistics.calls == 1
+
+
+class OfUnready(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.unready = Unready(3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.unready.scale * UNREADY.scale
+
+
+def test_an_object_whose_attributes_raise_is_followed(strict: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = OfUnready().eval().requires_grad_(False), torch.ones(2, 4)
+    network = engine_for(strict(), module)
+    torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-4)
+    monkeypatch.setattr(UNREADY, "scale", 5.0)
+    torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-4)
+    module.unready.scale = 7.0
+    torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-4)

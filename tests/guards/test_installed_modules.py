@@ -119,3 +119,21 @@ def test_a_value_is_followed(strict: Strict) -> None:
         package().scale = scale
         torch.testing.assert_close(network(x), module(x), rtol=1e-3, atol=1e-4)
     assert network.statistics.calls == 2
+
+
+class Loader:
+    __slots__ = ("absent", "asked")
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        raise AttributeError(name)
+
+
+def test_what_loaded_a_module_is_not_followed(strict: Strict) -> None:
+    package().__loader__ = loader = Loader()
+    module, x = Using(lambda package: package.scale).eval().requires_grad_(False), torch.ones(2, 4)
+    torch.testing.assert_close(engine_for(strict(), module)(x), module(x), rtol=1e-3, atol=1e-4)
+    assert not loader.asked
