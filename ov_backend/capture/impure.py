@@ -6,6 +6,7 @@ A compiled graph would call them once, when it is traced.
 from __future__ import annotations
 
 import _socket
+import atexit
 import builtins
 import ctypes
 import datetime
@@ -48,6 +49,7 @@ _IMPURE = {
         *((getattr(np, name), f"numpy.{name}()") for name in ("fromfile", "loadtxt", "genfromtxt", "memmap")),
         (io.open_code, "io.open_code()"),
         (sys._getframe, "sys._getframe()"),
+        *((getattr(atexit, name), f"atexit.{name}()") for name in ("register", "unregister")),
         *((getattr(sys, name), f"sys.{name}()") for name in ("setrecursionlimit", "setswitchinterval")),
         *((getattr(torch, name), f"torch.{name}()") for name in ("set_num_threads", "set_num_interop_threads")),
         (torch.set_flush_denormal, "torch.set_flush_denormal()"),

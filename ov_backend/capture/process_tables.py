@@ -5,26 +5,34 @@ from __future__ import annotations
 import sys
 import types
 import warnings
-from typing import Any
+from typing import Any, cast
+
+from ov_backend.guards.describe import attribute_or_none
 
 _ABSENT = object()
 
 
 class ProcessTables:
-    """Both tables when this is made. What an import puts there stays: it happens once, whoever imports."""
+    """The content of both tables before a trace. What an import adds to ``sys.modules`` stays, because Python imports once."""
 
     def __init__(self) -> None:
         self._modules: dict[str, Any] = dict(sys.modules)
-        self._filters = warnings.filters
+        #: What another thread is importing. Python takes it out of the table if the import fails.
+        self._begun = {name for name, module in self._modules.items() if _is_begun(module)}
+        self._filters = cast("list[Any]", warnings.filters)  # typeshed shows a sequence
         self._rules = list(self._filters)
 
     def put_back(self) -> bool:
-        """Put back what no import has put there; whether something was put there, be it by an import that adds filters."""
+        """Put back what no import has added or taken away.
+
+        Returns:
+            Whether there was something. Filters that came with a new package stay, but count too.
+        """
         now = dict(sys.modules)
         packages = {name for name in now.keys() - self._modules.keys() if "." not in name and _is_import(name, now[name])}
         put = [name for name in now if now[name] is not self._modules.get(name, _ABSENT) and not _is_import(name, now[name])]
         put = [name for name in put if name.partition(".")[0] not in packages]
-        taken = self._modules.keys() - now.keys()
+        taken = [name for name in self._modules.keys() - now.keys() if name not in self._begun]
         for name in (*put, *taken):
             if name in self._modules:
                 sys.modules[name] = self._modules[name]
@@ -32,13 +40,19 @@ class ProcessTables:
                 sys.modules.pop(name, None)
         has_rules = list(self._filters) != self._rules
         if has_rules and not packages:  # a package adds its filters once, when it is imported
-            self._filters[:] = self._rules  # type: ignore[index]  # a list, which typeshed shows as a sequence
+            self._filters[:] = self._rules
             with warnings.catch_warnings():  # both ends of it tell the interpreter that the filters have changed
                 pass
         return bool(put) or bool(taken) or has_rules
 
 
 def _is_import(name: str, module: Any) -> bool:
-    """Whether an import has put this there, or is about to."""
-    spec = getattr(module, "__spec__", None) if isinstance(module, types.ModuleType) else None
-    return spec is not None and spec.name == name
+    """Whether an import has put this module there."""
+    spec = attribute_or_none(module, "__spec__") if isinstance(module, types.ModuleType) else None
+    return attribute_or_none(spec, "name") == name
+
+
+def _is_begun(module: Any) -> bool:
+    """Whether the import of this module has not ended."""
+    spec = vars(module).get("__spec__") if isinstance(module, types.ModuleType) else None
+    return getattr(spec, "_initializing", False) is True

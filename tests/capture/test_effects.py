@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import decimal
@@ -21,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,6 +125,7 @@ ASKED: dict[str, Callable[[], float]] = {
     "number of threads": lambda: float(torch.set_num_threads(torch.get_num_threads()) is None),
     "level of a log": lambda: float(logging.getLogger("of this test").setLevel(10) is None),
     "text of tensors": lambda: float(torch.set_printoptions(precision=4) is None),
+    "exit": lambda: float(atexit.unregister(_in_a_thread) is None),
 }
 
 
@@ -220,7 +223,8 @@ def _another_filter() -> float:
 
 
 def _a_filter_of_the_list() -> float:
-    warnings.filters.append(("ignore", None, Warning, None, len(warnings.filters)))  # type: ignore[attr-defined]
+    rules = cast("list[Any]", warnings.filters)
+    rules.append(("ignore", None, Warning, None, len(rules)))
     return float(len(warnings.filters))
 
 
