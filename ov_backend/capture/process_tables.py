@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import types
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from ov_backend.guards.describe import attribute_or_none
@@ -21,6 +23,17 @@ class ProcessTables:
         self._begun = {name for name, module in self._modules.items() if _is_begun(module)}
         self._filters = cast("list[Any]", warnings.filters)  # typeshed shows a sequence
         self._rules = list(self._filters)
+        self._searches = _Searches()
+
+    @contextmanager
+    def noting_imports(self) -> Iterator[None]:
+        """In this block, note what any thread imports: a module may put another object in its place, as some of torch's do."""
+        sys.meta_path.insert(0, self._searches)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # the forward has taken it out
+                sys.meta_path.remove(self._searches)
 
     def put_back(self) -> bool:
         """Put back what no import has added or taken away.
@@ -31,7 +44,7 @@ class ProcessTables:
         now = dict(sys.modules)
         packages = {name for name in now.keys() - self._modules.keys() if "." not in name and _is_import(name, now[name])}
         put = [name for name in now if now[name] is not self._modules.get(name, _ABSENT) and not _is_import(name, now[name])]
-        put = [name for name in put if name.partition(".")[0] not in packages]
+        put = [name for name in put if name.partition(".")[0] not in packages and not self._imported(name)]
         taken = [name for name in self._modules.keys() - now.keys() if name not in self._begun]
         for name in (*put, *taken):
             if name in self._modules:
@@ -44,6 +57,24 @@ class ProcessTables:
             with warnings.catch_warnings():  # both ends of it tell the interpreter that the filters have changed
                 pass
         return bool(put) or bool(taken) or has_rules
+
+    def _imported(self, name: str) -> bool:
+        return name not in self._modules and name in self._searches.names
+
+
+class _Searches:
+    """A finder of Python's import system that finds nothing. Python asks it for every module that is not in ``sys.modules``.
+
+    Attributes:
+        names: the modules that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> None:
+        """Note the name (:meth:`importlib.abc.MetaPathFinder.find_spec`)."""
+        self.names.add(name)
 
 
 def _is_import(name: str, module: Any) -> bool:

@@ -6,20 +6,18 @@ import contextlib
 import functools
 import logging
 import os
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from ov_backend import garbage
-from ov_backend.capture.forward import Reach
-from ov_backend.capture.trace import Captured
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import submit
+from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite, restore_containers
+from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
@@ -31,7 +29,6 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
 from ov_backend.guards.checksums import Readings
-from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
 from ov_backend.guards.weights import Placement
@@ -74,11 +71,12 @@ class Network:
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
         self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
-        self._job_context = JobContext(name, self.statistics, self._lookup.compiled, self._capture, self._lookup.is_current)
+        self._capturing = Capturing(module, forward, hooks, self._lookup)
+        ways = (self._lookup.compiled, self._capturing.capture, self._lookup.is_current)
+        self._job_context = JobContext(name, self.statistics, *ways)
         #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
-        self._capturing = threading.Lock()
         #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
         self._pid = os.getpid()
@@ -205,15 +203,14 @@ class Network:
 
         Code and weights are looked at in this thread: nobody else may change them meanwhile.
         """
-        if worker.inside() or os.getpid() != self._pid or not self._capturing.acquire(blocking=False):
+        if worker.inside() or os.getpid() != self._pid:
             return False
-        try:
-            return submit(self.resources, self._lookup, self._job_context, signature)
-        except Exception:  # a call would report it
-            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
-            return False
-        finally:
-            self._capturing.release()
+        with self._capturing.kept_off_if_idle() as idle:
+            try:
+                return idle and submit(self.resources, self._lookup, self._job_context, signature)
+            except Exception:  # a call would report it
+                log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
+                return False
 
     def is_prepared(self, signature: Signature) -> bool:
         """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""
@@ -299,7 +296,7 @@ class Network:
 
     def _find(self, call: Call, starts: bool, interrupted: worker.Interruption | None) -> CompiledEntry | CompileRequest:
         """Look a call up. The first time all code and weights are read, which takes seconds: that is a stage of its own."""
-        with self._not_capturing(interrupted), self._lookup.lock:
+        with self._capturing.kept_off(interrupted), self._lookup.lock:
             if self._was_read:
                 with self.statistics.time("check"):
                     return self._lookup.find(call, starts)
@@ -316,52 +313,6 @@ class Network:
         if entry.placement is not self._given_back:
             self._given_back = entry.placement
             self.resources.give_back(entry)
-
-    @contextlib.contextmanager
-    def _not_capturing(self, interrupted: worker.Interruption | None) -> Iterator[None]:
-        """In this block, this network is not captured; during a capture the host may have patched its code."""
-        while not self._capturing.acquire(timeout=worker.POLL_S):
-            if interrupted is not None and interrupted():
-                raise Interrupted("interrupted while a network was being captured; that goes on in the background")
-        try:
-            yield
-        finally:
-            self._capturing.release()
-
-    def _capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
-        """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
-
-        Raises:
-            Superseded: the trace may have read or changed something that the request's guard did not watch.
-        """
-        call, code = request.call, request.guard.code
-        names = [spec.name for spec in call.signature.tensors]
-        reach = self._lookup.reach(code, call) if self.hooks.keyed_by_code else None
-        try:
-            with self._capturing, self.hooks.tracing():
-                values = (request.weights, names, call.tensors, call.arguments)
-                captured = self.hooks.capture(self.module, self.forward, *values, reach)
-        except CaptureError:
-            if reach is not None and isinstance(code, CodeGuard):
-                with contextlib.suppress(CaptureError, Superseded):
-                    self._put_back(code.after_trace(reach.executed), reach, request)
-            raise
-        if reach is not None and isinstance(code, CodeGuard):
-            after = code.after_trace(reach.executed)
-            self._put_back(after, reach, request)
-            with self._lookup.lock:
-                request = self._lookup.under(request, code, after)
-        return captured, request
-
-    def _put_back(self, after: CodeGuard, reach: Reach, request: CompileRequest) -> None:
-        """Put back what a trace has changed (:func:`restore_containers`), and say so for the lookup of the next call."""
-        try:
-            restore_containers(after, reach, request)
-        finally:
-            if any(state.restored for state in reach.before):
-                with self._lookup.lock:
-                    unseen = any(state.restored_process for state in reach.before)
-                    self._lookup.note_change(request, after, unseen)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))

@@ -1,0 +1,96 @@
+"""How a network is captured: one trace at a time, and what it has changed is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ov_backend.capture.forward import Reach
+from ov_backend.capture.trace import Captured
+from ov_backend.engine import worker
+from ov_backend.engine.conditions import restore_containers
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.request import CompileRequest, Superseded
+from ov_backend.errors import CaptureError, Interrupted
+from ov_backend.guards.code import CodeGuard
+
+
+class Capturing:
+    """The captures of one network.
+
+    Args:
+        module: the owner of the weights.
+        forward: what is traced.
+        hooks: see :class:`NetworkHooks`.
+        lookup: learns from every trace what code ran.
+    """
+
+    def __init__(self, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks, lookup: Lookup) -> None:
+        self._module, self._forward, self._hooks, self._lookup = module, forward, hooks, lookup
+        self._running = threading.Lock()
+
+    @contextlib.contextmanager
+    def kept_off(self, interrupted: worker.Interruption | None) -> Iterator[None]:
+        """In this block, the network is not captured; during a capture the host may have patched its code.
+
+        Raises:
+            Interrupted: ``interrupted()`` returned true while a capture was waited for.
+        """
+        while not self._running.acquire(timeout=worker.POLL_S):
+            if interrupted is not None and interrupted():
+                raise Interrupted("interrupted while a network was being captured; that goes on in the background")
+        try:
+            yield
+        finally:
+            self._running.release()
+
+    @contextlib.contextmanager
+    def kept_off_if_idle(self) -> Iterator[bool]:
+        """As :meth:`kept_off`, but nothing is waited for; gives whether no capture was running."""
+        idle = self._running.acquire(blocking=False)
+        try:
+            yield idle
+        finally:
+            if idle:
+                self._running.release()
+
+    def capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
+        """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
+
+        Raises:
+            CaptureError: a compiled graph would not answer as the forward does.
+            Superseded: the trace may have read or changed something that the request's guard did not watch.
+        """
+        call, code = request.call, request.guard.code
+        names = [spec.name for spec in call.signature.tensors]
+        reach = self._lookup.reach(code, call) if self._hooks.keyed_by_code else None
+        try:
+            with self._running, self._hooks.tracing():
+                values = (request.weights, names, call.tensors, call.arguments)
+                captured = self._hooks.capture(self._module, self._forward, *values, reach)
+        except CaptureError:
+            if reach is not None and isinstance(code, CodeGuard):
+                with contextlib.suppress(CaptureError, Superseded):
+                    self._put_back(code.after_trace(reach.executed), reach, request)
+            raise
+        if reach is not None and isinstance(code, CodeGuard):
+            after = code.after_trace(reach.executed)
+            self._put_back(after, reach, request)
+            with self._lookup.lock:
+                request = self._lookup.under(request, code, after)
+        return captured, request
+
+    def _put_back(self, after: CodeGuard, reach: Reach, request: CompileRequest) -> None:
+        """Put back what a trace has changed (:func:`restore_containers`), and say so for the lookup of the next call."""
+        try:
+            restore_containers(after, reach, request)
+        finally:
+            if any(state.restored for state in reach.before):
+                with self._lookup.lock:
+                    unseen = any(state.restored_process for state in reach.before)
+                    self._lookup.note_change(request, after, unseen)
