@@ -254,24 +254,6 @@ def test_filters_of_warnings_and_entries_of_modules_are_added_at_every_call(
     assert "sys.modules or the filters" in network.statistics.last_reason
 
 
-def test_a_module_that_puts_another_object_in_its_place_is_an_import(
-    strict: Strict, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "replaces_itself.py").write_text(
-        "import sys, types\nclass Replaced(types.ModuleType):\n    scale = 2.0\nsys.modules[__name__] = Replaced(__name__)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    finders = list(sys.meta_path)
-    module = Answering(lambda m, y: y * float(importlib.import_module("replaces_itself").scale))
-    network = engine_for(strict(), module)
-    try:
-        torch.testing.assert_close(network(X), module(X))
-    finally:
-        assert sys.modules.pop("replaces_itself").scale == 2.0
-    assert network.statistics.calls == 1
-    assert sys.meta_path == finders
-
-
 def test_a_filter_that_is_there_after_the_first_call_keeps_one_call_in_pytorch(strict: Strict) -> None:
     module = Answering(lambda m, y: y * float(warnings.filterwarnings("ignore", message="always the same") is None))
     network = engine_for(strict(fallback="pytorch"), module)
