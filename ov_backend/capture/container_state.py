@@ -43,7 +43,6 @@ class ContainerState:
         containers.update((id(each), each) for each in others)
         self.restored = self.restored_process = False
         self._of_process = ProcessTables()
-        self.noting_imports = self._of_process.noting_imports
         self._before = {key: (container, _content(container)) for key, container in containers.items()}
         self._of_modules = {id(table) for child in module.modules() for table in _tables(child)}
         #: The global names that a forward may set, by the table of their Python module; other threads may set the rest.

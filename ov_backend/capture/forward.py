@@ -87,7 +87,7 @@ def in_place_of(
     state.remember(reach.names if reach is not None else ())
     mode = Slots(list(zip(weights, slots)), observer)
     try:
-        with torch.set_grad_enabled(reach is not None and reach.gradients), state.noting_imports(), observer, mode:
+        with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
             yield
     except Stopped as stopped:
         raise CaptureError(f"its forward calls {stopped}, which a compiled graph would do once") from None

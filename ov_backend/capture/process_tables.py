@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import types
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from ov_backend.guards.describe import attribute_or_none
@@ -23,17 +21,6 @@ class ProcessTables:
         self._begun = {name for name, module in self._modules.items() if _is_begun(module)}
         self._filters = cast("list[Any]", warnings.filters)  # typeshed shows a sequence
         self._rules = list(self._filters)
-        self._searches = _Searches()
-
-    @contextmanager
-    def noting_imports(self) -> Iterator[None]:
-        """In this block, note what any thread imports: a module may put another object in its place, as some of torch's do."""
-        sys.meta_path.insert(0, self._searches)
-        try:
-            yield
-        finally:
-            with suppress(ValueError):  # the forward has taken it out
-                sys.meta_path.remove(self._searches)
 
     def put_back(self) -> bool:
         """Put back what no import has added or taken away.
@@ -42,9 +29,11 @@ class ProcessTables:
             Whether there was something. Filters that came with a new package stay, but count too.
         """
         now = dict(sys.modules)
-        packages = {name for name in now.keys() - self._modules.keys() if "." not in name and _is_import(name, now[name])}
+        new = now.keys() - self._modules.keys()
+        imported = {name for name in new if _is_import(name, now[name]) or _replaces_itself(name, now[name])}
+        packages = {name for name in imported if "." not in name}
         put = [name for name in now if now[name] is not self._modules.get(name, _ABSENT) and not _is_import(name, now[name])]
-        put = [name for name in put if name.partition(".")[0] not in packages and not self._imported(name)]
+        put = [name for name in put if name.partition(".")[0] not in packages and name not in imported | self._begun]
         taken = [name for name in self._modules.keys() - now.keys() if name not in self._begun]
         for name in (*put, *taken):
             if name in self._modules:
@@ -58,29 +47,16 @@ class ProcessTables:
                 pass
         return bool(put) or bool(taken) or has_rules
 
-    def _imported(self, name: str) -> bool:
-        return name not in self._modules and name in self._searches.names
-
-
-class _Searches:
-    """A finder of Python's import system that finds nothing. Python asks it for every module that is not in ``sys.modules``.
-
-    Attributes:
-        names: the modules that were asked for.
-    """
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None) -> None:
-        """Note the name (:meth:`importlib.abc.MetaPathFinder.find_spec`)."""
-        self.names.add(name)
-
 
 def _is_import(name: str, module: Any) -> bool:
     """Whether an import has put this module there."""
     spec = attribute_or_none(module, "__spec__") if isinstance(module, types.ModuleType) else None
     return attribute_or_none(spec, "name") == name
+
+
+def _replaces_itself(name: str, module: Any) -> bool:
+    """Whether a module that was imported has put an object of a class of its own in its place, as some of torch's do."""
+    return attribute_or_none(type(module), "__module__") == name
 
 
 def _is_begun(module: Any) -> bool:

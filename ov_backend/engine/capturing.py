@@ -1,4 +1,4 @@
-"""How a network is captured: one trace at a time, and what it has changed is put back."""
+"""How a network is captured: one trace at a time; then what the trace has changed is put back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Capturing:
 
     def __init__(self, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks, lookup: Lookup) -> None:
         self._module, self._forward, self._hooks, self._lookup = module, forward, hooks, lookup
-        self._running = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def kept_off(self, interrupted: worker.Interruption | None) -> Iterator[None]:
@@ -41,23 +41,23 @@ class Capturing:
         Raises:
             Interrupted: ``interrupted()`` returned true while a capture was waited for.
         """
-        while not self._running.acquire(timeout=worker.POLL_S):
+        while not self._lock.acquire(timeout=worker.POLL_S):
             if interrupted is not None and interrupted():
                 raise Interrupted("interrupted while a network was being captured; that goes on in the background")
         try:
             yield
         finally:
-            self._running.release()
+            self._lock.release()
 
     @contextlib.contextmanager
-    def kept_off_if_idle(self) -> Iterator[bool]:
-        """As :meth:`kept_off`, but nothing is waited for; gives whether no capture was running."""
-        idle = self._running.acquire(blocking=False)
+    def kept_off_if_free(self) -> Iterator[bool]:
+        """As :meth:`kept_off`, but waits for nothing; the block runs either way, and gets whether captures are kept off."""
+        free = self._lock.acquire(blocking=False)
         try:
-            yield idle
+            yield free
         finally:
-            if idle:
-                self._running.release()
+            if free:
+                self._lock.release()
 
     def capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
         """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
@@ -70,7 +70,7 @@ class Capturing:
         names = [spec.name for spec in call.signature.tensors]
         reach = self._lookup.reach(code, call) if self._hooks.keyed_by_code else None
         try:
-            with self._running, self._hooks.tracing():
+            with self._lock, self._hooks.tracing():
                 values = (request.weights, names, call.tensors, call.arguments)
                 captured = self._hooks.capture(self._module, self._forward, *values, reach)
         except CaptureError:

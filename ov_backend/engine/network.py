@@ -205,9 +205,9 @@ class Network:
         """
         if worker.inside() or os.getpid() != self._pid:
             return False
-        with self._capturing.kept_off_if_idle() as idle:
+        with self._capturing.kept_off_if_free() as free:
             try:
-                return idle and submit(self.resources, self._lookup, self._job_context, signature)
+                return free and submit(self.resources, self._lookup, self._job_context, signature)
             except Exception:  # a call would report it
                 log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
                 return False
