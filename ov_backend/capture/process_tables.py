@@ -21,6 +21,7 @@ class ProcessTables:
         self._begun = {name for name, module in self._modules.items() if _is_begun(module)}
         self._filters = cast("list[Any]", warnings.filters)  # typeshed shows a sequence
         self._rules = list(self._filters)
+        self._classes = _module_classes()
 
     def put_back(self) -> bool:
         """Put back what no import has added or taken away.
@@ -30,7 +31,7 @@ class ProcessTables:
         """
         now = dict(sys.modules)
         new = now.keys() - self._modules.keys()
-        imported = {name for name in new if _is_import(name, now[name]) or _replaces_itself(name, now[name])}
+        imported = {name for name in new if _is_import(name, now[name]) or self._replaces_itself(name, now[name])}
         packages = {name for name in imported if "." not in name}
         put = [name for name in now if now[name] is not self._modules.get(name, _ABSENT) and not _is_import(name, now[name])]
         put = [name for name in put if name.partition(".")[0] not in packages and name not in imported | self._begun]
@@ -47,6 +48,14 @@ class ProcessTables:
                 pass
         return bool(put) or bool(taken) or has_rules
 
+    def _replaces_itself(self, name: str, module: Any) -> bool:
+        """Whether a module was imported and has put an object in its place, as some of torch's do.
+
+        It has defined the object's class meanwhile. An object of an older class is the forward's doing.
+        """
+        cls = type(module)
+        return issubclass(cls, types.ModuleType) and cls not in self._classes and attribute_or_none(cls, "__module__") == name
+
 
 def _is_import(name: str, module: Any) -> bool:
     """Whether an import has put this module there."""
@@ -54,9 +63,16 @@ def _is_import(name: str, module: Any) -> bool:
     return attribute_or_none(spec, "name") == name
 
 
-def _replaces_itself(name: str, module: Any) -> bool:
-    """Whether a module that was imported has put an object of a class of its own in its place, as some of torch's do."""
-    return attribute_or_none(type(module), "__module__") == name
+def _module_classes() -> set[type]:
+    """All classes of Python modules that there are."""
+    found: set[type] = set()
+    waiting: list[type] = [types.ModuleType]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += type.__subclasses__(each)
+    return found
 
 
 def _is_begun(module: Any) -> bool:

@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,14 @@ def test_an_object_of_another_class_is_put_there_by_the_forward(tables: ProcessT
     assert "replaces_itself" not in sys.modules
 
 
+def test_an_object_of_an_older_class_is_put_there_by_the_forward(tables: ProcessTables) -> None:
+    older = type("Older", (types.ModuleType,), {"__module__": "replaces_itself"})  # as of a script outside sys.modules
+    tables = ProcessTables()
+    sys.modules["replaces_itself"] = older("replaces_itself")
+    assert tables.put_back()
+    assert "replaces_itself" not in sys.modules
+
+
 def test_a_module_that_is_there_already_is_replaced_by_the_forward(tables: ProcessTables) -> None:
     module = importlib.import_module("replaces_itself")
     tables = ProcessTables()
@@ -59,8 +68,9 @@ def test_a_module_that_is_there_already_is_replaced_by_the_forward(tables: Proce
 
 def test_a_module_that_another_thread_was_importing_may_replace_itself(tables: ProcessTables) -> None:
     half = types.ModuleType("replaces_itself")
-    half.__spec__ = importlib.machinery.ModuleSpec("replaces_itself", None)
-    half.__spec__._initializing = True  # type: ignore[attr-defined]
+    spec: Any = importlib.machinery.ModuleSpec("replaces_itself", None)
+    spec._initializing = True  # Python's own mark
+    half.__spec__ = spec
     sys.modules["replaces_itself"] = half
     tables = ProcessTables()
     whole = sys.modules["replaces_itself"] = types.ModuleType("whole")
