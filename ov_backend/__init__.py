@@ -74,7 +74,14 @@ def _reset() -> None:
     import_module("ov_backend.dynamo.backend").reset()
 
 
+def _frame_given_up(where: str, reason: str, options: Mapping[str, Any]) -> bool:
+    given_up: bool = import_module("ov_backend.dynamo.backend").frame_given_up(where, reason, options)
+    return given_up
+
+
+#: Dynamo calls the first attribute of a backend when it resets; :mod:`ov_backend.dynamo.frames` calls the second.
 openvino_fx.reset = openvino_ts.reset = _reset  # type: ignore[attr-defined]
+openvino_fx.frame_given_up = openvino_ts.frame_given_up = _frame_given_up  # type: ignore[attr-defined]
 
 
 def _register() -> None:
@@ -102,6 +109,7 @@ def _settle_cuda_guard() -> None:
 def prepare_torch() -> None:
     """Import PyTorch, register the backends with it, and make it ready for traces in other threads."""
     _register()
+    import_module("ov_backend.dynamo.frames").watch_frames()
     _settle_cuda_guard()
 
 

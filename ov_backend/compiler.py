@@ -6,7 +6,6 @@ can do that, and stay in PyTorch otherwise; then the graph is partitioned and co
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,14 +22,15 @@ from ov_backend.cache.store import open_store as open_store  # hosts take it fro
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
+from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line, pass_on_signals
 from ov_backend.guards import pytree
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.lowering import lower
+from ov_backend.lowering.complex_pairs import complex_pairs
 from ov_backend.lowering.decompose import decompose
 from ov_backend.lowering.decompositions import Table, available, decompositions
 from ov_backend.runtime.program import Program
-from ov_backend.settings import Settings
+from ov_backend.settings import Settings, operator_name
 from ov_backend.tensors import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Compiler:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         self._captured, self._settings, self._store, self._key, self._extra = captured, settings, store, key, extra
+        self.settings = settings
         #: Operators that were decomposed because the converter refused them; they are not decomposed twice.
         self._decomposed: set[Any] = set()
 
@@ -127,7 +128,7 @@ class Compiler:
 
     def _convert(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:
         slots, inputs = self._captured.slots, self._captured.inputs
-        if not in_pytorch:
+        if not in_pytorch and all(spec.exists for spec in _specs(gm, (*slots, *inputs))):
             assert self._key is not None
             model = self._converted(gm, slots, inputs, self._extra)
             self._put(self._key, model)
@@ -142,7 +143,7 @@ class Compiler:
         if not split.parts and set(in_pytorch.values()) <= {partitioning.VIEW, small}:
             raise NothingToCompute("the graph only returns views")
         if not split.parts:
-            listed = ", ".join(sorted({f"{node.target} ({why})" for node, why in in_pytorch.items()}))
+            listed = ", ".join(sorted({f"{operator_name(node.target)} ({why})" for node, why in in_pytorch.items()}))
             raise ConversionError(f"none of its operators can run in OpenVINO: {listed}")
         slots = dict(zip(fx_utils.placeholders(split.outer), self._captured.slots))
         models = {}
@@ -196,10 +197,10 @@ class Compiler:
 
 
 def lowered(captured: Captured, settings: Settings) -> GraphModule:
-    """The graph after the decompositions that the user and OpenVINO need, and after all passes."""
+    """The graph after the decompositions that the user and OpenVINO need, without complex numbers, and after all passes."""
     if captured.retrace is not None:  # it was traced with these decompositions already
         return lower(captured.gm)
-    return lower(decompose(captured.gm, first_decompositions(settings)))
+    return lower(complex_pairs(decompose(captured.gm, first_decompositions(settings))))
 
 
 def first_decompositions(settings: Settings) -> Table:
@@ -233,9 +234,12 @@ def _versions() -> dict[str, str]:
 
 def text_key(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings) -> CacheKey:
     """The key of a lowered graph, from its text."""
-    names = [*slots, *inputs]
-    specs = [str(TensorSpec.of(name, node.meta["val"])) for name, node in zip(names, fx_utils.placeholders(gm))]
+    specs = [str(spec) for spec in _specs(gm, (*slots, *inputs))]
     return graph_key(fx_utils.graph_text(gm), specs[len(slots) :], specs[: len(slots)], settings)
+
+
+def _specs(gm: GraphModule, names: Sequence[str]) -> list[TensorSpec]:
+    return [TensorSpec.of(name, node.meta["val"]) for name, node in zip(names, fx_utils.placeholders(gm))]
 
 
 def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
@@ -257,9 +261,11 @@ def stored_codes(store: GraphStore, family: str) -> list[TracedCode]:
     """The code of the traces of a family's stored graphs, each once, as far as it is loaded here."""
     codes: dict[TracedCode | None, None] = {}
     for files in store.family(family):
-        with contextlib.suppress(Exception):  # a forged entry is found out when it is loaded
+        try:
             code = TracedCode.from_json(json.loads(files["graph.json"])["extra"].get("code"))
             codes[code] = None
+        except Exception as error:  # a forged entry is found out when it is loaded
+            pass_on_signals(error)
     return [code for code in codes if code is not None]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ov_backend.telemetry  # noqa: F401  # before OpenVINO
 
 # isort: split
+import difflib
 import functools
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.errors import DeviceError
+from ov_backend.errors import DeviceError, short_repr
 from ov_backend.settings import Settings, environment
 
 VIRTUAL = ("AUTO", "HETERO", "MULTI", "BATCH")
@@ -131,6 +133,13 @@ def resolved_precision(settings: Settings) -> str:
     return _describe(_existing(members(settings.device)[0])).default_precision
 
 
+def takes_autocast_types(settings: Settings) -> bool:
+    """Whether a model gets the types of PyTorch's autocast: on the CPU in bf16, unless the user chose otherwise."""
+    if members(settings.device) != ["CPU"] or {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & set(settings.config):
+        return False
+    return resolved_precision(settings) == "bf16"
+
+
 def _existing(name: str) -> str:
     available = list(core().available_devices)
     return name if name in available else next(a for a in available if a.split(".")[0] == name)
@@ -150,12 +159,43 @@ def full_name(device: str) -> str:
 
 def accepts_properties(settings: Settings) -> bool:
     """Whether the device compiles the smallest of models with the properties of these settings."""
+    return not _problem(settings.device, compile_config(settings))
+
+
+@functools.lru_cache(maxsize=64)
+def check_properties(settings: Settings) -> None:
+    """Make sure that the device takes every property of ``settings.config``.
+
+    Raises:
+        DeviceError: it does not know one, or not the value; the message names it.
+    """
+    if not settings.config:
+        return
+    physical, runtime = members(settings.device), core()
+    own = {*runtime.get_property(settings.device.partition(":")[0], "SUPPORTED_PROPERTIES"), "DEVICE_PROPERTIES"}
+    known = own.union(*(runtime.get_property(_existing(each), "SUPPORTED_PROPERTIES") for each in physical))
+    for name, value in settings.config.items():
+        problem = _problem(settings.device, {name: value})
+        if not problem and settings.device not in physical and name not in own:
+            problems = [_problem(each, {name: value}) for each in physical]  # AUTO and its like take what nobody knows
+            problem = problems[0] if all(problems) else ""
+        if problem:
+            close = [] if name in known else difflib.get_close_matches(name.upper(), known, n=1)
+            raise DeviceError(
+                f"config sets {short_repr(name)} to {short_repr(value)}, which {settings.device} does not take:"
+                f" {problem.rstrip('. ;')}. {f'Did you mean {close[0]!r}? ' if close else ''}Correct it, or leave it out."
+            )
+
+
+def _problem(device: str, config: Mapping[str, Any]) -> str:
+    """What OpenVINO says against these properties where it compiles the smallest of models, or ""."""
     x = opset13.parameter([1], np.float32)
     try:
-        core().compile_model(ov.Model([opset13.relu(x)], [x]), settings.device, compile_config(settings))
-    except RuntimeError:
-        return False
-    return True
+        core().compile_model(ov.Model([opset13.relu(x)], [x]), device, dict(config))
+    except (RuntimeError, TypeError) as error:  # it takes no objects of some types
+        lines = [line for line in str(error).splitlines() if line.strip(" ;") and not line.startswith("Exception from")]
+        return " ".join(" ".join(lines[-1:]).split()) or "no message"
+    return ""
 
 
 def compile_config(settings: Settings) -> dict[str, Any]:

@@ -1,8 +1,25 @@
-"""Every exception that this package raises. A message says what was given, what is expected and what to do."""
+"""Every exception that this package raises, and which others are its failures.
+
+A message says what was given, what is expected and what to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import itertools
+import pathlib
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+#: Whose code may fail on the way to an answer, by the first part of a module's name; generated code has no name.
+_OWN = frozenset({"ov_backend", "openvino", "torch", "numpy", "sympy", "builtins", ""})
+#: What they call, in Python's library.
+_CALLED = frozenset({"collections", "concurrent", "contextlib", "functools", "hashlib", "inspect", "json", "threading"})
+_OF_CALLBACK = "_ov_backend_of_callback"
 
 
 class OVBackendError(Exception):
@@ -37,6 +54,10 @@ class InputMismatch(OVBackendError, ValueError):
     """A compiled graph was called with another name, shape or dtype than it was compiled for."""
 
 
+class PositionOutOfRange(OVBackendError, IndexError):
+    """A position lies outside of the tensor that it indexes; PyTorch, which answers the call, raises its own error."""
+
+
 class Interrupted(OVBackendError):
     """A call was interrupted while it waited for a network to be prepared. It has no result, and there is no fallback."""
 
@@ -57,6 +78,66 @@ class JobError(OVBackendError, ValueError):
         self.problems = tuple(problems)
 
 
+def called_back(function: Callable[..., T], *args: Any) -> T:
+    """What a function of the program returns; what it raises is no failure of this package."""
+    try:
+        return function(*args)
+    except Exception as error:
+        setattr(error, _OF_CALLBACK, True)
+        raise
+
+
+def is_of_callback(error: BaseException) -> bool:
+    """Whether a function of the program has raised an exception, see :func:`called_back`."""
+    return hasattr(error, _OF_CALLBACK)
+
+
+def is_failure(error: Exception) -> bool:
+    """Whether an exception is a failure of this package, of OpenVINO or of PyTorch, which another way to the answer may avoid.
+
+    All others are the program's: of the handler of a signal, a callback, a property, an operator of its own, or raised in this
+    thread by another one. They have frames of the program, or a class of its own.
+    """
+    if isinstance(error, OVBackendError):
+        return True
+    if is_of_callback(error) or isinstance(error, TimeoutError) or _root(type(error).__module__) not in _OWN | _CALLED:
+        return False
+    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return all(_root(name) in _OWN | _CALLED for name in names) and not is_of_signal(error)
+
+
+def as_failure(error: Exception) -> OVBackendError:
+    """A failure of this package as one of its own exceptions; OpenVINO's are RuntimeErrors."""
+    if isinstance(error, OVBackendError):
+        return error
+    kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+    failed = OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}")
+    failed.__cause__ = error
+    return failed
+
+
+def is_of_signal(error: BaseException) -> bool:
+    """Whether the handler of a signal has raised an exception: a function that is called with a number and its caller's frame."""
+    return any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _handles_signal(frame: FrameType) -> bool:
+    code, values = frame.f_code, frame.f_locals
+    given = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
+    given += values.get(code.co_varnames[len(given) + code.co_kwonlyargcount], ()) if code.co_flags & inspect.CO_VARARGS else ()
+    return any(isinstance(a, int) and isinstance(b, FrameType) and b is frame.f_back for a, b in itertools.pairwise(given))
+
+
+def pass_on_signals(error: BaseException) -> None:
+    """Raise an exception again if the handler of a signal has raised it: whoever catches what other code raises calls this."""
+    if is_of_signal(error):
+        raise error
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
 def short_repr(value: object, length: int = 200) -> str:
     """A value that a user gave, for a message: its repr, in one line of at most ``length`` characters."""
     try:
@@ -68,12 +149,32 @@ def short_repr(value: object, length: int = 200) -> str:
 
 def first_line(error: object) -> str:
     """The first line of an error's message."""
-    return _lines(error)[0]
+    return cleaned(_lines(error)[0])
 
 
 def last_line(error: object) -> str:
     """The last line of an error's message; OpenVINO puts the reason there."""
-    return _lines(error)[-1]
+    return cleaned(_lines(error)[-1])
+
+
+#: What a message of PyTorch, Python or OpenVINO may hold beside its sentence, and what stands for it in ours.
+_NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\s*\(?(?:Hint|Developer debug context|Explanation): .*"), ""),
+    (re.compile(r"(?: object)? at 0x[0-9a-fA-F]+"), ""),
+    (re.compile(r"\b0x[0-9a-fA-F]+"), "an address"),
+    (re.compile(re.escape(str(pathlib.Path(__file__).parent)) + r"[\w/\\]*\.py(?::\d+)?"), "ov_backend"),
+    (re.compile(r"\bov_backend(?:\.\w+)*\.(?=\w)"), ""),
+)
+
+
+def cleaned(text: str) -> str:
+    """A line of a foreign message without addresses, hints, and the names of this package's files and classes.
+
+    The same cause has the same text in every process then, and is counted as one.
+    """
+    for pattern, instead in _NOISE:
+        text = pattern.sub(instead, text)
+    return text.strip() or "no message"
 
 
 def _lines(error: object) -> list[str]:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._sympy import reference
+from torch.utils._sympy.interp import sympy_interp
 
+from ov_backend.errors import CaptureError
 from ov_backend.settings import operator_name
 
 try:
     from torch.fx import _lazy_graph_module as lazy
 except ImportError:  # torch 2.1 does not have it; there the code is generated each time
     lazy = None
+
+#: The numbers of a trace with symbolic sizes.
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+#: Computes an expression as Python does; torch 2.1 does not have it.
+_PythonAnalysis = getattr(reference, "PythonReferenceAnalysis", None)
 
 
 def is_getitem(node: Node) -> bool:
@@ -52,6 +61,37 @@ def values_read(node: Node) -> list[torch.Tensor]:
     indices = {user.args[1] for user in node.users if is_getitem(user) and user.users}
     everything = any(not is_getitem(user) for user in node.users)
     return [item for i, item in enumerate(value) if isinstance(item, torch.Tensor) and (everything or i in indices)]
+
+
+def storage_of(node: Node) -> int:
+    """Identifies the memory of a node's value, or of the first of its values; 0 where it has none."""
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return 0
+    return int(value.untyped_storage()._cdata)
+
+
+def argument(node: Node, name: str, default: Any = None) -> Any:
+    """An operator's argument, passed by position or by name; ``default`` if its schema has no argument of this name."""
+    return argument_of(node.target, node.args, node.kwargs, name, default)
+
+
+def argument_of(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """As :func:`argument`, of a call of an operator."""
+    arguments = target._schema.arguments
+    names = [argument.name for argument in arguments]
+    if name not in names:
+        return default
+    position = names.index(name)
+    return args[position] if position < len(args) else kwargs.get(name, arguments[position].default_value)
+
+
+def is_random(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers: attention and dropout draw none where their probability is 0."""
+    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
+        return False
+    return not any(argument_of(target, args, kwargs, probability) == 0.0 for probability in ("dropout_p", "p"))
 
 
 def lazy_code() -> contextlib.AbstractContextManager[Any]:
@@ -119,3 +159,35 @@ def _content(value: Any) -> str:
     data = value.detach().contiguous().cpu()
     raw = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
     return f"{value.dtype}{list(value.shape)}#{hashlib.sha256(raw).hexdigest()}"
+
+
+def concrete(value: Any, sizes: Mapping[Any, int]) -> Any:
+    """A value of a trace, or several, with sizes in the symbols' place.
+
+    Raises:
+        Exception: Python raises, as for a quotient by zero, or sympy does.
+    """
+    if isinstance(value, (tuple, list)):
+        return type(value)(concrete(item, sizes) for item in value)
+    if isinstance(value, torch.Tensor):
+        return torch.empty((), dtype=value.dtype, device="meta").expand([concrete(size, sizes) for size in value.shape])
+    return number(value, sizes)
+
+
+def number(value: Any, sizes: Mapping[Any, int]) -> Any:
+    """A number of a trace, as Python computes it for these sizes; any other value is returned as it is.
+
+    Raises:
+        Exception: see :func:`concrete`.
+    """
+    if not isinstance(value, NUMBERS):
+        return value
+    expression = value.node.expr
+    if _PythonAnalysis is None and isinstance(value, torch.SymFloat) and expression.is_integer and expression.has(sympy.Pow):
+        raise CaptureError("this version of PyTorch takes powers of sizes for decimal numbers")
+    if isinstance(expression, sympy.Basic):
+        interpret = _PythonAnalysis is not None
+        expression = sympy_interp(_PythonAnalysis, dict(sizes), expression) if interpret else expression.subs(dict(sizes))
+    if isinstance(value, torch.SymBool):
+        return bool(expression)
+    return float(expression) if isinstance(value, torch.SymFloat) else int(expression)

@@ -117,9 +117,15 @@ class _Replacement:
         self._original = original
 
     @property
-    def own(self) -> Any:
-        """What the instance itself had there; :data:`_ABSENT` where it had nothing but its class's."""
-        return self._original if self._inherited is None else _ABSENT
+    def __dict__(self) -> Any:  # type: ignore[override]
+        """The attributes of the original, which ``functools.wraps`` copies to a function around this one; none of its own."""
+        return getattr(self.__wrapped__, "__dict__", {})
+
+    def own_as(self, name: str) -> Any:
+        """What the instance itself had there; :data:`_ABSENT` where it had its class's. Under another name a hook keeps this."""
+        if self._inherited is None:
+            return self._original
+        return _ABSENT if name == self._name else self
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the original's: ``torch.export`` asks for a function's code."""
@@ -206,7 +212,7 @@ def _without_patches(state: Any) -> Any:
     if not isinstance(state, dict):
         return state
     state = {name: value for name, value in state.items() if not isinstance(value, _Mark)}
-    own = {name: value.own if isinstance(value, _Replacement) else value for name, value in state.items()}
+    own = {name: value.own_as(name) if isinstance(value, _Replacement) else value for name, value in state.items()}
     return {name: value for name, value in own.items() if value is not _ABSENT}
 
 
@@ -288,11 +294,19 @@ class Patch:
         if self._copies is not None:
             self._copies.undo()
         if vars(self._owner).get(self._name, _ABSENT) is not self._replacement:
-            return False
+            return self._undo_where_it_was_put()
         if self._own is _ABSENT:
             delattr(self._owner, self._name)
         else:
             setattr(self._owner, self._name, self._own)
+        return True
+
+    def _undo_where_it_was_put(self) -> bool:
+        """Restore the original on its module, where a hook that had kept the replacement has put it as it was removed."""
+        module = getattr(self.original, "__self__", None)
+        if not isinstance(module, torch.nn.Module) or vars(module).get("forward") is not self._replacement:
+            return False
+        module.forward = self.original
         return True
 
 

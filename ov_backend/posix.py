@@ -131,6 +131,21 @@ def drop_pages(memory: mmap.mmap) -> None:
         memory.madvise(mmap.MADV_DONTNEED)
 
 
+def private_memory(size: int) -> mmap.mmap | None:
+    """Memory of this process alone, whose pages can be given back one day; None where the system has none."""
+    flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    return mmap.mmap(-1, size, flags=flags) if flags and hasattr(mmap, "MADV_DONTNEED") else None
+
+
+def forget(memory: mmap.mmap) -> None:
+    """Give back the memory, and the disk, of a mapping whose content nobody will read again."""
+    if hasattr(mmap, "MADV_REMOVE"):
+        with contextlib.suppress(OSError):  # memory without a file, or a file system that cannot
+            memory.madvise(mmap.MADV_REMOVE)
+            return
+    drop_pages(memory)
+
+
 def has_mapped_memory() -> bool:
     """Whether :mod:`ov_backend.linux_memory` can be imported."""
     return sys.platform == "linux"

@@ -65,6 +65,15 @@ def parse_bool(value: object, name: str) -> bool:
     raise SettingsError(f"{name} is {short_repr(value)}; it must be true or false.")
 
 
+def _parse_dynamic_shapes(value: object) -> bool | str:
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        return parse_bool(value, "dynamic_shapes")
+    except SettingsError as error:
+        raise SettingsError(f"dynamic_shapes is {short_repr(value)}; it must be true, false or auto.") from error
+
+
 def environment(name: str) -> str | None:
     """The value of an environment variable; only this module reads the environment."""
     return os.environ.get(name)
@@ -105,7 +114,8 @@ class Settings:
         wide_integers: int64 inputs may exceed 2 ** 20 (``torch.compile`` detects that by itself); int64 arithmetic then
             stays in PyTorch, because OpenVINO computes it in 32 bits.
         aot_autograd: run forward and backward in OpenVINO, for training (``torch.compile`` only).
-        dynamic_shapes: where Dynamo passes symbolic sizes, compile one graph for the whole range (``torch.compile`` only).
+        dynamic_shapes: where Dynamo passes symbolic sizes, compile one graph for the whole range: True at once, False never, and
+            "auto" from the third size of a function on (``torch.compile`` only).
         debug: log every graph's coverage and partitions (``torch.compile`` only).
         fallback: what cannot be accelerated runs in PyTorch, with a warning ("pytorch"), in inductor where there is a C++
             compiler ("inductor"), or raises ("raise").
@@ -135,7 +145,7 @@ class Settings:
     truncate_long_and_double: bool = _setting("graph", default=False)
     wide_integers: bool = _setting("graph", default=False)
     aot_autograd: bool = _setting("run", default=False)
-    dynamic_shapes: bool = _setting("run", default=False)
+    dynamic_shapes: bool | str = _setting("run", default="auto")
     debug: bool = _setting("run", default=False)
     config: Mapping[str, Any] = _setting("compile", default_factory=dict)
     fallback: str = _setting("run", default="pytorch")
@@ -163,8 +173,9 @@ class Settings:
         _check_choice("fallback", self.fallback, FALLBACKS)
         _check_choice("blob_cache", self.blob_cache, BLOB_CACHES)
         _check_choice("low_memory", self.low_memory, LOW_MEMORY)
-        for name in ("model_caching", "truncate_long_and_double", "wide_integers", "aot_autograd", "dynamic_shapes", "debug"):
+        for name in ("model_caching", "truncate_long_and_double", "wide_integers", "aot_autograd", "debug"):
             _set(self, name, parse_bool(getattr(self, name), name))
+        _set(self, "dynamic_shapes", _parse_dynamic_shapes(self.dynamic_shapes))
         if self.cache_dir is not None:
             if not isinstance(self.cache_dir, (str, os.PathLike)):
                 raise SettingsError(f"cache_dir is {short_repr(self.cache_dir)}; it must be the path of a folder.")
@@ -201,6 +212,15 @@ class Settings:
         """The fields that affect ``what`` ("graph", "compile" or "run"), by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["affects"] == what}
 
+    def text(self, what: str) -> str:
+        """The fields that affect ``what`` as text; it is made once, for settings do not change, but for the dict in them."""
+        known = self.__dict__.get("_texts")
+        if known is None or known[0] != self.config:
+            known = dict(self.config), {each: repr(self.affecting(each)) for each in ("graph", "compile", "run")}
+            object.__setattr__(self, "_texts", known)
+        text: str = known[1][what]
+        return text
+
     def replace(self, **changes: Any) -> Settings:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
@@ -214,8 +234,9 @@ def default_cache_dir() -> Path:
 
 
 def operator_name(op: object) -> str:
-    """The canonical spelling of an operator, ``aten.add.Tensor``, from an overload or a string."""
-    return str(op).removeprefix("torch.ops.")
+    """The canonical spelling of an operator, ``aten.add.Tensor``, from an overload or a string; of a function, its name."""
+    text = str(op).removeprefix("torch.ops.")
+    return str(getattr(op, "__name__", text)) if text.startswith("<") else text
 
 
 def _operators(name: str, value: Any) -> set[str]:

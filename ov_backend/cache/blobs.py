@@ -17,6 +17,8 @@ from ov_backend.cache.key import cache_key
 from ov_backend.cache.store import GraphStore
 from ov_backend.settings import Settings
 
+#: Increased whenever the same graph is compiled to another blob.
+BLOB_VERSION = 2
 _SLOW_TO_COMPILE = ("GPU", "NPU")
 
 
@@ -77,7 +79,8 @@ def blob(store: GraphStore, graph: str, part: str, weights: str, settings: Setti
         "openvino": devices.openvino_version(),
         "device": devices.full_name(settings.device),
     }
-    key = cache_key(code=graph, inputs=part, slots=weights, settings=compile_settings, versions=versions, extra="blob")
+    extra = f"blob {BLOB_VERSION}"
+    key = cache_key(code=graph, inputs=part, slots=weights, settings=compile_settings, versions=versions, extra=extra)
     return Blob(store, str(key))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Increased whenever capture, lowering or conversion produce other graphs, so that older entries are missed.
-LOWERING_VERSION = 19
+LOWERING_VERSION = 20
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,12 @@ _IMPORTS = {
     for code in [getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None)]
     if code is not None
 }
-_SETATTR = torch.nn.Module.__setattr__.__code__
+_SETATTR, _DELATTR = torch.nn.Module.__setattr__.__code__, torch.nn.Module.__delattr__.__code__
 #: What ``nn.ModuleList.append`` and its like call.
 _ADD_MODULE = torch.nn.Module.add_module.__code__
 _INIT = torch.nn.Module.__init__.__code__
+#: Their hooks compute a module's weight of other weights before each of its calls, and set it.
+_COMPUTING_WEIGHTS = frozenset({"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"})
 #: What has to be done when a function begins; most functions do nothing that counts.
 _SETS, _MAKES, _CLASSES, _ACTS, _ASKS = 1, 2, 4, 8, 16
 #: Classes of Python's own, by their ``id``, whose methods only compute; a forward calls many of them. (The hash of a program's
@@ -102,6 +104,8 @@ class Observer:
         self._previous: Any = None
         #: Where an attribute was set, and what was there before the first time.
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
+        #: Those of them that somebody may read before they are set anew.
+        self._lasting: set[tuple[int, str]] = set()
         #: Modules that the code made while it ran.
         self._made: dict[int, torch.nn.Module] = {}
         #: One function object: the interpreter compares it when it is set again.
@@ -149,7 +153,7 @@ class Observer:
         changed = []
         for (_, name), (module, before) in self._before.items():
             table = table_of(module, name)
-            if not _same(table.get(name, _ABSENT), before):
+            if (id(module), name) in self._lasting and not _same(table.get(name, _ABSENT), before):
                 changed.append((module, name))
             if before is not _ABSENT:
                 table[name] = before
@@ -176,7 +180,7 @@ class Observer:
 
     def _role(self, code: CodeType, table: dict[str, Any]) -> int:
         """What calls of a function have to be looked at for, which begins for the first time."""
-        if code is _SETATTR or code is _ADD_MODULE:
+        if code in (_SETATTR, _DELATTR, _ADD_MODULE):
             role = _SETS
         else:
             if code not in self.executed:
@@ -195,6 +199,8 @@ class Observer:
             # the tracer keeps literals on a bare Module: these must stay; ``self.parts[1:]`` makes a ModuleList and fills it
             if type(module) is not torch.nn.Module and not (code is _ADD_MODULE and id(module) in self._made):
                 self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
+                if frame.f_back is None or frame.f_back.f_globals.get("__name__") not in _COMPUTING_WEIGHTS:
+                    self._lasting.add((id(module), name))
             return
         if role & _MAKES:
             self._made[id(frame.f_locals["self"])] = frame.f_locals["self"]

@@ -19,7 +19,7 @@ _FUNCTION = torch.nn.functional.scaled_dot_product_attention
 
 
 class WholeAttention(TorchFunctionMode):
-    """While active, in this thread, attention without dropout or shared heads is one operator."""
+    """While active, in this thread, attention without dropout is one operator."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -36,13 +36,22 @@ def _attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
     **others: Any,
 ) -> torch.Tensor:
     ranks = {query.dim(), key.dim(), value.dim()}
-    if dropout_p or any(others.values()) or len(ranks) > 1 or query.shape[:-2] != key.shape[:-2]:
+    if dropout_p or any(others.values()) or len(ranks) > 1 or not _have_heads(query, key, value, enable_gqa):
         named = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, **others}
-        return _FUNCTION(query, key, value, **named)
+        return _FUNCTION(query, key, value, **named, **({"enable_gqa": True} if enable_gqa else {}))
     return torch.ops.ov_backend.attention(query, key, value, attn_mask, is_causal, scale)
+
+
+def _have_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:
+    """Whether key and value have as many heads as the query, or with ``enable_gqa`` a known part of them."""
+    heads = [each.shape[-3] if each.dim() > 2 else 1 for each in (query, key, value)]
+    if not enable_gqa or not all(isinstance(each, int) for each in heads):
+        return query.shape[:-2] == key.shape[:-2]
+    return query.shape[:-3] == key.shape[:-3] and all(heads[0] % each == 0 for each in heads[1:])
 
 
 def write_attention(gm: GraphModule) -> GraphModule:

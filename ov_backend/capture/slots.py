@@ -19,7 +19,8 @@ from ov_backend.guards.describe import SCALARS, TORCH_VALUES
 _KNOWN = (*SCALARS, *TORCH_VALUES, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, slice, np.ndarray)
 
 _ALIGNED = getattr(torch, "_nested_tensor_from_mask_left_aligned", None)
-_OF_PYTORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "torchvision"})
+#: Namespaces of operators.
+OF_PYTORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "torchvision"})
 
 
 def _is_known(value: Any) -> bool:
@@ -29,8 +30,8 @@ def _is_known(value: Any) -> bool:
 def _is_of_program(function: Any) -> bool:
     """Whether an operator is none of PyTorch's own: its kernel may be Python code, which reads what it likes."""
     if isinstance(function, torch._ops.OpOverload):
-        return function.namespace not in _OF_PYTORCH
-    return isinstance(function, torch._ops.OpOverloadPacket) and function._qualified_op_name.partition("::")[0] not in _OF_PYTORCH
+        return function.namespace not in OF_PYTORCH
+    return isinstance(function, torch._ops.OpOverloadPacket) and function._qualified_op_name.partition("::")[0] not in OF_PYTORCH
 
 
 class Slots(TorchFunctionMode):

@@ -24,10 +24,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ov_backend import tracing_lock
 from ov_backend.capture.opaque_attention import WholeAttention, write_attention
-from ov_backend.capture.trace import TRACING
-from ov_backend.errors import CaptureError
+from ov_backend.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.capture.trace import check_operators, refuse_assertions
+from ov_backend.errors import CaptureError, first_line, pass_on_signals
+from ov_backend.fx_utils import number, output_node
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
+from ov_backend.lowering.passes.remove_dead_code import remove_dead_code
+from ov_backend.tensors import strides_like
 from ov_backend.tracing_flag import flag_of_this_thread
 
 _aten = torch.ops.aten
@@ -38,13 +43,17 @@ class SymbolicTrace:
 
     Attributes:
         gm: ATen graph; its placeholders are the slots, then the inputs; sizes are computed in it.
+        places: for every symbol the input, and the dimension of it, whose size it is.
         sizes: for every symbol the size that it had in the traced call.
         meets_conditions: whether inputs of these shapes take the same way through the traced code.
+        strides: of each result, for inputs of these shapes.
     """
 
     gm: GraphModule
+    places: Mapping[Any, tuple[int, int]]
     sizes: Mapping[Any, int]
     meets_conditions: Callable[[tuple[tuple[int, ...], ...]], bool]
+    strides: Callable[[tuple[tuple[int, ...], ...]], list[tuple[int, ...]]]
 
 
 def trace(
@@ -72,15 +81,37 @@ def trace(
     for node in gm.graph.nodes:
         if mutates(node):
             raise CaptureError(f"it writes to its inputs or weights ({node.target})")
-    gm = write_attention(gm)
-    sizes = {fakes[i].shape[d].node.expr: int(inputs[i].shape[d]) for i in dims for d in dims[i]}
+    check_operators(gm)
+    refuse_assertions(gm)
+    gm = remove_dead_code(write_attention(gm))
+    places = {fakes[i].shape[d].node.expr: (i, d) for i in dims for d in dims[i]}
+    sizes = {symbol: int(inputs[i].shape[d]) for symbol, (i, d) in places.items()}
+    guards = _guards(env, fakes)
 
     @functools.lru_cache(maxsize=4096)
     def meets_conditions(shapes: tuple[tuple[int, ...], ...]) -> bool:
-        metas = [torch.empty(shape, dtype=fake.dtype, device="meta") for shape, fake in zip(shapes, fakes)]
-        return bool(env.evaluate_guards_for_args(fakes, metas))
+        metas = [
+            torch.empty(shape, dtype=fake.dtype, device="meta").as_strided(shape, strides_like(shape, given.stride()))
+            for shape, fake, given in zip(shapes, fakes, inputs)
+        ]
+        return bool(guards(metas))
 
-    return SymbolicTrace(gm, sizes, meets_conditions)
+    results = [node.meta["val"] for node in output_node(gm).args[0]]
+
+    @functools.lru_cache(maxsize=4096)
+    def strides(shapes: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
+        now = {symbol: shapes[i][d] for symbol, (i, d) in places.items()}
+        return [tuple(number(stride, now) for stride in result.stride()) for result in results]
+
+    return SymbolicTrace(gm, places, sizes, meets_conditions, strides)
+
+
+def _guards(env: ShapeEnv, fakes: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """Whether tensors have sizes that take the same way through the traced code; where torch can, written as Python only once."""
+    if not hasattr(env, "produce_guards_expression"):  # before torch 2.4
+        return lambda metas: env.evaluate_guards_for_args(fakes, metas)
+    expression = env.produce_guards_expression(fakes)
+    return lambda metas: expression is None or env.evaluate_guards_expression(expression, metas)
 
 
 def _traced(
@@ -95,22 +126,22 @@ def _traced(
     env = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
     try:
-        with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad(), mode, _Unconditional(env):
+        with tracing_lock.lock(), tracing(None), torch.inference_mode(False), torch.no_grad(), mode, _Unconditional(env):
             weights = [mode.from_tensor(slot, static_shapes=True) for slot in slots]
             fakes = [_symbols(mode, tensor, dims[i], f"input_{i}") for i, tensor in enumerate(inputs)]
-            with enable_python_dispatcher(), WholeAttention(), flag_of_this_thread():
+            with enable_python_dispatcher(), WholeAttention(), WholeRecurrences(), flag_of_this_thread():
                 gm = functionalize_intermediates(make_fx(function, decomposition_table=dict(table))(weights, list(fakes)))
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-        raise CaptureError(f"it cannot be traced with symbolic sizes: {type(error).__name__}: {lines[0]}") from error
+        pass_on_signals(error)
+        raise CaptureError(f"it cannot be traced with symbolic sizes: {type(error).__name__}: {first_line(error)}") from error
     return gm, env, fakes
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Shape and dtype of a tensor, as an ordinary contiguous one, which is what a compiled graph takes; nothing is read."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    """An ordinary tensor without gaps, of a tensor's shape and dtype and the order of its dimensions; nothing is read."""
+    return torch.empty_strided(tensor.shape, strides_like(tensor.shape, tensor.stride()), dtype=tensor.dtype)
 
 
 def _symbols(mode: FakeTensorMode, tensor: torch.Tensor, dims: Sequence[int], name: str) -> Any:
@@ -147,14 +178,9 @@ def spell_sizes_for_the_converter(gm: GraphModule) -> None:
                 dims = range(node.args[0].meta["val"].dim())
                 sizes = [gm.graph.call_function(_aten.sym_size.int, (node.args[0], d)) for d in dims]
                 node.replace_all_uses_with(_chain(gm, operator.mul, sizes or [1]))
-            elif node.target is torch.sym_float:
-                node.target, node.args = _aten.mul.Tensor, (node.args[0], 1.0)
-            elif node.target is operator.truediv:
-                node.target = _aten.div.Tensor
             elif node.op == "call_function" and str(node.target) in ("aten.sym_size", "aten.sym_size.default"):
                 node.target = _aten.sym_size.int
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
+    remove_dead_code(gm).recompile()
 
 
 def _chain(gm: GraphModule, function: Callable[..., Any], values: Sequence[Any]) -> Any:

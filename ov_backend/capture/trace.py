@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +13,14 @@ from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ov_backend.errors import CaptureError, first_line
+from ov_backend import tracing_lock
+from ov_backend.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.capture.untraceable import why_untraceable
+from ov_backend.errors import CaptureError, pass_on_signals
 from ov_backend.fx_utils import lazy_code
 from ov_backend.guards.pytree import Spec
 from ov_backend.lowering.functionalize import functionalize_intermediates, mutates
 from ov_backend.tracing_flag import flag_of_this_thread
-
-#: One trace at a time in a process: torch patches its module class while it traces.
-TRACING = threading.RLock()
 
 #: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
 #: literals of the code (``torch.tensor([0.5])``); larger ones make a graph unfit for the disk.
@@ -55,7 +54,7 @@ _OF_ONE_DTYPE = frozenset(
 )
 
 #: Operators that raise where a value is not true, and return nothing.
-_ASSERTIONS = frozenset({torch.ops.aten._assert_async, getattr(torch.ops.aten, "_functional_assert_async", None)} - {None})
+ASSERTIONS = frozenset({torch.ops.aten._assert_async, getattr(torch.ops.aten, "_functional_assert_async", None)} - {None})
 _NORMS = frozenset({torch.ops.aten.native_group_norm.default, torch.ops.aten.native_layer_norm.default})
 
 
@@ -77,22 +76,28 @@ def trace(
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
-        raise CaptureError(f"it cannot be traced: {type(error).__name__}: {first_line(error)}") from error
+        pass_on_signals(error)
+        raise CaptureError(why_untraceable(error)) from error
     written = [node for node in gm.graph.nodes if mutates(node)]
     if written:
         raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
-    if any(getattr(node.target, "overloadpacket", None) in _ASSERTIONS for node in gm.graph.nodes):
-        raise CaptureError("it asserts something of a tensor's values, for which a compiled graph would not raise")
+    refuse_assertions(gm)
     return gm
+
+
+def refuse_assertions(gm: GraphModule) -> None:
+    """Raise where a graph asserts something, which OpenVINO would leave out."""
+    if any(getattr(node.target, "overloadpacket", None) in ASSERTIONS for node in gm.graph.nodes):
+        raise CaptureError("it asserts something of a tensor's values, for which a compiled graph would not raise")
 
 
 def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], decompositions: Any) -> GraphModule:
     # Inside a Dynamo backend, Dynamo's own fake mode must not be touched: trace outside of its context.
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    with TRACING, tracing(None), torch.inference_mode(False), torch.no_grad():
+    with tracing_lock.lock(), tracing(None), torch.inference_mode(False), torch.no_grad():
         fake = [_fake(fakes, tensor) for tensor in slots]
         values = [_fake(fakes, value) if isinstance(value, torch.Tensor) else value for value in inputs]
-        with fakes, lazy_code(), flag_of_this_thread():
+        with fakes, lazy_code(), flag_of_this_thread(), WholeRecurrences():
             return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
 
 

@@ -16,13 +16,14 @@ from torch.fx.graph import CodeGen
 
 from ov_backend import fx_utils
 from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend, summary
+from ov_backend.conversion.index_limits import extremes, limits_of
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel, parameter_name, parameter_names, same_shape
 from ov_backend.conversion.negative_indices import count_from_start
 from ov_backend.conversion.refusals import refused_in_graph, refused_one_by_one
 from ov_backend.conversion.torchscript import convert_through_torchscript
 from ov_backend.errors import ConversionError, NothingToCompute
 from ov_backend.fx_utils import graph_module, output_node
-from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec, constant, share
+from ov_backend.tensors import FROM_NAME, TO_NAME, TO_OV, TensorSpec, constant, share
 
 __all__ = ["UnsupportedNodes", "WeightlessModel", "convert"]
 
@@ -55,17 +56,25 @@ def convert(
         named = f"{len(slots)} weights and {len(inputs)} inputs"
         raise ConversionError(f"the graph takes {len(placeholders)} values; {named} have names")
     computed, returns = _results(gm, placeholders, len(slots))
-    names = parameter_names(len(slots), len(inputs))
-    renamed, originals = _with_named_placeholders(gm, names, computed)
+    names, limits = parameter_names(len(slots), len(inputs)), limits_of(gm)
+    renamed, originals = _with_named_placeholders(gm, names, computed, [node for node, _ in limits.computed])
     specs = [TensorSpec.of(name, node.meta["val"]) for name, node in zip([*slots, *inputs], placeholders)]
-    outputs = tuple(TensorSpec.of(f"output_{i}", node.meta["val"]) for i, node in enumerate(computed))
+    outputs = tuple(TensorSpec.of_result(f"output_{i}", node.meta["val"]) for i, node in enumerate(computed))
     if not outputs:
         raise NothingToCompute("the graph computes nothing")
+    if missing := [spec for spec in (*specs, *outputs) if not spec.exists]:
+        raise ConversionError(f"{missing[0].name} is of {missing[0].dtype}, which OpenVINO does not have")
+    positions = [(f"output_{len(outputs) + i}", node.meta["val"].dtype) for i, (node, _) in enumerate(limits.computed)]
+    outputs += tuple(TensorSpec(name, (2,), TO_NAME[dtype]) for name, dtype in positions)
     model = _order_results(convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed), renamed)
     _type_parameters(model, names, specs)
     _check_shapes(model, outputs, renamed, originals)
     _cast_outputs(model, outputs)
-    return WeightlessModel(model, tuple(specs[: len(slots)]), tuple(specs[len(slots) :]), outputs, returns, dict(extra or {}))
+    first = len(outputs) - len(positions)
+    checked = [("slot", i, limit) if i < len(slots) else ("input", i - len(slots), limit) for i, limit in limits.of_placeholders]
+    checked += [("output", first + i, limit) for i, (_, limit) in enumerate(limits.computed)]
+    weights, given = tuple(specs[: len(slots)]), tuple(specs[len(slots) :])
+    return WeightlessModel(model, weights, given, outputs, returns, dict(extra or {}), tuple(checked))
 
 
 def _results(gm: GraphModule, placeholders: Sequence[Node], slots: int) -> tuple[list[Node], tuple[tuple[str, int], ...]]:
@@ -85,9 +94,11 @@ def _results(gm: GraphModule, placeholders: Sequence[Node], slots: int) -> tuple
 
 
 def _with_named_placeholders(
-    gm: GraphModule, names: Sequence[str], computed: Sequence[Node]
+    gm: GraphModule, names: Sequence[str], computed: Sequence[Node], positions: Sequence[Node]
 ) -> tuple[GraphModule, dict[str, str]]:
     """A copy whose placeholders have these names and whose results are the computed nodes; by name, what each node comes from.
+
+    The least and the largest of each of the positions is a further result.
 
     A result that is a clone of another one is a reshape of it: the converter would make one value of the two.
     """
@@ -109,7 +120,7 @@ def _with_named_placeholders(
             if node.op == "get_attr":  # torch 2.1 notes no value
                 copies[node].meta.setdefault("val", getattr(gm, str(node.target)))
             originals.update({added.name: node.name for added in count_from_start(copies[node])})
-    graph.output(tuple(copies[node] for node in computed))
+    graph.output((*(copies[node] for node in computed), *(extremes(graph, copies[node]) for node in positions)))
     originals.update({copy.name: node.name for node, copy in copies.items()})
     return graph_module(gm, graph), originals
 

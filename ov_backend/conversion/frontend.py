@@ -14,11 +14,17 @@ from openvino.frontend import FrontEndManager
 from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 from torch.fx import GraphModule, Node
 
+from ov_backend.conversion import recurrent
+from ov_backend.errors import cleaned
+
 
 @lru_cache(maxsize=1)
 def pytorch_frontend() -> Any:
-    """The frontend; it is loaded at the first call."""
-    return FrontEndManager().load_by_framework("pytorch")
+    """The frontend, with conversions of our own; it is loaded at the first call."""
+    frontend = FrontEndManager().load_by_framework("pytorch")
+    for extension in recurrent.extensions():
+        frontend.add_extension(extension)
+    return frontend
 
 
 def fx_decoder(gm: GraphModule) -> TorchFXPythonDecoder:
@@ -49,4 +55,4 @@ def summary(error: Exception) -> str:
     """The part of a conversion error that says what is wrong, in one line of at most 300 characters."""
     text = str(error)
     match = re.search(r"Summary:\s*(.*)", text, re.DOTALL)
-    return " ".join((match.group(1) if match else text).split())[:300]
+    return cleaned(" ".join((match.group(1) if match else text).split()))[:300]

@@ -9,6 +9,7 @@ from typing import Any
 
 import openvino as ov
 
+from ov_backend.conversion.index_limits import Limit
 from ov_backend.errors import ConversionError
 from ov_backend.tensors import TensorSpec
 
@@ -24,6 +25,8 @@ class WeightlessModel:
         outputs: the results of the model, each once.
         returns: the results of the call, in order: ``("output", i)``, ``("input", i)`` or ``("slot", i)``.
         extra: JSON values that are stored with the model (the structure of the call's result).
+        limits: of positions, for which PyTorch would raise: ``("input", i, limit)``, ``("slot", i, limit)``, or with the least
+            and the largest position in ``("output", i, limit)``.
     """
 
     model: ov.Model
@@ -32,6 +35,7 @@ class WeightlessModel:
     outputs: tuple[TensorSpec, ...]
     returns: tuple[tuple[str, int], ...]
     extra: Mapping[str, Any]
+    limits: tuple[tuple[str, int, Limit], ...] = ()
 
 
 class UnsupportedNodes(ConversionError):

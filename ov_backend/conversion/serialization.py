@@ -11,6 +11,7 @@ from typing import Any
 
 import openvino as ov
 
+from ov_backend.conversion.index_limits import Limit
 from ov_backend.conversion.model import WeightlessModel, parameter_name, parameter_names, same_shape
 from ov_backend.devices import core
 from ov_backend.errors import ConversionError
@@ -25,7 +26,8 @@ def dump(graph: WeightlessModel) -> dict[str, bytes]:
         files = {"model.xml": xml.read_bytes(), "model.bin": weights.read_bytes()}
     fields = ("slots", "inputs", "outputs")
     description: dict[str, Any] = {name: [asdict(spec) for spec in getattr(graph, name)] for name in fields}
-    description.update(returns=graph.returns, extra=dict(graph.extra))
+    limits = [(kind, i, limit.low, limit.high, limit.other) for kind, i, limit in graph.limits]
+    description.update(returns=graph.returns, extra=dict(graph.extra), limits=limits)
     return {**files, "graph.json": json.dumps(description).encode()}
 
 
@@ -40,7 +42,8 @@ def load(files: Mapping[str, bytes]) -> WeightlessModel:
         model = core().read_model(files["model.xml"], files["model.bin"] or b"\0")
         slots, inputs, outputs = (tuple(map(_spec, description[name])) for name in ("slots", "inputs", "outputs"))
         returns = tuple((kind, i) for kind, i in description["returns"])
-        graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]))
+        limits = tuple((kind, i, Limit(int(low), int(high), other)) for kind, i, low, high, other in description["limits"])
+        graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]), limits)
         _check(graph)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ConversionError(f"the stored graph cannot be read: {error}") from error
@@ -51,7 +54,10 @@ def _spec(description: Mapping[str, Any]) -> TensorSpec:
     name, shape, dtype = description["name"], description["shape"], description["dtype"]
     if not isinstance(name, str) or dtype not in FROM_NAME or any(type(size) is not int or size < -1 for size in shape):
         raise ValueError(f"{description} describes no tensor")
-    return TensorSpec(name, tuple(shape), dtype)
+    strides = description["strides"]
+    if strides is not None and (len(strides) != len(shape) or any(type(stride) is not int or stride < 0 for stride in strides)):
+        raise ValueError(f"{description} describes no tensor")
+    return TensorSpec(name, tuple(shape), dtype, None if strides is None else tuple(strides))
 
 
 def _check(graph: WeightlessModel) -> None:
@@ -64,9 +70,9 @@ def _check(graph: WeightlessModel) -> None:
     for port, spec in zip(graph.model.outputs, graph.outputs):
         _check_port(port, spec)
     lists: dict[str, Sequence[TensorSpec]] = {"output": graph.outputs, "input": graph.inputs, "slot": graph.slots}
-    for kind, i in graph.returns:
+    for kind, i in (*graph.returns, *((kind, i) for kind, i, _ in graph.limits)):
         if type(i) is not int or not 0 <= i < len(lists[kind]):
-            raise ValueError(f"there is no {kind} {i} to return")
+            raise ValueError(f"there is no {kind} {i}")
 
 
 def _check_port(port: ov.Output, spec: TensorSpec) -> None:

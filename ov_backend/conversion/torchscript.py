@@ -8,6 +8,7 @@ from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch._guards import tracing
 from torch.fx import GraphModule
 
+from ov_backend import tracing_lock
 from ov_backend.conversion.frontend import pytorch_frontend, summary
 from ov_backend.conversion.torchscript_ops import compose
 from ov_backend.errors import ConversionError
@@ -26,7 +27,7 @@ def convert_through_torchscript(gm: GraphModule) -> ov.Model:
     values = [node.meta["val"] for node in placeholders(gm)]
     zeros = tuple(torch.zeros(tuple(value.shape), dtype=value.dtype) for value in values)
     try:
-        with torch.no_grad(), tracing(None):
+        with tracing_lock.lock(), torch.no_grad(), tracing(None):
             script = torch.jit.trace(gm, zeros, check_trace=False, strict=False)
         decoder = TorchScriptPythonDecoder(script, skip_freeze=True)  # must stay alive until the conversion returns
         return pytorch_frontend().convert(pytorch_frontend().load(decoder))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import first_line
+from ov_backend.errors import first_line, pass_on_signals
 from ov_backend.settings import Settings, environment
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class Fallback:
         try:
             result = self._compiled(*full)
         except Exception as error:  # a failure of inductor must not keep the call from being answered
+            pass_on_signals(getattr(error, "inner_exception", error))
             log.warning("Inductor cannot compile it either: %s.", first_line(error))
             self._use_inductor, self.answered.by = False, "eager"
             return self._graph(*full)

@@ -7,14 +7,15 @@ become the first inputs, so that all other code is the same for both.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.func import functional_call
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
+from torch.nn.utils.stateless import _reparametrize_module
 
-from ov_backend.errors import Interrupted
+from ov_backend.engine.network import Network
 
 
 class DynamoGraph:
@@ -22,13 +23,16 @@ class DynamoGraph:
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
+        _inline_calls(gm)
         self._floats = _unwrap_floats(gm)
-        self._attributes = [*(name for name, _ in gm.named_parameters()), *(name for name, _ in gm.named_buffers())]
+        _remove_inactive_dropouts(gm)
+        #: Paths of the weights that are attributes of the graph.
+        self.attributes = [*(name for name, _ in gm.named_parameters()), *(name for name, _ in gm.named_buffers())]
         self._names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
         #: For each input of ``full``: a tensor's sizes, a number, or None; dynamic sizes are symbols.
         self.shapes = [
-            *(tuple(map(int, _attribute(gm, name).shape)) for name in self._attributes),
-            *(_shape(_example(node)) for node in gm.graph.nodes if node.op == "placeholder"),
+            *(tuple(map(int, _attribute(gm, name).shape)) for name in self.attributes),
+            *(_shape(example_of(node)) for node in gm.graph.nodes if node.op == "placeholder"),
         ]
         self.returned = _numbers(gm)
         #: Whether it switches gradients on for a part of itself, as with ``torch.enable_grad()``.
@@ -53,19 +57,57 @@ class DynamoGraph:
     def full(self, args: Sequence[Any]) -> list[Any]:
         """All inputs: the weights that are attributes of the graph, then the arguments."""
         values = [float(arg) if i in self._floats else arg for i, arg in enumerate(args)]
-        return [*(_attribute(self.gm, name) for name in self._attributes), *values]
+        return [*(_attribute(self.gm, name) for name in self.attributes), *values]
 
     def weights(self, full: Sequence[Any]) -> list[int]:
         """Indices of the weights in :meth:`full`."""
-        names = [*("_buffers_" for _ in self._attributes), *self._names]
+        names = [*("_buffers_" for _ in self.attributes), *self._names]
         return [i for i, (name, value) in enumerate(zip(names, full)) if _is_weight(name, value)]
 
     def __call__(self, *full: Any) -> Any:
         """Run the graph on all of its inputs, see :meth:`full`."""
-        count = len(self._attributes)
+        return self._run(self.gm, full)
+
+    def traced(self, *full: Any) -> Any:
+        """As a call, for a trace: meanwhile other threads find the weights where they stand, and none of the trace's tensors."""
+        return self._run(_with_own_tables(self.gm) if self.attributes else self.gm, full)
+
+    def _run(self, module: torch.nn.Module, full: Sequence[Any]) -> Any:
+        count = len(self.attributes)
         if not count:
-            return self.gm(*full)
-        return functional_call(self.gm, dict(zip(self._attributes, full[:count])), tuple(full[count:]))
+            return module(*full)
+        return functional_call(module, dict(zip(self.attributes, full[:count])), tuple(full[count:]))
+
+    def interpreted(self, interpreter: Interpreter, full: Sequence[Any]) -> Any:
+        """As :meth:`__call__`, node by node."""
+        count = len(self.attributes)
+        with _reparametrize_module(self.gm, dict(zip(self.attributes, full[:count]))):
+            return interpreter.run(*full[count:])
+
+
+def _inline_calls(gm: GraphModule) -> None:
+    """Let the graph call its regions (``torch.compiler.nested_compile_region``) as modules, whose operators a trace sees."""
+    invoke = getattr(torch.ops.higher_order, "invoke_subgraph", None)
+    for module in gm.modules():
+        for node in list(module.graph.nodes) if isinstance(module, GraphModule) else ():
+            if node.target is invoke and isinstance(node.args[0], Node):
+                region, _, *operands = node.args
+                with module.graph.inserting_before(node):
+                    call = module.graph.call_module(region.target, tuple(operands))
+                call.meta = dict(node.meta)
+                node.replace_all_uses_with(call)
+                module.graph.erase_node(node)
+                module.recompile()
+
+
+def _with_own_tables(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a module that shares its weights, and whose modules have tables of their own."""
+    copies = {each: object.__new__(type(each)) for each in module.modules()}
+    for each, copied in copies.items():
+        children = {name: child and copies[child] for name, child in each._modules.items()}
+        tables = {"_parameters": dict(each._parameters), "_buffers": dict(each._buffers), "_modules": children}
+        vars(copied).update({**vars(each), **tables})
+    return copies[module]
 
 
 def _is_weight(name: str, value: Any) -> bool:
@@ -100,7 +142,27 @@ def _is_item(node: Node) -> bool:
     return node.op == "call_method" and node.target == "item"
 
 
-def _example(node: Node) -> Any:
+def _remove_inactive_dropouts(gm: GraphModule) -> None:
+    """A dropout that drops nothing returns its argument itself; AOTAutograd makes a copy, and loses what is written into it."""
+    inactive = [node for node in gm.graph.nodes if _drops_nothing(gm, node)]
+    for node in inactive:
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        gm.graph.erase_node(node)
+    if inactive:
+        gm.recompile()
+
+
+def _drops_nothing(gm: GraphModule, node: Node) -> bool:
+    if node.op == "call_module":
+        module = gm.get_submodule(str(node.target))
+        return type(module) is torch.nn.Dropout and not (module.training and module.p)
+    if node.op != "call_function" or node.target not in (torch.dropout, torch.nn.functional.dropout):
+        return False
+    given = {**dict(zip(("input", "p", "training"), node.args)), **node.kwargs}
+    return not (given.get("training", given.get("train", True)) and given.get("p", 0.5))
+
+
+def example_of(node: Node) -> Any:
     """Dynamo's example of a value; torch 2.1 stores that of a size in another place."""
     if "example_value" in node.meta:
         return node.meta["example_value"]
@@ -120,8 +182,8 @@ def _numbers(gm: GraphModule) -> dict[int, Any]:
     """The results that are no tensors, by their indices."""
     (output,) = (node for node in gm.graph.nodes if node.op == "output")
     results = output.args[0] if isinstance(output.args[0], (tuple, list)) else [output.args[0]]
-    values = [_example(value) if isinstance(value, Node) else value for value in results]
-    return {i: _shape(value) for i, value in enumerate(values) if not isinstance(value, torch.Tensor)}
+    values = [example_of(value) if isinstance(value, Node) else value for value in results]
+    return {i: value for i, value in enumerate(values) if not isinstance(value, torch.Tensor)}
 
 
 class WeightHolder(torch.nn.Module):
@@ -134,23 +196,18 @@ class WeightHolder(torch.nn.Module):
         self._count = count
         self._lock = threading.RLock()
 
-    def answer(self, network: Callable[..., Any], full: Sequence[Any]) -> Any:
+    def answer(self, network: Network, full: Sequence[Any]) -> Any:
         """``network``'s result for a call with all arguments; threads take turns, since each brings weights of its own.
 
-        Afterwards no weight is held, so that they are freed with their model. After an interruption they are: the compile goes
-        on with them.
+        Afterwards no weight is held, so that they are freed with their model. While a compile goes on after an interruption they
+        are, for it goes on with them.
         """
         with self._lock:
-            inputs = self.hold(full)
             try:
-                result = network(*inputs)
-            except Interrupted:
-                raise
-            except Exception:
-                self._release()
-                raise
-            self._release()
-            return result
+                return network(*self.hold(full))
+            finally:
+                if not network.is_compiling:
+                    self._release()
 
     def _release(self) -> None:
         self._buffers.update(dict.fromkeys(self._weights.values()))

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from ov_backend import devices
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.lowering.decompositions import selected
 from ov_backend.settings import ENV_CACHING, Settings, environment
@@ -24,6 +25,7 @@ def parse(options: Mapping[str, Any] | None) -> Settings:
 
     Raises:
         SettingsError: an option is unknown (the message lists the known ones) or has an unusable value.
+        DeviceError: the device does not exist, or does not take a property of ``config``.
     """
     values = dict(options or {})
     for name in values:
@@ -36,4 +38,5 @@ def parse(options: Mapping[str, Any] | None) -> Settings:
     values.setdefault("fallback", "inductor")
     settings = Settings(**values)
     selected(settings.decompositions)  # raises now if one does not exist
+    devices.check_properties(settings)
     return settings

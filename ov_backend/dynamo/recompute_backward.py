@@ -41,6 +41,7 @@ class RecomputeBackward(torch.autograd.Function):
     def forward(ctx: Any, graph: Any, indices: list[int], results: list[torch.Tensor], *full: Any) -> Any:
         """Attach the differentiable results, at these indices, to the autograd graph."""
         ctx.graph, ctx.indices = graph, indices
+        ctx.autocast = torch.get_autocast_cpu_dtype(), torch.is_autocast_cpu_enabled()
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in full]
         ctx.tensors = [i for i, value in enumerate(full) if isinstance(value, torch.Tensor)]
         ctx.save_for_backward(*(full[i] for i in ctx.tensors))
@@ -51,7 +52,8 @@ class RecomputeBackward(torch.autograd.Function):
         """Run the graph in PyTorch and compute its gradients, which have gradients themselves under ``create_graph``."""
         again = torch.is_grad_enabled()
         full = list(ctx.others)
-        with torch.enable_grad():
+        dtype, casts = ctx.autocast
+        with torch.enable_grad(), torch.autocast("cpu", dtype=dtype, enabled=casts):  # as around the call
             for i, tensor in zip(ctx.tensors, ctx.saved_tensors):
                 # a view of its own of each: one input may have been computed from another
                 attached = again and tensor.requires_grad

@@ -6,7 +6,6 @@ to a network that computes again at once, as the UNet does at every step.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ov_backend.errors import pass_on_signals
 from ov_backend.runtime.program import CompiledProgram
 
 #: A call is the first of a turn if the network rested for this many times the call's own seconds, and for one second more.
@@ -46,8 +46,10 @@ class Arenas:
         began = time.monotonic()
         results = program(inputs)
         for each in self._over(program, began, time.monotonic()):
-            with contextlib.suppress(RuntimeError):  # another thread computes with it
+            try:
                 each.release_memory()
+            except RuntimeError as error:  # another thread computes with it
+                pass_on_signals(error)
         return results
 
     def _over(self, program: CompiledProgram, began: float, ended: float) -> list[CompiledProgram]:

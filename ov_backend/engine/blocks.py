@@ -29,8 +29,16 @@ from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
+from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, paused
-from ov_backend.errors import CaptureError, DeviceError, NothingIn8Bits, OVBackendError
+from ov_backend.errors import (
+    CaptureError,
+    DeviceError,
+    NothingIn8Bits,
+    OVBackendError,
+    PositionOutOfRange,
+    pass_on_signals,
+)
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
@@ -56,7 +64,8 @@ def patch_calls(answer: Answer | None = None) -> CallsPatch:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if worker.inside():  # a network is being traced, and this module is a part of it
+            # Dynamo is tracing, or a network is being traced, and this module is a part of it
+            if torch._dynamo.is_compiling() or worker.inside():
                 return original(module, *args, **kwargs)
             return answer(original, module, args, kwargs)
 
@@ -126,9 +135,15 @@ class Blockwise(_Retried):
     """A network that is answered as a whole, else by its blocks, else by PyTorch. :func:`patch_calls` must be in effect."""
 
     def __init__(
-        self, resources: Resources, name: str, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks
+        self,
+        resources: Resources,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        hooks: NetworkHooks,
+        statistics: NetworkStats | None = None,
     ) -> None:
-        super().__init__(resources, name, module, forward, hooks)
+        super().__init__(resources, name, module, forward, hooks, statistics)
         self._blocks: dict[int, Block] = {}
         #: Of the weights of all blocks.
         self.readings = Readings()
@@ -181,15 +196,14 @@ class Blockwise(_Retried):
         self._inside = {id(module): path for path, module in self.module.named_modules()}
         token = _running.set(self)
         try:
-            result = self.blocks_precision.run(forward, partial(forward, *args, **kwargs))
-        finally:
+            return self.blocks_precision.run(forward, partial(forward, *args, **kwargs))
+        finally:  # also of a forward that raises
             _running.reset(token)
             self.resources.last = self.name
-        if self.statistics.block_calls > block_calls:
-            self.statistics.divide(self.name, reason)
-        elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole
-            self.statistics.fall_back(self.name, reason)
-        return result
+            if self.statistics.block_calls > block_calls:
+                self.statistics.divide(self.name, reason)
+            elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole
+                self.statistics.fall_back(self.name, reason)
 
     def answer(self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer one call of a module that this network's forward makes."""
@@ -282,7 +296,8 @@ class Blockwise(_Retried):
             block.release()
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if self.resources.settings.fallback == "raise" or isinstance(error, DeviceError):  # no block would fare better
+        for_all = isinstance(error, (DeviceError, PositionOutOfRange))  # no block would fare better
+        if for_all or self.resources.settings.fallback == "raise":
             return super()._fall_back(error, args, kwargs)
         self.left = str(error)
         self.remember(self.module, error)
@@ -327,6 +342,7 @@ class Block(_Retried):
         try:
             return super()._answer(args, kwargs)
         except (OVBackendError, RuntimeError) as error:
+            pass_on_signals(error)
             if isinstance(error, CaptureError) or not self.precision.is_used():
                 raise
             with self._whole.blocks_precision.trying(None):

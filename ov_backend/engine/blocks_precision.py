@@ -30,7 +30,7 @@ from ov_backend.engine.request import CompiledEntry, Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, Tape
-from ov_backend.errors import Interrupted, last_line
+from ov_backend.errors import Interrupted, last_line, pass_on_signals
 from ov_backend.guards import content
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import WeightsGuard
@@ -145,6 +145,7 @@ class BlocksPrecision:
         except Interrupted:
             raise
         except Exception as error:
+            pass_on_signals(error)
             log.debug("int8 of %s by its blocks failed", self._name, exc_info=True)
             self._current, self._failure = None, f"int8 is not used: {last_line(error)}"
 
@@ -218,7 +219,8 @@ class BlocksPrecision:
             return relative_error(tape.replay(), tape.outputs) <= _SAME
         except Interrupted:
             raise
-        except Exception:  # of an operator that another extension made, it may be: the step itself has its result
+        except Exception as error:  # of an operator that another extension made, it may be: the step itself has its result
+            pass_on_signals(error)
             return False
 
     def _candidate(self, observed: Observed) -> Recipe:
@@ -238,6 +240,7 @@ class BlocksPrecision:
             self._observed.pop(self._current, None)
             return
         except Exception as error:  # for lack of memory, it may be: another process tries again
+            pass_on_signals(error)
             result, lasts = refused(recipe, last_line(error)), False
         if result is not None:
             self._keep(result, lasts)

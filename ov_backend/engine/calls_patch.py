@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.trace import TRACING
 from ov_backend.engine import worker
 from ov_backend.patching import Patch, is_patched
+from ov_backend.tracing_lock import LOCK
 
 
 class CallsPatch:
     """The patch of all modules' calls, until :meth:`undo`.
 
-    A trace patches the same function, maybe in the background after an interruption: neither patch must end within the other.
+    Where Dynamo compiles, PyTorch patches the same function: neither patch must end within the other.
     """
 
     def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         while True:
-            with TRACING:
+            with LOCK:
                 if not is_patched(torch.nn.Module.__call__):  # else the last one's undo waits for the same lock
                     self._patch = Patch(torch.nn.Module, "__call__", make)
                     return
@@ -30,14 +30,14 @@ class CallsPatch:
 
     def undo(self) -> bool:
         """Restore PyTorch's own function; while a network is being traced that happens as soon as the trace has ended."""
-        if not TRACING.acquire(timeout=worker.POLL_S):
+        if not LOCK.acquire(timeout=worker.POLL_S):
             threading.Thread(target=self._undo_later, name="ov_backend-undo", daemon=True).start()
             return True
         try:
             return self._patch.undo()
         finally:
-            TRACING.release()
+            LOCK.release()
 
     def _undo_later(self) -> None:
-        with TRACING:
+        with LOCK:
             self._patch.undo()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from ov_backend import tracing_lock
 from ov_backend.capture.forward import Reach
 from ov_backend.capture.trace import Captured
 from ov_backend.engine import worker
@@ -16,8 +18,10 @@ from ov_backend.engine.conditions import restore_containers
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.request import CompileRequest, Superseded
-from ov_backend.errors import CaptureError, Interrupted
+from ov_backend.errors import CaptureError, Interrupted, called_back
 from ov_backend.guards.code import CodeGuard
+
+T = TypeVar("T")
 
 
 class Capturing:
@@ -32,32 +36,44 @@ class Capturing:
 
     def __init__(self, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks, lookup: Lookup) -> None:
         self._module, self._forward, self._hooks, self._lookup = module, forward, hooks, lookup
+        #: Held while code and weights are looked at, and while a capture begins or ends; never by one that waits.
         self._lock = threading.Lock()
+        self._captured = False  # whether a capture is running
 
-    @contextlib.contextmanager
-    def kept_off(self, interrupted: worker.Interruption | None) -> Iterator[None]:
-        """In this block, the network is not captured; during a capture the host may have patched its code.
+    def kept_off(self, look: Callable[[], T], interrupted: worker.Interruption | None) -> T:
+        """What ``look()`` returns, while the network is not captured; during a capture the host may have patched its code.
 
         Raises:
             Interrupted: ``interrupted()`` returned true while a capture was waited for.
         """
-        while not self._lock.acquire(timeout=worker.POLL_S):
-            if interrupted is not None and interrupted():
+        while True:
+            with self._lock:
+                if not self._captured:
+                    return look()
+            time.sleep(worker.POLL_S / 10)
+            if interrupted is not None and called_back(interrupted):
                 raise Interrupted("interrupted while a network was being captured; that goes on in the background")
+
+    def kept_off_if_free(self, look: Callable[[], bool]) -> bool:
+        """As :meth:`kept_off`, but waits for nothing: False where the network is being captured, or looked at."""
+        if not self._lock.acquire(blocking=False):
+            return False
         try:
-            yield
+            return not self._captured and look()
         finally:
             self._lock.release()
 
     @contextlib.contextmanager
-    def kept_off_if_free(self) -> Iterator[bool]:
-        """As :meth:`kept_off`, but waits for nothing; the block runs either way, and gets whether captures are kept off."""
-        free = self._lock.acquire(blocking=False)
-        try:
-            yield free
-        finally:
-            if free:
-                self._lock.release()
+    def _running(self) -> Iterator[None]:
+        """In this block, which the worker's thread runs, the network is captured."""
+        with tracing_lock.lock():  # before the network's own lock, which who holds this one may ask for
+            with self._lock:
+                self._captured = True
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._captured = False
 
     def capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
         """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
@@ -70,7 +86,7 @@ class Capturing:
         names = [spec.name for spec in call.signature.tensors]
         reach = self._lookup.reach(code, call) if self._hooks.keyed_by_code else None
         try:
-            with self._lock, self._hooks.tracing():
+            with self._running(), self._hooks.tracing():
                 values = (request.weights, names, call.tensors, call.arguments)
                 captured = self._hooks.capture(self._module, self._forward, *values, reach)
         except CaptureError:

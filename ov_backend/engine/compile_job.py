@@ -22,7 +22,7 @@ from ov_backend.engine.pressure import relieve_mappings
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import ConversionError, DeviceError, OVBackendError, last_line
+from ov_backend.errors import ConversionError, DeviceError, OVBackendError, as_failure, is_of_callback, last_line
 from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
@@ -116,6 +116,16 @@ class CompileJob:
             DeviceError: the process has no memory mappings left for it; it is tried again.
             Superseded: the weights or the code have changed since the request.
         """
+        try:
+            return self._run()
+        except (OVBackendError, Superseded):
+            raise
+        except Exception as error:  # in the worker's thread, and what the forward raises is a CaptureError
+            if is_of_callback(error):
+                raise
+            raise as_failure(error) from error
+
+    def _run(self) -> CompiledEntry:
         resources, self.began = self.resources, True
         try:
             self.check_refusals()
@@ -210,8 +220,9 @@ class CompileJob:
         extra = None
         if key is not None:  # the network is for those who look at the store
             extra = {"result": captured.output, "code": code.as_json() if code else None, "network": self.context.name}
+        of_graph = compiler.Compiler(captured, request.settings, self.resources.store, key, extra)
         with stats.time("convert"):
-            compiled = compiler.Compiler(captured, request.settings, self.resources.store, key, extra).compile()
+            compiled = self.resources.convert(self.context.name, captured, of_graph)
         return compiled.program, captured.output
 
     def _compile(self, program: Program, output: Spec) -> tuple[CompiledEntry, int]:

@@ -61,10 +61,11 @@ def derives_forward() -> bool:
 
 def has_finite_inputs(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether no input holds NaN or infinity; the negative infinity of a mask, which has no positive values, is none."""
-    limits = (x.detach().float().aminmax() for x in tensors if x.is_floating_point() and x.numel())
+    dense = (x for x in tensors if x.layout is torch.strided and x.is_floating_point() and x.numel())
+    limits = (x.detach().float().aminmax() for x in dense)
     return all(math.isfinite(high) and (math.isfinite(low) or high <= 0) for low, high in limits)
 
 
 def is_finite(outputs: Sequence[torch.Tensor]) -> bool:
     """Whether all values are finite; one sum per tensor is enough, as infinity and NaN both propagate to it."""
-    return all(bool(torch.isfinite(x.sum(dtype=torch.float32))) for x in outputs if x.is_floating_point())
+    return all(math.isfinite(x.sum(dtype=torch.float32)) for x in outputs if x.is_floating_point())

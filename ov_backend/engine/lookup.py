@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
-from ov_backend.guards import content, inputs
+from ov_backend.guards import autocast, content, inputs
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.content import Mark
@@ -32,6 +32,8 @@ from ov_backend.tensors import FROM_NAME
 
 #: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
 _MAX_FINGERPRINTS = 8
+#: Of so many kinds of calls the keys are remembered.
+_MAX_REMEMBERED = 256
 
 
 class Lookup:
@@ -61,6 +63,9 @@ class Lookup:
         self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
         self.lock = threading.RLock()
         self._guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
+        #: By signature, the keys that a call got last, and what they were made of.
+        self._known_keys: dict[Signature, tuple[Any, tuple[GraphKey, CompiledKey]]] = {}
+        self._families: dict[Hashable, str] = {}
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
         #: The fingerprints of the code since the last answer from OpenVINO.
@@ -108,8 +113,7 @@ class Lookup:
         resources = self._resources
         host, settings = self._hooks.host_key(), resources.settings
         self._check_integers(call.tensors)
-        statement = (call.signature.tensors, call.signature.statics)
-        family = compiler.family_key(type(self._module), statement, settings, host)
+        family = self._family(call.signature, settings, host)
         requests, refused = [], ""
         for guard in self._guards.candidates(resources.codes.of(family, resources.store)):
             guard.check(starts)
@@ -161,10 +165,12 @@ class Lookup:
 
     def _requests(self, signature: Signature) -> Iterator[CompileRequest]:
         """What calls of a signature may need, by each guard that is known for them; their values are not looked at."""
+        if not all(spec.exists for spec in signature.tensors):  # only PyTorch could make such tensors
+            return
         tensors = tuple(torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype], device="meta") for spec in signature.tensors)
         resources, call = self._resources, Call(signature, tensors, {})
         host, settings = self._hooks.host_key(), resources.settings
-        family = compiler.family_key(type(self._module), (signature.tensors, signature.statics), settings, host)
+        family = self._family(signature, settings, host)
         codes = resources.codes.of(family, resources.store)
         for guard in self._guards.candidates(codes) if codes else ():
             guard.check()
@@ -206,6 +212,16 @@ class Lookup:
         self._resources.compiled.evict(lambda each, value: value is entry)
         return False
 
+    def _family(self, signature: Signature, settings: Settings, host: str) -> str:
+        """The family of the graphs of calls like this one."""
+        key = signature, settings.text("graph"), host
+        family = self._families.get(key)
+        if family is None:
+            statement = (signature.tensors, signature.statics)
+            family = compiler.family_key(type(self._module), statement, settings, host)
+            remember(self._families, key, family)
+        return family
+
     def _is_known(self, request: CompileRequest) -> bool:
         """Whether the graph of a request is in memory or on disk."""
         store, key = self._resources.store, request.cache_key
@@ -215,14 +231,16 @@ class Lookup:
     def _keys(self, guard: Guard, call: Call, form: Form) -> tuple[GraphKey, CompiledKey]:
         """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
         settings, weights = form.settings, guard.weights
-        graph = GraphKey(
-            signature=call.signature,
-            code=guard.code.fingerprint,
-            layout=weights.layout + inputs.described(call, guard.code.traced, weights.tensors.values()),
-            host=self._hooks.host_key(),
-            settings=repr(settings.affecting("graph")),
-        )
-        return graph, CompiledKey(graph, weights.digest, repr(settings.affecting("compile")), form.name, weights.address)
+        asked = inputs.described(call, guard.code.traced, weights.tensors.values())
+        parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph")
+        of_weights = weights.digest, settings.text("compile"), form.name, weights.address
+        known = self._known_keys.get(call.signature)
+        if known is not None and known[0] == (parts, of_weights):
+            return known[1]
+        graph = GraphKey(call.signature, *parts)
+        keys = graph, CompiledKey(graph, *of_weights)
+        remember(self._known_keys, call.signature, ((parts, of_weights), keys))
+        return keys
 
     def _compile_request(
         self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str, form: Form
@@ -242,7 +260,7 @@ class Lookup:
             generation=weights.generation,
             epoch=self._resources.epoch,
             abandoned=threading.Event(),
-            autocast=torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None,
+            autocast=autocast.of_cpu(),
         )
 
     def _cache_key(self, call: Call, guard: Guard, settings: Settings, family: str) -> CacheKey | None:
@@ -352,6 +370,13 @@ class Lookup:
         self._in_f32.add(digest)
         self._statistics.correct(self._name, f"not finite in {devices.resolved_precision(settings)}, computed again in f32")
         return True
+
+
+def remember(known: dict[Any, Any], key: Hashable, value: object) -> None:
+    """Remember a value that can be made again; there are at most :data:`_MAX_REMEMBERED`."""
+    if len(known) >= _MAX_REMEMBERED:
+        known.clear()
+    known[key] = value
 
 
 def _without_precision(settings: Settings) -> dict[str, Any]:

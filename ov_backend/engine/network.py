@@ -23,11 +23,20 @@ from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_making import RecipeMaking
-from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, paused
-from ov_backend.errors import CaptureError, Interrupted, NothingToCompute, OVBackendError, last_line
+from ov_backend.errors import (
+    CaptureError,
+    Interrupted,
+    NothingToCompute,
+    OVBackendError,
+    PositionOutOfRange,
+    as_failure,
+    is_failure,
+    pass_on_signals,
+)
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
@@ -79,9 +88,11 @@ class Network:
         self._binder = Binder(forward)
         #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
+        self._admitted: set[Signature] = set()
         self._pid = os.getpid()
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
+        self._requested: CompiledKey | None = None  # what was compiled last
         self._was_read = False  # whether code and weights have been read for a call
         self._pictures = Pictures(resources)
         #: When the recipe for int8 is made.
@@ -114,11 +125,11 @@ class Network:
             raise
         except OVBackendError as error:
             failed = error
-        except Exception as error:  # OpenVINO's errors, or a failure of this package: PyTorch can still answer
+        except Exception as error:
+            if not is_failure(error):
+                raise
             log.debug("%s failed", self.name, exc_info=True)
-            kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-            failed = OVBackendError(f"OpenVINO failed: {kind}{last_line(error)}")
-            failed.__cause__ = error
+            failed = as_failure(error)
         try:  # after the handlers: within them the forward would find an error that is being handled
             if isinstance(failed, NothingToCompute):
                 return self.forward(*args, **kwargs)
@@ -146,7 +157,12 @@ class Network:
         if self.resources.run is not None:
             self.resources.run.note(self, signature)
 
-    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def check_conditions(self) -> None:
+        """Raise for what no call can be answered under at the moment, whatever the network.
+
+        Raises:
+            OVBackendError: it says what that is.
+        """
         if os.getpid() != self._pid:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
@@ -155,6 +171,9 @@ class Network:
             raise CaptureError(f"{mode} is active, which sees every operator")
         if derives_forward():
             raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
+
+    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self.check_conditions()
         call = self._call(args, kwargs)
         if not warmup.active():
             self.resources.leave_last(self.name)
@@ -178,13 +197,22 @@ class Network:
         try:
             call = self.hooks.generalize(self._binder(args, kwargs))
         except TypeError as error:  # the arguments do not fit, and the forward raises the right error
+            pass_on_signals(error)
             raise NothingToCompute(str(error)) from error
+        if call.signature in self._admitted:
+            return call
         self.seen.add(call.signature)
         statics = self._statics[call.signature.tensors]
         if len(statics) >= _MAX_STATICS and call.signature.statics not in statics:
             raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph")
         statics.add(call.signature.statics)
+        self._admitted.add(call.signature)
         return call
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether the job goes on that the network's last request has begun, after an interruption."""
+        return self._requested in self.resources.worker
 
     def prepare(self, *args: Any, interrupted: worker.Interruption | None = None, **kwargs: Any) -> bool:
         """Compile what calls like this one need, without answering it; False if that was compiled already.
@@ -205,12 +233,13 @@ class Network:
         """
         if worker.inside() or os.getpid() != self._pid:
             return False
-        with self._capturing.kept_off_if_free() as free:
-            try:
-                return free and submit(self.resources, self._lookup, self._job_context, signature)
-            except Exception:  # a call would report it
-                log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
-                return False
+        try:
+            return self._capturing.kept_off_if_free(lambda: submit(self.resources, self._lookup, self._job_context, signature))
+        except Exception as error:  # a call would report it
+            if not is_failure(error):
+                raise
+            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
+            return False
 
     def is_prepared(self, signature: Signature) -> bool:
         """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""
@@ -235,6 +264,7 @@ class Network:
         with self._lookup.lock:
             self.refusals.clear()
             self._statics.clear()
+            self._admitted.clear()
             self._lookup.clear()
             self._was_read = False
 
@@ -284,8 +314,9 @@ class Network:
                 ahead = self.resources.ahead.claim(request.compiled_key)
                 job = CompileJob(self.resources, request, self._job_context, ahead)
                 try:
+                    self._requested = request.compiled_key
                     compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
-                except Interrupted:
+                except BaseException:  # of a signal's handler, for example: the job goes on, if it has not ended
                     request.abandoned.set()
                     raise
                 if not job.began:  # it was another call's job, whose trace may have shown what tells the two apart
@@ -295,8 +326,12 @@ class Network:
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
 
     def _find(self, call: Call, starts: bool, interrupted: worker.Interruption | None) -> CompiledEntry | CompileRequest:
+        """Look a call up while the network is not captured."""
+        return self._capturing.kept_off(lambda: self._look(call, starts), interrupted)
+
+    def _look(self, call: Call, starts: bool) -> CompiledEntry | CompileRequest:
         """Look a call up. The first time all code and weights are read, which takes seconds: that is a stage of its own."""
-        with self._capturing.kept_off(interrupted), self._lookup.lock:
+        with self._lookup.lock:
             if self._was_read:
                 with self.statistics.time("check"):
                     return self._lookup.find(call, starts)
@@ -316,6 +351,8 @@ class Network:
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))
+        if isinstance(error, PositionOutOfRange):
+            return self.forward(*args, **kwargs)  # which raises PyTorch's own error
         if self.resources.settings.fallback == "raise":
             raise error
         return self._fallback(*args, **kwargs)

@@ -12,7 +12,7 @@ from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_trial import tried
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.resources import Resources
-from ov_backend.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line
+from ov_backend.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line, pass_on_signals
 from ov_backend.guards.signature import Call
 from ov_backend.quantization.recipe import Recipe
 
@@ -52,6 +52,7 @@ class RecipeMaking:
             except Interrupted:
                 raise
             except (OVBackendError, RuntimeError) as error:
+                pass_on_signals(error)
                 recipe, failed = low_precision.used(), last_line(error)
                 if recipe is None:
                     raise
@@ -86,6 +87,7 @@ class RecipeMaking:
                 except Interrupted:
                     raise
                 except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
+                    pass_on_signals(error)
                     result, failed = refused(recipe, last_line(error)), True
                 if result is not None:  # a larger size may have layers in 8 bits where this one has none
                     low_precision.keep(result, lasts=bool(recipe.ranges) and not failed)

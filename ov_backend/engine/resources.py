@@ -14,6 +14,8 @@ import torch
 from ov_backend import compiler, devices
 from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.cache.store import GraphStore
+from ov_backend.capture.trace import Captured
+from ov_backend.compiler import Compilation, Compiler
 from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.arenas import Arenas
 from ov_backend.engine.history import History, Run
@@ -23,6 +25,7 @@ from ov_backend.engine.request import CompiledEntry, CompiledKey
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
+from ov_backend.errors import called_back
 from ov_backend.guards.signature import Signature
 from ov_backend.quantization.recipes import Recipes
 from ov_backend.settings import Settings
@@ -30,6 +33,14 @@ from ov_backend.settings import Settings
 #: Called as ``progress(network, stage, signature)`` when a stage begins, and with "ready" at the end, also of a failure: "read"
 #: in the thread of a network's first call, then "capture", "convert" and "compile" in the worker's thread.
 Progress = Callable[[str, str, Signature], None]
+
+#: ``convert(network, captured, compiler)``, where the compiler is of the captured graph.
+Convert = Callable[[str, Captured, Compiler], Compilation]
+
+
+def _convert(network: str, captured: Captured, compiler: Compiler) -> Compilation:
+    return compiler.compile()
+
 
 #: Number of weightless programs kept in memory (some 20 MB each for a Stable Diffusion UNet); the disk has the others.
 MAX_PROGRAMS = 8
@@ -66,6 +77,7 @@ class Resources:
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
         recipes: for int8.
+        convert: lowers and converts a captured graph of a network; a report looks at the result.
         compiles: how many times a network was compiled, also those of models that are no longer loaded.
         last: name of the network that was called last.
         encodings: how many times a text encoder was called.
@@ -86,6 +98,7 @@ class Resources:
     arenas: Arenas = field(default_factory=Arenas)
     keeps_unloaded: bool = False
     recipes: Recipes = field(default_factory=Recipes)
+    convert: Convert = _convert
     compiles: int = 0
     last: str = ""
     encodings: int = 0
@@ -136,7 +149,7 @@ class Resources:
     def report(self, network: str, stage: str, signature: Signature) -> None:
         """Call ``progress``, if there is one."""
         if self.progress is not None:
-            self.progress(network, stage, signature)
+            called_back(self.progress, network, stage, signature)
 
     def stats(self, name: str, statistics: NetworkStats) -> dict[str, Any]:
         """Counts and seconds of a network, and its signatures that are compiled now."""

@@ -6,13 +6,27 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ov_backend.runtime.compiled_graph import Timings
 
 log = logging.getLogger("ov_backend")
+
+
+class _Timed:
+    """Adds a block's duration to a stage; a generator would take longer than what stands in some of these blocks."""
+
+    __slots__ = ("_seconds", "_stage", "_start")
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self._seconds, self._stage = seconds, stage
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds[self._stage] += time.perf_counter() - self._start
 
 
 @dataclass
@@ -54,14 +68,9 @@ class NetworkStats:
     coverage: dict[str, int] = field(default_factory=dict)
     int8: dict[str, Any] = field(default_factory=dict)
 
-    @contextlib.contextmanager
-    def time(self, stage: str) -> Iterator[None]:
+    def time(self, stage: str) -> contextlib.AbstractContextManager[None]:
         """Add the duration of a block to a stage."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[stage] += time.perf_counter() - start
+        return _Timed(self.seconds, stage)
 
     def compiled(self, timings: Timings) -> None:
         """Count a compile, or an import from the blob cache (then ``imported`` is not 0), and add its seconds."""

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ov_backend.errors import last_line
+from ov_backend.errors import last_line, pass_on_signals
 from ov_backend.guards import content
 
 #: Give values to code that no recorder sees.
@@ -180,6 +180,7 @@ class Recorder(TorchDispatchMode):
         try:
             return note()
         except Exception as error:  # no memory for a copy, or an operator of another kind
+            pass_on_signals(error)
             self.lost = f"an operator cannot be noted: {last_line(error)}"
             return None
 
@@ -284,13 +285,14 @@ class _LeavingTorch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextlib.contextmanager
-def paused() -> Iterator[Recorder | None]:
+def paused() -> contextlib.AbstractContextManager[Recorder | None]:
     """In this block nothing is noted; gives the recorder that is active around it, if there is one."""
     recorder = _recorder.get()
-    if recorder is None:
-        yield None
-        return
+    return contextlib.nullcontext() if recorder is None else _paused(recorder)
+
+
+@contextlib.contextmanager
+def _paused(recorder: Recorder) -> Iterator[Recorder]:
     token, stops = _recorder.set(None), recorder.is_innermost
     if stops:  # else another's mode was entered inside, for which the call stays in PyTorch anyway
         recorder.stop()

@@ -23,6 +23,7 @@ def _is_known(device: str) -> bool:
 
 
 _DEVICES = tuple(filter(_is_known, ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")))
+_DISABLED = [False] * len(_DEVICES)
 _NOTHING = frozenset[str]()
 #: Stands in the code by which PyTorch begins an autocast, which takes the dtype of its device if it is told none.
 BEGINS = frozenset({"fast_dtype"})
@@ -49,16 +50,35 @@ _BY_NAME = [
 def _of_others() -> list[Any]:
     if _BY_NAME:
         return [ask() for ask in _BY_NAME]
-    return [*map(torch.is_autocast_enabled, _DEVICES), *map(torch.get_autocast_dtype, _DEVICES)]
+    enabled = map(torch.is_autocast_enabled, _DEVICES) if torch._C._is_any_autocast_enabled() else _DISABLED
+    return [*enabled, *map(torch.get_autocast_dtype, _DEVICES)]
 
 
 with ThreadPoolExecutor(1) as _new_thread:
     _OTHERS, _CPU = _new_thread.submit(lambda: (_of_others(), torch.get_autocast_cpu_dtype())).result()
 
 
+if hasattr(torch, "get_autocast_dtype"):
+
+    def of_cpu() -> torch.dtype | None:
+        """The dtype of the CPU's autocast in this thread, None if it is off."""
+        return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+
+    def _dtype_of_cpu() -> torch.dtype:
+        return torch.get_autocast_dtype("cpu")
+
+else:  # before PyTorch 2.4; since then these warn at every call, which takes longer than all the rest
+
+    def of_cpu() -> torch.dtype | None:
+        """The dtype of the CPU's autocast in this thread, None if it is off."""
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+    _dtype_of_cpu = torch.get_autocast_cpu_dtype
+
+
 def answered_otherwise() -> frozenset[str]:
     """The names of the questions that a trace would not answer as this thread does; mostly none."""
     found = _NOTHING if _of_others() == _OTHERS else _OF_OTHERS
-    if torch.is_autocast_cpu_enabled() or torch.get_autocast_cpu_dtype() is _CPU:
+    if _dtype_of_cpu() is _CPU or of_cpu() is not None:
         return found
     return found | _OF_CPU

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from ov_backend import content_hash
+from ov_backend.errors import pass_on_signals
+from ov_backend.tensors import unusual_strides
 
 #: Elements of every weight that are compared at every check.
 PROBES = 16
@@ -34,7 +36,8 @@ def marks(tensors: Sequence[torch.Tensor]) -> Any:
     """What :func:`mark` says of many tensors; comparable with what it said before, and faster."""
     try:
         versions = list(map(_VERSION, tensors))
-    except RuntimeError:  # some were made in inference mode
+    except RuntimeError as error:  # some were made in inference mode
+        pass_on_signals(error)
         return list(map(mark, tensors))
     of_tensor = torch.Tensor.data_ptr, _SHAPE, torch.Tensor.stride, _DTYPE
     return [versions, *(list(map(part, tensors)) for part in of_tensor)]
@@ -47,8 +50,7 @@ def address(tensor: torch.Tensor) -> int:
 
 def layout(tensor: torch.Tensor) -> str:
     """What a trace sees of a tensor: dtype, shape, and strides where they are not the usual ones."""
-    strides = "" if tensor.is_contiguous() else tensor.stride()
-    return f"{tensor.dtype}{tuple(tensor.shape)}{strides}"
+    return f"{tensor.dtype}{tuple(tensor.shape)}{unusual_strides(tensor) or ''}"
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ov_backend.errors import pass_on_signals
 from ov_backend.guards.orders import sets_gone_through
 
 #: Packages whose code is identified by their version, not by their bytecode.
@@ -279,7 +280,8 @@ def attribute_or(value: Any, name: str, default: Any) -> Any:
     """An attribute, or the default where there is none or its own code fails: a ``__getattr__`` may raise any error."""
     try:
         return getattr(value, name)
-    except Exception:  # whatever the attribute's own code raises: it is not what it was
+    except Exception as error:  # whatever the attribute's own code raises: it is not what it was
+        pass_on_signals(error)
         return default
 
 

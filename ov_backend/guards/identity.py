@@ -7,6 +7,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
+from ov_backend.errors import pass_on_signals
+
 #: An object that is forgotten gets another number, and what was compiled for it is compiled again.
 _MAX_OBJECTS = 4096
 
@@ -30,5 +32,6 @@ def number_of(value: object) -> int:
 def _reference(value: object) -> Callable[[], object]:
     try:
         return weakref.ref(value)
-    except TypeError:  # it is kept alive instead, so that its ``id`` stays its own
+    except TypeError as error:  # it is kept alive instead, so that its ``id`` stays its own
+        pass_on_signals(error)
         return lambda: value

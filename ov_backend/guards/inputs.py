@@ -16,6 +16,7 @@ from ov_backend.guards import autocast
 from ov_backend.guards.describe import DOCUMENTATION
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
+from ov_backend.tensors import TensorSpec, memory_order, unusual_strides
 
 #: Names by which code asks how an input lies in memory, or whether it asks for gradients.
 _OF_STAND_INS = frozenset({"is_contiguous", "stride", "requires_grad"})
@@ -67,11 +68,19 @@ def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Ten
         raise CaptureError(f"its forward asks for autocast ({min(asked)}), and a trace would answer otherwise than this thread")
     if call.inference and not _OF_INFERENCE.isdisjoint(names):
         raise CaptureError("its forward asks for the inference mode; call it under torch.no_grad()")
-    strides = "".join(f" {tensor.stride()}" for tensor in call.tensors if not tensor.is_contiguous())
+    strides = "".join(map(_layout, range(len(call.tensors)), call.signature.tensors, call.tensors))
     asks = strides if _OF_GRADIENTS.isdisjoint(names) else f"{strides} gradients={call.gradients}"
     if _OF_STAND_INS.isdisjoint(traced.names):
         return asks
     return ";".join(f"{tensor.stride()} {tensor.requires_grad}" for tensor in call.tensors) + asks
+
+
+def _layout(i: int, spec: TensorSpec, tensor: torch.Tensor) -> str:
+    """The strides of the i-th input, "" where they are the usual ones; the order of its dimensions where a size is dynamic."""
+    strides = unusual_strides(tensor)
+    if strides is None:
+        return ""
+    return f" {i}:{tuple(memory_order(tensor.shape, strides)) if spec.dynamic else strides}"
 
 
 def _refuse_own_attributes(call: Call, traced: TracedCode) -> None:

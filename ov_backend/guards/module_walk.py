@@ -47,6 +47,8 @@ class ModuleWalk(LibraryWalk):
 
     #: Where each module of the tree stands in it, by ``id``.
     _tree: dict[int, str]
+    #: Where each weight of the tree stands in it, by ``id``.
+    _weights: dict[int, str]
     #: The quiet tables that code reads (:func:`quiet_tables_read`), and whether it may go through weights in their order.
     _tables_read: list[str]
     _weights_in_order: bool
@@ -54,10 +56,15 @@ class ModuleWalk(LibraryWalk):
     def _walk_tree(self, module: torch.nn.Module, root: str) -> None:
         children = [(f"{root}.{path}".strip(".") if root else path, child) for path, child in module.named_modules()]
         self._tree.update((id(child), path) for path, child in children)
+        self._weights.update((id(weight), path) for path, weight in (*module.named_parameters(root), *module.named_buffers(root)))
         self._tree_classes.update(str(type(child)) for _, child in children)
         self._alive.append(module)
         for path, child in children:
             self._module(path, child)
+
+    def _place_in_tree(self, value: object) -> str | None:
+        """Where a module or a weight stands in the tree; None for anything else."""
+        return self._tree.get(id(value), self._weights.get(id(value)))
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
         cls = type(module)

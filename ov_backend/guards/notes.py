@@ -93,6 +93,9 @@ class Notes:
     def _other_module(self, module: torch.nn.Module, path: str) -> None:
         raise NotImplementedError
 
+    def _place_in_tree(self, value: object) -> str | None:
+        raise NotImplementedError
+
     def _add(self, *parts: object) -> None:
         for part in parts:
             self._hash.update(str(part).encode("utf-8", "surrogatepass"))
@@ -152,6 +155,8 @@ class Notes:
             self.watch.values.append(value)
         if isinstance(value, (*GENERATORS, *STREAMS)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
+        elif self._own_names and is_ours(type(value).__module__):
+            self.volatile[path] = f"it uses {path}, which belongs to this package"
         elif self._own_names and (keeps_state(value) or not str(type(value).__module__).startswith(_PACKAGES)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, whose state cannot be seen"
         self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))

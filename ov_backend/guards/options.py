@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.errors import pass_on_signals
 from ov_backend.guards.describe import INERT, SCALARS, TORCH_VALUES, attribute_or_none, is_of_package, keeps_state
 from ov_backend.guards.packages import is_of_library
 from ov_backend.guards.values import ValueWalk
@@ -89,7 +90,8 @@ class OptionWalk(ValueWalk):
             self.watch.key(own, name)
         try:
             member = getattr(value, name)
-        except Exception:  # the attribute's own code fails; the forward would fail as well
+        except Exception as error:  # the attribute's own code fails; the forward would fail as well
+            pass_on_signals(error)
             self._add("no", name)
             self.watch.content(functools.partial(_kind_or_none, value, name))
             return

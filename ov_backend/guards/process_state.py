@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
+from ov_backend.errors import pass_on_signals
+
 
 def _environment() -> Any:
     return dict(os.environ)
@@ -109,7 +111,8 @@ def _switch(function: types.BuiltinFunctionType) -> Callable[[], Any] | None:
     def answer() -> Any:
         try:
             return repr(function())
-        except Exception:  # it asks for arguments, or for a device that is not there
+        except Exception as error:  # it asks for arguments, or for a device that is not there
+            pass_on_signals(error)
             return None
 
     return answer

@@ -5,17 +5,22 @@ from __future__ import annotations
 import inspect
 import json
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ov_backend.errors import CaptureError
+from ov_backend.guards import autocast
 from ov_backend.guards.autocast import answered_otherwise
 from ov_backend.guards.pytree import Spec, flatten, restore
 from ov_backend.tensors import TensorSpec
 
+#: The most forms of calls that are remembered.
+_MAX_FORMS = 256
+#: The classes of arguments that are no tensors and that nobody can change.
+_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 #: The classes of tensors by which nothing is computed otherwise.
 _KINDS = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter)})
 
@@ -29,6 +34,17 @@ class Signature:
 
     def __str__(self) -> str:
         return " ".join(map(str, self.tensors))
+
+    def __hash__(self) -> int:
+        """It is asked for several times at every call, and of the same few signatures."""
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((self.tensors, self.statics))
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.tensors, self.statics)  # another process hashes otherwise
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,30 @@ class Call:
         return restore(self.spec["args"], tensors), restore(self.spec["kwargs"], tensors)
 
 
+class _Form(NamedTuple):
+    """What calls have in common that differ in the content of their tensors only; ``order`` says where these are given."""
+
+    signature: Signature
+    order: tuple[int, ...]
+    spec: Spec
+
+
+def _kinds(values: Sequence[Any]) -> tuple[Hashable, ...] | None:
+    """All that a signature tells of arguments, and is checked of them; None where one is a container, or a tensor given twice."""
+    kinds: list[Hashable] = []
+    tensors: set[int] = set()
+    for value in values:
+        kind = type(value)
+        if kind in _KINDS and id(value) not in tensors:
+            tensors.add(id(value))
+            kinds.append((kind, value.shape, value.dtype, value.layout, value.device, value.requires_grad))
+        elif kind in _PLAIN:
+            kinds.append((kind, repr(value) if kind is float else value))  # 0.0 equals -0.0
+        else:
+            return None
+    return tuple(kinds)
+
+
 class Binder:
     """Takes calls of one forward apart by the names of its parameters."""
 
@@ -68,6 +108,7 @@ class Binder:
         self._update()
 
     def _update(self) -> None:
+        self._forms: dict[Hashable, _Form] = {}
         self._state = self._defaults()
         self._signature = inspect.signature(self._forward)
 
@@ -87,6 +128,27 @@ class Binder:
         defaults = self._defaults()
         if len(defaults) != len(self._state) or any(map(operator.is_not, defaults, self._state)):
             self._update()
+        gradients, inference, others = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), answered_otherwise()
+        modes = _modes()
+        values = (*args, *kwargs.values())
+        key = len(args), *kwargs, gradients, inference, others, modes, _kinds(values)
+        form = self._forms.get(key)
+        if form is not None:
+            return Call(form.signature, tuple(values[i] for i in form.order), form.spec, gradients, inference, others)
+        call = self._taken_apart(args, kwargs, modes)
+        if key[-1] is not None:
+            self._remember(key, values, call)
+        return call
+
+    def _remember(self, key: Hashable, values: Sequence[Any], call: Call) -> None:
+        """Take note of a call, unless a default is one of its tensors."""
+        order = tuple(next((i for i, value in enumerate(values) if value is tensor), -1) for tensor in call.tensors)
+        if -1 not in order:
+            if len(self._forms) >= _MAX_FORMS:
+                self._forms.clear()
+            self._forms[key] = _Form(call.signature, order, call.spec)
+
+    def _taken_apart(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], modes: str) -> Call:
         bound = self._signature.bind(*args, **kwargs)
         given = tuple(bound.arguments)
         bound.apply_defaults()
@@ -100,12 +162,12 @@ class Binder:
                 raise CaptureError(f"input {name} asks for gradients, which a compiled graph does not record")
         tensors = tuple(tensor for _, tensor in leaves)
         described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
-        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), answered_otherwise()
-        statics = json.dumps(spec["dict"]) + _modes() + "".join(f" {name}" for name in sorted(modes[-1]))
+        state = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), answered_otherwise()
+        statics = json.dumps(spec["dict"]) + modes + "".join(f" {name}" for name in sorted(state[-1]))
         if not self._is_wrapped:
-            return Call(Signature(described, statics), tensors, self._split(spec, bound.arguments), *modes)
+            return Call(Signature(described, statics), tensors, self._split(spec, bound.arguments), *state)
         statics += f" given={len(args)} {sorted(kwargs)}"
-        return Call(Signature(described, statics), tensors, self._split(spec, given, kwargs), *modes)
+        return Call(Signature(described, statics), tensors, self._split(spec, given, kwargs), *state)
 
     def _split(self, spec: Spec, names: Iterable[str], keywords: Container[str] = ()) -> Spec:
         """Arrange the named arguments again as positional and keyword ones.
@@ -133,8 +195,9 @@ class Binder:
 
 def _modes() -> str:
     """Modes outside the call that change what a forward computes."""
-    autocast = f" autocast={torch.get_autocast_cpu_dtype()}" if torch.is_autocast_cpu_enabled() else ""
+    of_cpu = autocast.of_cpu()
+    text = "" if of_cpu is None else f" autocast={of_cpu}"
     if torch.is_autocast_enabled():  # of another device
-        autocast += f" other={torch.get_autocast_gpu_dtype()}"
+        text += f" other={torch.get_autocast_gpu_dtype()}"
     default = torch.get_default_dtype()
-    return autocast + (f" default={default}" if default is not torch.float32 else "")
+    return text + (f" default={default}" if default is not torch.float32 else "")

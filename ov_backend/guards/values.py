@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ov_backend.errors import pass_on_signals
 from ov_backend.guards.describe import (
     BUFFERS,
     BUILTINS,
@@ -65,7 +66,8 @@ def _held_by(variable: contextvars.ContextVar[Any]) -> Any:
     """What a variable of contexts holds in the caller's context, its default included."""
     try:
         return variable.get()
-    except LookupError:
+    except LookupError as error:
+        pass_on_signals(error)
         return _UNSET
 
 
@@ -73,6 +75,11 @@ def _which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
     """A number or text, for a host may set an equal one at each call, or which object it is."""
     value = _held_by(variable)
     return (type(value), repr(value)) if type(value) in SCALARS else id(value)
+
+
+def _key(key: Any) -> str:
+    """A key of a dict in a path: the repr of another object may have its address in it."""
+    return repr(key) if isinstance(key, SCALARS) else type(key).__name__
 
 
 class ValueWalk(Notes):
@@ -133,8 +140,7 @@ class ValueWalk(Notes):
             if not isinstance(owner, types.ModuleType):
                 self._value(owner, path)
         elif isinstance(value, weakref.ref):
-            self._add("weakref")
-            self.volatile[path] = f"it uses {path}, a weak reference, whose object may be gone at the next call"
+            self._reference(value, path)
         elif isinstance(value, UNWATCHED) or (isinstance(value, functools.partial) and value.func is getattr):
             self._add("unwatched", type(value).__name__)
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which reads what is not watched"
@@ -152,6 +158,14 @@ class ValueWalk(Notes):
             self._object(value, path)
         elif id(value) in self._without_order:  # by another name code may go through it
             self._set(value, path)
+
+    def _reference(self, reference: weakref.ref[Any], path: str) -> None:
+        """A weak reference: to a module or weight of the tree, which keeps it alive, or to something that may be gone."""
+        held = self._place_in_tree(reference()) if type(reference) is weakref.ref else None
+        self._add("weakref", held)
+        self.watch.content(lambda: id(reference()))
+        if held is None:
+            self.volatile[path] = f"it uses {path}, a weak reference, whose object may be gone at the next call"
 
     def _variable(self, variable: contextvars.ContextVar[Any], path: str) -> None:
         value = _held_by(variable)
@@ -283,7 +297,8 @@ class ValueWalk(Notes):
             self.watch.content(query)
         try:
             pairs = list(items_of(value) if isinstance(value, dict) else value.items())
-        except Exception:  # a mapping of another package may refuse to be read before it is ready, and with any error
+        except Exception as error:  # a mapping of another package may refuse to be read before it is ready, and with any error
+            pass_on_signals(error)
             self._opaque(value, path)
             return
         if not isinstance(value, dict) and query is None:
@@ -294,9 +309,9 @@ class ValueWalk(Notes):
             self._value(key, f"{path}'s key")
             if isinstance(item, torch.Tensor):
                 read = functools.partial(dict.get, value, key) if isinstance(value, dict) else functools.partial(value.get, key)
-                self._tensor(item, f"{path}[{key!r}]", read)
+                self._tensor(item, f"{path}[{_key(key)}]", read)
             else:
-                self._value(item, f"{path}[{key!r}]")
+                self._value(item, f"{path}[{_key(key)}]")
         if isinstance(value, collections.defaultdict):
             self.watch.attribute(value, "default_factory")
             if value.default_factory is set:  # what it makes is empty, and what a forward puts into it is a change

@@ -99,7 +99,7 @@ class Walk(ModuleWalk):
         #: Whether the code that ran names the environment.
         self.reads_environment = traced is None or not ENVIRONMENT.isdisjoint(traced.own_names)
         self.refused = ""
-        self._tree = {}
+        self._tree, self._weights = {}, {}
         self._package_classes: set[type] = set()
         self._mentioned: set[str] = set()
         self._waiting: dict[str, list[type]] = {}

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ov_backend.errors import pass_on_signals
 from ov_backend.patching import unwrap
 
 _ABSENT = object()
+_NAMES = operator.attrgetter("__name__", "__qualname__")
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +149,8 @@ class Watch:
         """Whether everything is what it was."""
         try:
             return all(map(self._is_same, range(len(self._before)), self._looks()))
-        except KeyError:  # a module's attribute is gone
-            return False
-        except Exception:  # what is read runs code of other packages, such as a property; PyTorch's answer may still be right
+        except Exception as error:  # an attribute is gone, or what is read runs code of other packages, such as a property
+            pass_on_signals(error)
             log.debug("Something that a forward reads cannot be read any more; it is looked for anew.", exc_info=True)
             return False
 
@@ -167,7 +168,7 @@ class Watch:
     def _looks(self) -> Iterator[Iterable[Any]]:
         """One thing after the other, the first :data:`_COMPARED_BY_VALUE` of them numbers and values."""
         yield map(len, chain(self.tables, self._sized))
-        yield [(cls.__name__, cls.__qualname__) for cls in self._named]
+        yield map(_NAMES, self._named)
         yield [read() for read in self._reads]
         yield chain.from_iterable(chain(map(dict.keys, self._plain), map(OrderedDict.keys, self._linked)))
         yield chain.from_iterable(getter(table) for getter, table in zip(self._getters, self._of_modules))
@@ -183,7 +184,8 @@ class Watch:
 def _held(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:
+    except ValueError as error:
+        pass_on_signals(error)
         return _ABSENT
 
 
@@ -204,7 +206,8 @@ class ShownItems:
     def __init__(self, value: Mapping[Any, Any]) -> None:
         try:
             self._items = list(value.items())
-        except Exception:  # a mapping of another package may raise any error where it is not ready
+        except Exception as error:  # a mapping of another package may raise any error where it is not ready
+            pass_on_signals(error)
             self._items = [(object(), None)]
 
     def __eq__(self, other: object) -> bool:

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
+from ov_backend.errors import CaptureError
 from ov_backend.guards import content
 from ov_backend.guards.checksums import Checksums, Known
 from ov_backend.guards.content import Mark
 from ov_backend.guards.watch import LooseTensor
 from ov_backend.offload.regions import Region, regions
+from ov_backend.tensors import kind_of
 
 #: Networks whose weights take no more than this are compared in full at every check.
 SMALL_BYTES = 1 << 20
@@ -186,9 +188,16 @@ class WeightsGuard:
         return bool(self.digest)  # there is none after a release
 
     def refresh(self) -> None:
-        """Take note of the weights as they are now. Only those that changed are read in full, or all of a small network."""
+        """Take note of the weights as they are now. Only those that changed are read in full, or all of a small network.
+
+        Raises:
+            CaptureError: one has no plain memory that could be compared.
+        """
         loose, self._epoch = self._loose(), regions.epoch
         tensors = weights_of(self._module, loose)
+        for name, tensor in tensors.items():
+            if tensor.layout is not torch.strided or tensor.is_quantized:
+                raise CaptureError(f"the weight {name} is {kind_of(tensor)}, whose changes would not be seen")
         self._small = sum(tensor.nbytes for tensor in tensors.values()) <= SMALL_BYTES
         if self._small:
             self._checksums.read_again(always=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch.fx import GraphModule
 
 from ov_backend.lowering.passes.float_ranges import float_ranges
+from ov_backend.lowering.passes.remove_dead_code import remove_dead_code
 from ov_backend.lowering.passes.remove_identities import remove_identities
 from ov_backend.lowering.passes.separate_softmaxes import separate_softmaxes
 from ov_backend.lowering.passes.squeeze_scalars import squeeze_scalars
@@ -17,6 +18,7 @@ from ov_backend.lowering.passes.zero_masked_rows import zero_masked_rows
 Pass = Callable[[GraphModule], GraphModule]
 
 PASSES: tuple[Pass, ...] = (
+    remove_dead_code,
     remove_identities,
     float_ranges,
     squeeze_scalars,
@@ -24,14 +26,14 @@ PASSES: tuple[Pass, ...] = (
     unify_attention,
     zero_masked_rows,
     widen_group_norm,
+    remove_dead_code,
 )
 
 
 def lower(gm: GraphModule) -> GraphModule:
-    """Run all passes in order, then remove dead code and check the graph."""
+    """Run all passes in order, then check the graph."""
     for run_pass in PASSES:
         gm = run_pass(gm)
-    gm.graph.eliminate_dead_code()
     gm.graph.lint()
     gm.recompile()
     return gm

@@ -156,7 +156,7 @@ def var_mean(
     x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Variance with any correction, and the mean, over ``dim`` (over all dimensions if it is None or empty)."""
-    dims = [d % x.dim() for d in dim] if dim else list(range(x.dim()))
+    dims = [d % x.dim() for d in dim] if dim and x.dim() else list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     mean = x.mean(dims, True)
     deviations = x - mean
@@ -192,6 +192,16 @@ def cumsum(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> to
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is result:
         return NotImplemented
     return torch.cumsum(x.to(result), dim, dtype=result)
+
+
+def gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> torch.Tensor:
+    """Positions for a part of ``x`` only, along the other dimensions; OpenVINO asks for some for the whole of it."""
+    smaller = [d for d in range(x.dim()) if d != dim % x.dim() and index.shape[d] != x.shape[d]]
+    if not smaller:
+        return NotImplemented
+    for d in smaller:
+        x = x.narrow(d, 0, index.shape[d])
+    return torch.gather(x, dim, index)
 
 
 def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -> torch.Tensor:
@@ -314,6 +324,7 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.var_mean.correction: var_mean,
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
+    _aten.gather.default: gather,
     _aten.where.self: where,
     _aten.log1p.default: log1p,
     _aten.expm1.default: expm1,

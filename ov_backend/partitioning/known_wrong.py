@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ov_backend.fx_utils import values_read
+from ov_backend.fx_utils import is_getitem, values_read
 from ov_backend.partitioning.packets import argument, aten_packets, packet_of
 from ov_backend.partitioning.sums_taken_back import takes_back
 from ov_backend.settings import operator_name
@@ -38,6 +38,8 @@ def reason(node: Node) -> str:
     if _integers_beyond_float16(node):
         return "turns integers into float16, and OpenVINO keeps those that are too large for it"
     entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
+    if packet_of(node) in _REMAINDERS and _may_divide_by_zero(node):
+        return "PyTorch raises where integers are divided by zero, and OpenVINO does not"
     if packet_of(node) in _ARITHMETIC and _infinite_in_bfloat16(node):
         return "computes with an infinite number in bfloat16, of which OpenVINO makes the largest finite one"
     is_wrong, why = entry or (_beyond_float16, _BEYOND)
@@ -158,6 +160,18 @@ def _rounded_quotient(node: Node) -> bool:
     return argument(node, "rounding_mode") is not None
 
 
+def _positions_read(node: Node) -> bool:
+    """The second result, the positions of the values, is used."""
+    return any(is_getitem(user) and user.args[1] == 1 for user in node.users)
+
+
+def _may_divide_by_zero(node: Node) -> bool:
+    """Integers are divided by a tensor, whose values are not known, or by a zero."""
+    divisor = argument(node, "other")
+    is_tensor = isinstance(divisor, Node) and isinstance(divisor.meta.get("val"), torch.Tensor)
+    return not _floating_result(node) and (is_tensor or divisor == 0)
+
+
 def _integers_to_float(node: Node) -> bool:
     """The arguments of a limit are integers, and its result is not."""
     return not _floating_point(node) and bool(node.meta["val"].dtype.is_floating_point)
@@ -199,6 +213,7 @@ def _for_any_arguments(why: str, *names: str) -> dict[Any, tuple[Test, str]]:
 
 
 _ARITHMETIC = frozenset(aten_packets("add", "sub", "rsub", "mul", "div"))
+_REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
 _TO_COPY = frozenset(aten_packets("_to_copy"))
 #: By operator packet: the test of a node's arguments, and the reason in words.
 _WRONG: dict[Any, tuple[Test, str]] = {
@@ -209,6 +224,9 @@ _WRONG: dict[Any, tuple[Test, str]] = {
     ),
     **_for_any_arguments("OpenVINO answers with NaN where all values are minus infinity", "logsumexp", "logaddexp"),
     **dict.fromkeys(aten_packets("argmax", "argmin"), (_floating_point, "among equal values OpenVINO does not choose the first")),
+    **dict.fromkeys(
+        aten_packets("max", "min", "sort", "topk"), (_positions_read, "among equal values OpenVINO chooses others than PyTorch")
+    ),
     **dict.fromkeys(
         aten_packets("avg_pool1d", "avg_pool2d", "avg_pool3d"),
         (_ceil_mode, "OpenVINO weighs the last window of ceil_mode differently"),

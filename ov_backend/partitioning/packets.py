@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ov_backend.fx_utils import argument as argument  # the other modules here take it from here
+
 
 def aten_packets(*names: str) -> list[Any]:
     """The ATen packets of these names, without those that this version of torch does not have."""
@@ -16,13 +18,3 @@ def aten_packets(*names: str) -> list[Any]:
 def packet_of(node: Node) -> Any:
     """The packet of a node's operator; of a plain function (``operator.getitem``) the function itself."""
     return getattr(node.target, "overloadpacket", node.target)
-
-
-def argument(node: Node, name: str, default: Any = None) -> Any:
-    """An operator's argument, passed by position or by name; ``default`` if its schema has no argument of this name."""
-    arguments = node.target._schema.arguments
-    names = [argument.name for argument in arguments]
-    if name not in names:
-        return default
-    position = names.index(name)
-    return node.args[position] if position < len(node.args) else node.kwargs.get(name, arguments[position].default_value)

@@ -20,18 +20,19 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from ov_backend.fx_utils import is_getitem, operators, output_node, placeholders, values_read
+from ov_backend.fx_utils import is_getitem, is_random, operators, output_node, placeholders, storage_of, values_read
 from ov_backend.partitioning import exact_integers, half_rounding, known_wrong
 from ov_backend.partitioning.int64_range import too_large
-from ov_backend.partitioning.packets import argument
-from ov_backend.partitioning.strides import restore_strides
+from ov_backend.partitioning.strides import check_memory
 from ov_backend.settings import Settings, operator_name
-from ov_backend.tensors import COMPUTED
+from ov_backend.tensors import COMPUTED, FROM_NAME, kind_of
 
 log = logging.getLogger(__name__)
 
 #: Prefix of the names that torch gives to partitions; torch 2.1 offers no way to choose it.
 PREFIX = "fused_"
+#: Of the operators that the converter is asked for: PyTorch's, and those that a trace keeps whole.
+_NAMESPACES = frozenset({"aten", "ov_backend"})
 VIEW = "hands out a view of a tensor that is handed out too"
 
 
@@ -91,25 +92,17 @@ def _name_unknown(disabled: tuple[str, ...]) -> None:
 def aliased_outputs(gm: GraphModule) -> set[Node]:
     """The views through which a result shares memory with another result, or with an input."""
     results = list(dict.fromkeys(output_node(gm).all_input_nodes))
-    owners = Counter(filter(None, (_storage(n) for n in [*results, *placeholders(gm)])))
+    owners = Counter(filter(None, (storage_of(n) for n in [*results, *placeholders(gm)])))
     views: set[Node] = set()
     for result in results:
         node = result
-        while node.op == "call_function" and owners.get(_storage(node), 0) > 1 and node not in views:
-            source = next((n for n in node.all_input_nodes if _storage(n) == _storage(node)), None)
+        while node.op == "call_function" and owners.get(storage_of(node), 0) > 1 and node not in views:
+            source = next((n for n in node.all_input_nodes if storage_of(n) == storage_of(node)), None)
             if source is None:
                 break
             views.add(node)
             node = source
     return views
-
-
-def _storage(node: Node) -> int:
-    value = node.meta.get("val")
-    value = value[0] if isinstance(value, (tuple, list)) and value else value
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return 0
-    return int(value.untyped_storage()._cdata)
 
 
 def reason(node: Node, settings: Settings) -> str:
@@ -118,28 +111,25 @@ def reason(node: Node, settings: Settings) -> str:
     if name in settings.disabled_ops or name.rpartition(".")[0] in settings.disabled_ops:
         return "disabled by the option disabled_ops"
     if not isinstance(node.target, torch._ops.OpOverload) or not (
-        node.target.namespace == "aten" or name in known_wrong.QUANTIZERS
+        node.target.namespace in _NAMESPACES or name in known_wrong.QUANTIZERS
     ):
         return "not an ATen operator"
-    if torch.Tag.nondeterministic_seeded in node.target.tags and not _drops_nothing(node):
+    if not node.target._schema.returns:
+        return "computes nothing, it raises where an earlier result is not valid"
+    if is_random(node.target, node.args, node.kwargs):
         return "draws random numbers, which must be PyTorch's own"
     why = known_wrong.reason(node)
     if why:
         return why
     computed = {*COMPUTED, torch.float64} if settings.truncate_long_and_double else COMPUTED
     for value in _values(node):
-        if value.dtype.is_complex:
-            return f"computes in {str(value.dtype).removeprefix('torch.')}, which OpenVINO does not have"
+        if kind_of(value) not in FROM_NAME:
+            return f"computes in {kind_of(value)}, which OpenVINO does not have"
         if value.dtype not in computed:
-            return f"computes in {str(value.dtype).removeprefix('torch.')}, which OpenVINO would round to less"
+            return f"computes in {kind_of(value)}, which OpenVINO would round to less"
         if value.numel() == 0:
             return "handles an empty tensor"
     return ""
-
-
-def _drops_nothing(node: Node) -> bool:
-    """Attention and dropout are tagged as random, but draw nothing where their probability is 0."""
-    return any(argument(node, probability) == 0.0 for probability in ("dropout_p", "p"))
 
 
 def _values(node: Node) -> Iterable[torch.Tensor]:
@@ -200,7 +190,7 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
         smallest: the least number of operators of a submodule.
 
     Raises:
-        ConversionError: an operator reads OpenVINO's results by strides that these do not have.
+        ConversionError: an operator reads more memory than OpenVINO's results have.
     """
     _keep_drawing_order(gm)
     partitioner = CapabilityBasedPartitioner(gm, _Supported(in_pytorch), allows_single_node_partition=True)
@@ -211,7 +201,7 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
     before = set(dict(gm.named_children()))
     outer = partitioner.fuse_partitions(partitions) if partitions else gm
     _drop_drawing_order(outer)
-    restore_strides(outer)
+    check_memory(outer)
     outer.recompile()
     parts = tuple(name for name, _ in outer.named_children() if name not in before and name.startswith(PREFIX))
     return Split(outer, parts, too_small)

@@ -1,4 +1,4 @@
-"""Operators that read memory by strides: OpenVINO's results are contiguous, where eager's may have other strides."""
+"""Operators that read memory beyond the elements of a tensor: what OpenVINO computes has memory for these alone."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend.errors import ConversionError
+from ov_backend.tensors import strides_like
 
 _aten = torch.ops.aten
 
 
-def restore_strides(outer: GraphModule) -> None:
-    """Copy whatever ``as_strided`` reads of OpenVINO's results into memory as eager would have it.
+def check_memory(outer: GraphModule) -> None:
+    """Look at whatever ``as_strided`` reads of OpenVINO's results, which have the strides of eager.
 
     Args:
-        outer: the split graph, with ``meta["val"]``; it is changed.
+        outer: the split graph, with ``meta["val"]``.
 
     Raises:
-        ConversionError: eager's memory is shared between elements, as that of an expanded tensor.
+        ConversionError: in eager it is a part of larger memory, or its elements share memory.
     """
-    for node in list(outer.graph.nodes):
-        if node.target is _aten.as_strided.default and _is_computed(node.args[0]):
-            with outer.graph.inserting_before(node):
-                node.args = (_copied(outer, node.args[0]), *node.args[1:])
+    for node in outer.graph.nodes:
+        if node.target is _aten.as_strided.default:
+            computed = _computed(node.args[0])
+            if computed is not None and not _fills_its_memory(computed.meta["val"]):
+                raise ConversionError("as_strided reads a tensor whose elements share memory in eager, or lie apart in it")
 
 
-def _is_computed(node: Node) -> bool:
-    """Whether a value comes from a submodule, however many operators lie between."""
-    seen, waiting = {node}, [node]
-    while waiting:
-        each = waiting.pop()
-        if each.op == "call_module":
-            return True
-        waiting += [source for source in each.all_input_nodes if source not in seen]
-        seen.update(each.all_input_nodes)
-    return False
+def _computed(node: Node) -> Node | None:
+    """The result of a submodule whose memory a node reads, however many views lie between; None for PyTorch's own memory."""
+    while node.op == "call_function" and node.all_input_nodes:
+        source = node.all_input_nodes[0]
+        if source.op == "call_module":
+            return node
+        if _memory(source) != _memory(node):
+            return None
+        node = source
+    return node if node.op == "call_module" else None
 
 
-def _copied(outer: GraphModule, node: Node) -> Node:
-    value = node.meta["val"]
-    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), -value.shape[dim]))
-    if not value.permute(order).is_contiguous():
-        raise ConversionError("as_strided reads a tensor whose elements share memory in eager, as OpenVINO's results do not")
-    moved = outer.graph.call_function(_aten.permute.default, (node, order))
-    whole = outer.graph.call_function(_aten.clone.default, (moved,), {"memory_format": torch.contiguous_format})
-    return outer.graph.call_function(_aten.permute.default, (whole, [order.index(dim) for dim in range(value.dim())]))
+def _memory(node: Node) -> int:
+    value = node.meta.get("val")
+    return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else 0
+
+
+def _fills_its_memory(value: torch.Tensor) -> bool:
+    return value.storage_offset() == 0 and value.stride() == strides_like(value.shape, value.stride())

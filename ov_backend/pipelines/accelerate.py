@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 
+from ov_backend import devices
+from ov_backend.engine.below_hooks import CellPatch, place_below
 from ov_backend.engine.engine import Engine, Network, Progress
+from ov_backend.engine.hooked_network import HookedNetwork
 from ov_backend.errors import OVBackendError, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.calls import Listener
@@ -38,12 +41,12 @@ class Accelerated:
         modules = networks_of(target)
         self.engine = Engine(settings, progress)
         self._target = target
-        self._patches: list[Patch] = []
+        self._patches: list[Patch | CellPatch] = []
         self._final_stats: dict[str, dict[str, Any]] = {}
         self._listener: Listener | None = None
         try:
             for name, module in modules.items():
-                self._patches.append(patch_forward(module, self._maker(name, module)))
+                self._patches.append(self._patch(name, module))
             if not isinstance(target, (Mapping, torch.nn.Module)) and callable(target):
                 self._listener = Listener(target, self._run)
         except OVBackendError:
@@ -60,6 +63,14 @@ class Accelerated:
             completed = True
         finally:
             self.engine.end_run(completed)
+
+    def _patch(self, name: str, module: torch.nn.Module) -> Patch | CellPatch:
+        """Replace the forward of a module; below the hooks of other code, where there are any."""
+        place = place_below(module)
+        if place is None:
+            return patch_forward(module, self._maker(name, module))
+        self.engine.resources.keeps_unloaded = True  # weights that a hook takes away come back
+        return place.patch(self._maker(name, module))
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +125,9 @@ class Accelerated:
             self._listener = None
         self.engine.clear()
         self._final_stats.update(self.engine.stats())
-        for name in list(self.engine.networks):
+        for name, network in list(self.engine.networks.items()):
+            if isinstance(network, HookedNetwork):
+                network.restore()
             self.engine.release(name)
         self._target = None
 
@@ -138,11 +151,12 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
 
     Raises:
         SettingsError: there is no network in ``target``, or ``settings`` are none.
-        DeviceError: the device does not exist, or cannot compute in that precision.
+        DeviceError: the device does not exist, cannot compute in that precision, or does not take a property of ``config``.
         PatchError: a network is accelerated already.
     """
     if not isinstance(settings, (Settings, type(None))):
         raise SettingsError(f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None.")
+    devices.check_properties(settings or Settings())
     return Accelerated(target, settings or Settings(), progress)
 
 

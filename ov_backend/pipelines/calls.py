@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.errors import pass_on_signals
 from ov_backend.patching import Patch
 from ov_backend.pipelines.sizes import own_size
 
@@ -80,8 +81,10 @@ def request_of(pipe: Any, function: Callable[..., Any], args: tuple[Any, ...], k
         return ""
     given = {name: value for name, value in list(bound.arguments.items())[1:] if value is not None and name not in _IGNORED}
     if "width" not in given or "height" not in given:
-        with contextlib.suppress(Exception):  # a pipeline of another kind, whose sizes are those of its pictures
+        try:
             given = {**dict(zip(("width", "height"), own_size(pipe))), **given}
+        except Exception as error:  # a pipeline of another kind, whose sizes are those of its pictures
+            pass_on_signals(error)
     return json.dumps({name: text for name, value in given.items() if (text := _described(name, value))}, sort_keys=True)
 
 

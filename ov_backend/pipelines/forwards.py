@@ -20,6 +20,7 @@ import torch
 from ov_backend.capture.forward import capture
 from ov_backend.engine import worker
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.engine.hooked_network import HookedNetwork
 from ov_backend.patching import inherited
 
 #: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
@@ -52,7 +53,7 @@ def network_of(engine: Engine, name: str, module: torch.nn.Module, original: Cal
     hooks = NetworkHooks(capture=partial(capture, emptied=_emptied_by(original)), quantizable=is_quantizable(name))
     earlier = engine.networks.get(name)
     statistics = earlier.statistics if earlier is not None and earlier.module is module else None
-    return engine.network(name, module, original, hooks, statistics)
+    return engine.add(HookedNetwork(engine.resources, name, module, original, hooks, statistics))
 
 
 def forward_of(network: Network, module: torch.nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """How much of a model runs in OpenVINO: coverage, unsupported operators and their source lines, FLOPs and bytes.
 
-:func:`of_module` traces a whole module, as the engine does; :mod:`ov_backend.dynamo.explain` uses Dynamo. Both convert every
-partition, so that the figures are those of a real run; nothing is compiled.
+:func:`of_module` traces a whole module, as the engine does; :mod:`ov_backend.dynamo.reporter` looks at the compiles of Dynamo's
+graphs. Both convert every partition, so that the figures are those of a real run; OpenVINO compiles nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ov_backend import compiler, partitioning
+from ov_backend import compiler
 from ov_backend.capture.forward import capture
 from ov_backend.capture.trace import Captured
-from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
+from ov_backend.errors import ConversionError, OVBackendError
 from ov_backend.fx_utils import is_getitem, operators, placeholders
 from ov_backend.guards.signature import Binder
 from ov_backend.guards.weights import weights_of
@@ -72,7 +72,7 @@ class GraphReport:
     Attributes:
         name: as in the statistics.
         operators: their number.
-        percent: share of the operators that run in OpenVINO.
+        percent: share of the operators that run in OpenVINO; 0 where there is none.
         unsupported: the operators that stay in PyTorch.
         parts: the partitions, in the order of execution.
         weight_bytes: size of the weights.
@@ -129,15 +129,17 @@ class Report:
 
     @property
     def percent(self) -> float:
-        """Share of all operators that run in OpenVINO, in percent."""
+        """Share of the operators of all graphs that run in OpenVINO, in percent; 0 where there is no operator."""
         total = sum(graph.operators for graph in self.graphs)
-        return 100.0 if not total else sum(graph.percent * graph.operators for graph in self.graphs) / total
+        return 0.0 if not total else sum(graph.percent * graph.operators for graph in self.graphs) / total
 
     def text(self) -> str:
         """A summary for the terminal."""
         counts = f"{counted(len(self.graphs), 'graph')}, {counted(len(self.breaks), 'graph break')}"
         head = f"{counts}, {self.percent:.4g} % of the operators in OpenVINO"
-        return "\n".join([head, *(graph.text() for graph in self.graphs), *(f"graph break: {place}" for place in self.breaks)])
+        none = [] if self.graphs else ["    in PyTorch as a whole: Dynamo makes no graph of it"]
+        graphs = [graph.text() for graph in self.graphs]
+        return "\n".join([head, *none, *graphs, *(f"graph break: {place}" for place in self.breaks)])
 
     def as_dict(self) -> dict[str, Any]:
         """The report as a dict, for JSON."""
@@ -160,36 +162,39 @@ class Report:
 
 def of_module(name: str, module: torch.nn.Module, *args: Any, settings: Settings | None = None, **kwargs: Any) -> GraphReport:
     """Report on a whole module, traced as by the engine; nothing is computed, and the weights may be uninitialised."""
-    weights = weights_of(module)
+    weights, settings = weights_of(module), (settings or Settings()).replace(min_block_size=1)
     call = Binder(module.forward)(args, kwargs)
     names = [spec.name for spec in call.signature.tensors]
     try:
         captured = capture(module, module.forward, weights, names, call.tensors, call.arguments)
     except OVBackendError as error:
         return GraphReport(name, 0, 0.0, (), (), byte_size(weights.values()), str(error))
-    return of_captured(name, captured, settings or Settings())
-
-
-def of_captured(name: str, captured: Captured, settings: Settings) -> GraphReport:
-    """Report on one captured graph."""
-    lines = _lines(captured.gm)
-    settings = settings.replace(min_block_size=1)
-    size = byte_size(node.meta["val"] for node in placeholders(captured.gm)[: len(captured.slots)])
     try:
-        compilation = compiler.Compiler(captured, settings).compile()
-    except NothingToCompute:
-        return GraphReport(name, 0, 100.0, (), (), size)
+        return of_compilation(name, captured, compiler.Compiler(captured, settings).compile())
     except ConversionError as error:
-        gm = compiler.lowered(captured, settings)
-        total = partitioning.coverage(gm, dict.fromkeys(operators(gm), str(error))).total
-        return GraphReport(name, total, 0.0, (), (_part("PyTorch", operators(gm)),), size, str(error))
-    coverage = compilation.program.coverage
+        return of_refused(name, captured, settings, error)
+
+
+def of_compilation(name: str, captured: Captured, compilation: compiler.Compilation) -> GraphReport:
+    """Report on one captured graph that was converted."""
+    lines, coverage = _lines(captured.gm), compilation.program.coverage
     unsupported = [
         Unsupported(op, count, coverage.reasons[op], tuple(lines.get(op, ())))
         for op, count in sorted(coverage.in_pytorch.items(), key=lambda item: -item[1])
     ]
     parts = tuple(_parts(compilation))
-    return GraphReport(name, coverage.total, coverage.percent, tuple(unsupported), parts, size)
+    return GraphReport(name, coverage.total, coverage.percent, tuple(unsupported), parts, _weight_bytes(captured))
+
+
+def of_refused(name: str, captured: Captured, settings: Settings, error: ConversionError) -> GraphReport:
+    """Report on one captured graph of which nothing runs in OpenVINO."""
+    gm = compiler.lowered(captured, settings)
+    parts = (_part("PyTorch", operators(gm)),) if operators(gm) else ()
+    return GraphReport(name, len(operators(gm)), 0.0, (), parts, _weight_bytes(captured), str(error))
+
+
+def _weight_bytes(captured: Captured) -> int:
+    return byte_size(node.meta["val"] for node in placeholders(captured.gm)[: len(captured.slots)])
 
 
 def _lines(gm: GraphModule) -> dict[str, list[str]]:

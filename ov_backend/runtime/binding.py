@@ -7,21 +7,17 @@ and the others are copied: what is compiled owns all that it reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import openvino as ov
 import torch
 
 from ov_backend.conversion.model import WeightlessModel, parameter_name
 from ov_backend.tensors import constant
+from ov_backend.transformations.nodes import is_packed
 
 #: Weights below this size are copied in any case.
 COPY_BELOW_BYTES = 1 << 20
-
-#: Operators whose second input is packed at compile time, with the most dimensions of a weight for which that was observed.
-_PACKING = {"Convolution": 5, "GroupConvolution": 6, "ConvolutionBackpropData": 5, "MatMul": 2}
-#: Operators on a weight that are folded into it, so that a new constant is packed.
-_FOLDED = {"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
@@ -40,7 +36,7 @@ def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: 
         if spec is None:
             continue
         tensor = weights[spec.name].detach()
-        shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES and _is_packed(parameter)
+        shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES and is_packed(parameter)
         value = constant(tensor.contiguous(), shared)
         value.set_friendly_name(spec.name)  # by which layers are known
         for target in parameter.output(0).get_target_inputs():
@@ -49,21 +45,3 @@ def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: 
     if validate:
         model.validate_nodes_and_infer_types()
     return model
-
-
-def _is_packed(parameter: ov.Node) -> bool:
-    """Whether the device packs a weight for everything that reads it."""
-    return all(
-        port == 1 and len(reader.get_input_partial_shape(1)) <= _PACKING.get(reader.get_type_name(), 0)
-        for reader, port in _readers(parameter)
-    )
-
-
-def _readers(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
-    """The operators that read a weight, or what is folded into it, each with the number of its input."""
-    for target in node.output(0).get_target_inputs():
-        reader = target.get_node()
-        if reader.get_type_name() in _FOLDED and target.get_index() == 0:
-            yield from _readers(reader)
-        else:
-            yield reader, target.get_index()

@@ -14,13 +14,15 @@ import openvino as ov
 import torch
 
 from ov_backend import devices, transformations
+from ov_backend.conversion.index_limits import Limit, check_limits
 from ov_backend.conversion.model import WeightlessModel
-from ov_backend.errors import InputMismatch, last_line
+from ov_backend.errors import InputMismatch, PositionOutOfRange, as_failure, last_line, pass_on_signals
 from ov_backend.runtime import shared_kernels
 from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
-from ov_backend.tensors import FROM_NAME, TensorSpec, share
+from ov_backend.tensors import FROM_NAME, TensorSpec, share, with_strides
+from ov_backend.transformations.autocast_types import cast_to_bfloat16
 from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
 from ov_backend.transformations.low_precision import (
     Observe,
@@ -33,6 +35,7 @@ from ov_backend.transformations.low_precision import (
     quantize,
     weight_buffer,
 )
+from ov_backend.transformations.timestep_angles import keep_angles_exact
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class CompiledGraph:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     returns: tuple[tuple[str, int], ...]
+    limits: tuple[tuple[str, int, Limit], ...]
     weights: tuple[torch.Tensor, ...]
     device: str
     precision: str
@@ -69,7 +73,7 @@ class CompiledGraph:
     layers_in_8_bits: int
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
-    _buffer: WeightBuffer | None
+    _buffers: tuple[WeightBuffer, ...]
     _observed: _Observed | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -78,37 +82,54 @@ class CompiledGraph:
 
         Raises:
             InputMismatch: a tensor has another shape or dtype than the graph was compiled for.
+            OVBackendError: OpenVINO has failed.
+            PositionOutOfRange: a position among the inputs, or one that was computed, is out of range.
         """
         arguments = self._checked(tensors)
         dynamic = any(spec.dynamic for spec in self.outputs)
         results = [] if dynamic else self._empty()
-        with self._lock:  # a request serves one caller at a time
-            for port, i in self._ports:
-                self._request.set_input_tensor(port, share(arguments[i]))
-            for i, result in enumerate(results):
-                self._request.set_output_tensor(i, share(result))
-            self._request.start_async()
-            self._request.wait()
-            if dynamic:
-                results = self._copied()
-            if self._observed is not None:
-                self._observed.report(self._request, len(self.outputs))
+        try:
+            with self._lock:  # a request serves one caller at a time
+                results = self._run(arguments, results, dynamic)
+        except RuntimeError as error:  # of OpenVINO
+            pass_on_signals(error)
+            if any(kind == "output" for kind, _, _ in self.limits):  # some operators look at their positions themselves
+                raise PositionOutOfRange(f"a position may be out of range: {last_line(error)}") from error
+            raise as_failure(error) from error
+        check_limits(self.limits, "output", results)
         return self._returned(results, tensors)
+
+    def _run(self, arguments: Sequence[torch.Tensor], results: list[torch.Tensor], dynamic: bool) -> list[torch.Tensor]:
+        for port, i in self._ports:
+            self._request.set_input_tensor(port, share(arguments[i]))
+        for i, result in enumerate(results):
+            self._request.set_output_tensor(i, share(result))
+        try:
+            self._request.start_async()
+        finally:  # also where a signal's handler raises in between: it reads and writes these tensors
+            self._request.wait()
+        if dynamic:
+            results = self._copied()
+        if self._observed is not None:
+            self._observed.report(self._request, len(self.outputs))
+        return results
 
     def blank(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Zeros of the shapes and dtypes that a call returns; nothing is computed unless a shape is dynamic."""
         self._checked(tensors)
-        if any(spec.dynamic for spec in self.outputs):
-            return self(tensors)  # the shapes are only known afterwards
+        if any(spec.dynamic for spec in self.outputs):  # the shapes are only known afterwards
+            return self(tensors)
         return self._returned([result.zero_() for result in self._empty()], tensors)
 
     def release_memory(self) -> None:
         """Give back what lies between operators, on the CPU, which keeps it otherwise.
 
+        A graph with dynamic sizes keeps it: at the next call with the sizes of its last one the CPU would write to it again.
+
         Raises:
             RuntimeError: it computes just now.
         """
-        if self.device == "CPU":
+        if self.device == "CPU" and not any(spec.dynamic for spec in (*self.inputs, *self.outputs)):
             self._request.get_compiled_model().release_memory()
 
     def _empty(self) -> list[torch.Tensor]:
@@ -127,6 +148,7 @@ class CompiledGraph:
         return results
 
     def _returned(self, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        results = [with_strides(x, spec.strides) if spec.strides else x for x, spec in zip(results, self.outputs)]
         sources = {"output": results, "input": tensors, "slot": self.weights}
         return [sources[kind][i] for kind, i in self.returns]
 
@@ -141,6 +163,7 @@ class CompiledGraph:
                     f" compiled for {spec.dtype}{list(spec.shape)}. A new shape needs a graph of its own."
                 )
             arguments.append(tensor.detach().contiguous())
+        check_limits(self.limits, "input", arguments)
         return arguments
 
 
@@ -195,15 +218,19 @@ def bind_and_compile(
     """
     devices.check(settings)
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
-    buffer, observed, in_8_bits = None, None, 0
+    buffers: tuple[WeightBuffer, ...] = ()
+    observed, in_8_bits = None, 0
+    check_limits(graph.limits, "slot", list(live.values()))
     blob_entry = None if rewrite is not None else blob_entry
     config, dynamic = devices.compile_config(settings), _is_dynamic(graph)
+    if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
+        config["INFERENCE_PRECISION_HINT"] = "f32"  # the device computes in the types that it finds
     imported = _import(blob_entry, settings.device, config, dynamic) if blob_entry is not None else None
     if imported is not None:
         compiled, timings = imported
     else:
         start = time.perf_counter()
-        model, buffer, observed, in_8_bits = _bound(graph, live, settings, rewrite)
+        model, buffers, observed, in_8_bits = _bound(graph, live, settings, rewrite)
         bound = time.perf_counter()
         config |= _without_overflow(model, settings.device)
         compiled = shared_kernels.compile_model(model, settings.device, config, dynamic)
@@ -215,13 +242,14 @@ def bind_and_compile(
     request = compiled.create_infer_request()
     seconds = time.perf_counter() - start
     timings += Timings(imported=seconds) if imported is not None else Timings(compile=seconds)
-    if buffer is not None:
-        buffer.release()
     owns = _owns(graph, compiled, settings)
+    for buffer in buffers:
+        buffer.release(owns)
     return CompiledGraph(
         inputs=graph.inputs,
         outputs=graph.outputs,
         returns=graph.returns,
+        limits=graph.limits,
         weights=() if owns else tuple(live.values()),
         device=_property(compiled, "EXECUTION_DEVICES", settings.device),
         precision=f"{'int8, ' * isinstance(rewrite, Quantize)}{devices.resolved_precision(settings)}",
@@ -230,7 +258,7 @@ def bind_and_compile(
         layers_in_8_bits=in_8_bits,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
-        _buffer=buffer,
+        _buffers=buffers,
         _observed=observed,
     )
 
@@ -259,24 +287,29 @@ def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings
 
 def _bound(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
-) -> tuple[ov.Model, WeightBuffer | None, _Observed | None, int]:
+) -> tuple[ov.Model, tuple[WeightBuffer, ...], _Observed | None, int]:
     """The model with its weights, as the device gets it; at last the number of its layers in 8 bits."""
     if devices.members(settings.device) != ["CPU"]:
-        return bind(graph, live), None, None, 0
-    buffer, observed, in_8_bits, precision = None, None, 0, devices.resolved_precision(settings)
+        return bind(graph, live), (), None, 0
+    buffers: tuple[WeightBuffer, ...]
+    observed, in_8_bits, precision = None, 0, devices.resolved_precision(settings)
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
         buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
-        in_8_bits = len(quantize(model, live, rewrite.ranges, buffer))
+        buffers, in_8_bits = (buffer,), len(quantize(model, live, rewrite.ranges, buffer))
         types = weight_conversion(list(live.values()), "f32")
         if types is not None:
             convert_precision(model, *types)
+        if precision == "bf16":
+            keep_angles_exact(model)
     else:
-        model, buffer = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), None)
+        model, buffers = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), ())
         if isinstance(rewrite, Observe):
             observed = _Observed(observe(model, live, precision), rewrite.observer)
     transformations.apply(model, precision)
-    return model, buffer, observed, in_8_bits
+    if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
+        buffers += cast_to_bfloat16(model, _buffer_folder(settings))
+    return model, buffers, observed, in_8_bits
 
 
 def _buffer_folder(settings: Settings) -> Path | None:
@@ -286,7 +319,7 @@ def _buffer_folder(settings: Settings) -> Path | None:
 
 def _in_computed_type(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
-) -> tuple[ov.Model, WeightBuffer] | None:
+) -> tuple[ov.Model, tuple[WeightBuffer, ...]] | None:
     """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
     types = weight_conversion(list(live.values()), precision)
     if types is None:
@@ -300,7 +333,7 @@ def _in_computed_type(
     except RuntimeError as error:
         log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
         return None
-    return model, buffer
+    return model, (buffer,)
 
 
 def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any], dynamic: bool) -> tuple[ov.CompiledModel, Timings] | None:

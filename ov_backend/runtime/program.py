@@ -107,17 +107,23 @@ def _outer(
     assert program.outer is not None
     gm = GraphModule(_submodules(program, parts), program.outer.graph)
     program.outer.graph.owning_module = program.outer  # else the program, which stays, would hold the compiled subgraphs
-    live = [weights[name].detach() for name in program.slots]  # the memory, not the tensor: its owner may delete that
+    # the memory, not the tensor: its owner may delete that
+    live = [_resolved(weights[name].detach()) for name in program.slots]
     constants = [getattr(gm, node.target) for node in gm.graph.nodes if node.op == "get_attr"]
     kept = {_memory(constant) for constant in constants if isinstance(constant, torch.Tensor)} - {0}
 
     def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            results = list(gm(*live, *inputs))
+            results = list(gm(*live, *map(_resolved, inputs)))
             # the caller may write into a result, which a literal of the code is anew at each call
             return [each.clone() if isinstance(each, torch.Tensor) and _memory(each) in kept else each for each in results]
 
     return run
+
+
+def _resolved(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its own values in memory, as a trace takes it: not a conjugate that is only marked as one."""
+    return tensor.resolve_conj().resolve_neg()
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -16,7 +16,6 @@ from ov_backend.transformations.multiply_by_one import remove_multiplications_by
 from ov_backend.transformations.odd_normalizations import decompose_odd_normalizations
 from ov_backend.transformations.plugin_faults import avoid_faults
 from ov_backend.transformations.shared_transposes import copy_shared_inputs
-from ov_backend.transformations.timestep_angles import keep_angles_exact
 
 
 def apply(model: ov.Model, precision: str) -> None:
@@ -26,8 +25,6 @@ def apply(model: ov.Model, precision: str) -> None:
         model: the model with its weights bound.
         precision: arithmetic of the device, "f32", "bf16" or "f16".
     """
-    if precision == "bf16":
-        keep_angles_exact(model)
     avoid_faults(model)
     remove_multiplications_by_one(model)
     decompose_group_norms(model, corrected=precision == "f32")

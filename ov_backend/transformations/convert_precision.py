@@ -56,13 +56,17 @@ class WeightBuffer:
         dtype: dtype of the converted weights.
         weights: the weights that will be converted; they determine the size.
         folder: folder of the file; None uses ordinary memory.
+        packed: whether the device packs each of these weights, and then reads it no more.
     """
 
-    def __init__(self, dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None) -> None:
-        self._dtype, self._used = dtype, 0
+    def __init__(self, dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None, packed: bool = False) -> None:
+        self._dtype, self._used, self._packed = dtype, 0, packed
         self._tensors: list[torch.Tensor] = []
         size = sum(_aligned(weight.numel() * dtype.itemsize) for weight in weights)
         self._memory = _mapped(size, folder) if size and folder is not None else None
+        self._is_file = self._memory is not None
+        if packed and size and self._memory is None:
+            self._memory = posix.private_memory(size)
 
     def convert(self, weight: torch.Tensor) -> torch.Tensor:
         """The weight in the dtype of the buffer; the buffer must live as long as it is used."""
@@ -74,9 +78,15 @@ class WeightBuffer:
         self._tensors.append(tensor.view(weight.shape).copy_(weight))
         return self._tensors[-1]
 
-    def release(self) -> None:
-        """Drop the pages of the file from memory; the file keeps its content."""
-        if self._memory is not None:
+    def release(self, owned: bool = False) -> None:
+        """Drop the pages of the file from memory; the file keeps its content, unless the weights are packed.
+
+        Args:
+            owned: whether the device has copied all that it packs.
+        """
+        if self._memory is not None and self._packed and owned:
+            posix.forget(self._memory)
+        elif self._memory is not None and self._is_file:
             posix.drop_pages(self._memory)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
@@ -63,6 +65,21 @@ def _decompose(node: ov.Node, corrected: bool) -> None:
     shift = ops.add(ops.multiply(offset, scale), ops.reshape(bias, per_channel, False))
     scale, shift = (ops.reshape(value, wide, False) for value in (scale, shift))
     result = ops.add(ops.multiply(deviation, scale), shift)
+    for part in _between((x, weight, bias), result):
+        part.set_friendly_name(f"{node.get_friendly_name()}, {part.get_name()}")  # by which types are chosen
     result.set_friendly_name(node.get_friendly_name())
     for reader in node.output(0).get_target_inputs():
         reader.replace_source_output(result.output(0))
+
+
+def _between(sources: Sequence[ov.Output], result: ov.Node) -> list[ov.Node]:
+    """All nodes that a result is computed by, after its sources."""
+    found: dict[str, ov.Node] = {}
+    known = [source.get_node().get_name() for source in sources]
+    waiting = [result]
+    while waiting:
+        node = waiting.pop()
+        if node.get_name() not in (*found, *known) and node.get_type_name() != "Constant":
+            found[node.get_name()] = node
+            waiting += [value.get_node() for value in node.input_values()]
+    return [*found.values()]

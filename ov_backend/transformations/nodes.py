@@ -1,10 +1,17 @@
-"""What rewrites of a model share: which outputs are constant, replacing a node, and keeping two nodes apart."""
+"""What rewrites of a model share: which outputs are constant or packed, replacing a node, and keeping two nodes apart."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import openvino as ov
 from openvino import opset13
+
+#: Operators whose second input is packed at compile time, with the most dimensions of a weight for which that was observed.
+_PACKING = {"Convolution": 5, "GroupConvolution": 6, "ConvolutionBackpropData": 5, "MatMul": 2}
+#: Operators on a weight that are folded into it, so that a new constant is packed.
+_FOLDED = {"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 class Constants:
@@ -40,3 +47,21 @@ def hidden(constant: ov.Output, value: ov.Output) -> ov.Node:
     """A constant that is chosen by a value: both choices are the constant, but the device does not see it, and merges nothing."""
     zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
     return opset13.select(opset13.greater(value, zero), constant, constant)
+
+
+def is_packed(weight: ov.Node) -> bool:
+    """Whether the device packs a weight for everything that reads it."""
+    return all(
+        port == 1 and len(reader.get_input_partial_shape(1)) <= _PACKING.get(reader.get_type_name(), 0)
+        for reader, port in _readers(weight)
+    )
+
+
+def _readers(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
+    """The operators that read a weight, or what is folded into it, each with the number of its input."""
+    for target in node.output(0).get_target_inputs():
+        reader = target.get_node()
+        if reader.get_type_name() in _FOLDED and target.get_index() == 0:
+            yield from _readers(reader)
+        else:
+            yield reader, target.get_index()

@@ -19,7 +19,10 @@ Compiling these ends the process:
 - attention whose result is read more than once,
 - a group normalisation of two axes, less another value.
 
-Compiling this is refused: one of several results of an operator as a boolean.
+Compiling these is refused:
+
+- one of several results of an operator as a boolean,
+- elements gathered from a slice: OpenVINO leaves the slice out, and then finds that the shapes do not fit.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ def avoid_faults(model: ov.Model) -> None:
             avoid_faults_of_reduction(node, constants)
         elif kind == "MaxPool" and node.get_output_element_type(0).is_real():
             of_infinities(node)
+        elif kind == "GatherElements" and node.input_value(0).get_node().get_type_name() in ("Slice", "StridedSlice"):
+            node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
         elif kind == "Transpose" and is_behind_a_reduction(node):
             as_reshape(node)
         elif kind == "Exp" and node.output(0) not in constants:

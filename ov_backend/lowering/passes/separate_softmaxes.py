@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
+from ov_backend.lowering.passes.remove_dead_code import remove_dead_code
+
 #: By name: torch 2.1 does not have all of them.
 _SOFTMAXES = frozenset({"aten._softmax", "aten._safe_softmax", "aten.softmax"})
 _VIEWS = frozenset(f"aten.{name}" for name in ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze"))
@@ -27,7 +29,7 @@ def separate_softmaxes(gm: GraphModule) -> GraphModule:
                 copy = gm.graph.node_copy(node, lambda each, own=own, before=before: own if each is before else each)
             for view in views:
                 view.replace_input_with(node, copy)
-    gm.graph.eliminate_dead_code()
+    remove_dead_code(gm)
     return gm
 
 

@@ -1,0 +1,108 @@
+"""What Dynamo makes no graph of: it gives up a whole frame, and then calls no backend.
+
+PyTorch calls the functions that are registered with :mod:`torch._dynamo.callback` before and after it compiles a frame. For a
+frame of this backend they let Dynamo follow recurrent networks, which it refuses otherwise, and see whether Dynamo gives the
+frame up. torch 2.1 has no such functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+from ov_backend.errors import first_line
+
+#: ``given_up(where, reason, options)``: Dynamo makes no graph of a frame; the result says whether the caller is to get an error
+#: where there is no other graph.
+GivenUp = Callable[[str, str, Mapping[str, Any]], bool]
+#: Where Dynamo's functions that compile a frame stand.
+_CONVERTING = "torch._dynamo.convert_frame"
+
+
+@contextlib.contextmanager
+def recurrent_networks_allowed() -> Iterator[None]:
+    """Let Dynamo trace ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, where its version can."""
+    config: Any = torch._dynamo.config
+    with config.patch(allow_rnn=True) if hasattr(config, "allow_rnn") else contextlib.nullcontext():
+        yield
+
+
+def watch_frames() -> None:
+    """See every frame that Dynamo compiles from now on, also after ``torch._dynamo.reset``, which drops all callbacks."""
+    with contextlib.suppress(ImportError):
+        callbacks = importlib.import_module("torch._dynamo.callback")
+        watch = _FrameWatch()
+        # PyTorch may call them, with a lock in its hands, where Dynamo would compile what they run
+        callbacks.on_compile_start(torch._dynamo.disable(watch.begin))
+        callbacks.on_compile_end(torch._dynamo.disable(watch.end))
+        weakref.finalize(watch, watch_frames).atexit = False  # only Dynamo's lists hold it
+
+
+class _FrameWatch:
+    """Looks at the frames of those backends that have an attribute ``frame_given_up``, a :data:`GivenUp`."""
+
+    def __init__(self) -> None:
+        self._allowed = contextlib.ExitStack()
+        self._graphs = 0
+        #: What ``torch.compile`` has made graphs for, by its ``id``: the backend with its options.
+        self._have_graphs: dict[int, weakref.ref[Any]] = {}
+
+    def begin(self, *_: Any) -> None:
+        """Dynamo begins to compile a frame."""
+        self._graphs = counters["stats"]["unique_graphs"]
+        if _is_watched(_backend_of(_compiling(sys._getframe(1)))):
+            self._allowed.enter_context(recurrent_networks_allowed())
+
+    def end(self, *_: Any) -> None:
+        """Dynamo has compiled a frame, or the error is under way for which it gives the frame up."""
+        self._allowed.close()
+        error, compiling = sys.exc_info()[1], _compiling(sys._getframe(1))
+        configured = _backend_of(compiling)
+        if compiling is None or not _is_watched(configured):
+            return
+        if counters["stats"]["unique_graphs"] > self._graphs:
+            self._have_graphs[id(configured)] = weakref.ref(configured)
+        if isinstance(error, torch._dynamo.exc.Unsupported):
+            code, options = compiling.f_locals["code"], getattr(configured, "kwargs", {}).get("options") or {}
+            where = f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
+            given_up: GivenUp = _function(configured).frame_given_up
+            known = self._have_graphs.get(id(configured))
+            if given_up(where, first_line(error), options) and (known is None or known() is not configured):
+                _raise_it(error)
+
+
+def _raise_it(error: Any) -> None:
+    """Have Dynamo raise an error that it would pass over, as where the user has said ``error_on_graph_break``."""
+    with contextlib.suppress(AttributeError):  # of versions that do not have this
+        error._torch_dynamo_tracer_output.error_on_graph_break = True
+
+
+def _compiling(frame: types.FrameType | None) -> types.FrameType | None:
+    """The frame of Dynamo's function that compiles a frame, from which a callback is called."""
+    while frame is not None and (frame.f_globals.get("__name__") != _CONVERTING or "compiler_fn" not in frame.f_locals):
+        frame = frame.f_back
+    return frame
+
+
+def _backend_of(compiling: types.FrameType | None) -> Any:
+    """The backend that a frame is compiled for: what ``torch.compile`` has made of a function and its options, or a function."""
+    backend: Any = None if compiling is None else compiling.f_locals["compiler_fn"]
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    return backend
+
+
+def _function(backend: Any) -> Any:
+    return getattr(backend, "compiler_fn", backend)
+
+
+def _is_watched(backend: Any) -> bool:
+    return hasattr(_function(backend), "frame_given_up")

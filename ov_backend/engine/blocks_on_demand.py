@@ -1,0 +1,70 @@
+"""A network by its blocks where no host patches the calls of modules: they are patched while its forward runs in PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ov_backend.engine.blocks import Blockwise, patch_calls
+from ov_backend.engine.calls_patch import CallsPatch
+from ov_backend.engine.network import Network
+from ov_backend.errors import DeviceError, OVBackendError
+from ov_backend.patching import is_patched
+
+
+class BlockwiseOnDemand(Blockwise):
+    """As :class:`Blockwise`, and nothing else needs to patch the calls of modules. Every call is tried as a whole first."""
+
+    _reason = ""
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.resources.settings.fallback == "raise" or isinstance(error, DeviceError) or not self._may_compute():
+            return Network._fall_back(self, error, args, kwargs)
+        if self._reason != str(error):  # what keeps blocks in PyTorch may have been the same
+            self._reason = str(error)
+            self.retry()
+        return self.by_blocks(self._reason, self._fallback, args, kwargs)
+
+    def _may_compute(self) -> bool:
+        """Whether blocks can be answered under the conditions of this call."""
+        try:
+            self.check_conditions()
+        except OVBackendError:
+            return False
+        return True
+
+    def _by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        with _patched():
+            return super()._by_blocks(reason, forward, args, kwargs)
+
+
+class _SharedPatch:
+    """One patch for all networks that run by their blocks at the moment, in whatever thread and however nested."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._patch: CallsPatch | None = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """In this block, a network that runs by its blocks meets the calls of its modules."""
+        with self._lock:
+            if not self._users and not is_patched(torch.nn.Module.__call__):  # else a host has patched them
+                self._patch = patch_calls()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users and self._patch is not None:
+                    self._patch.undo()
+                    self._patch = None
+
+
+_patched = _SharedPatch()
