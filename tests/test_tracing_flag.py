@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 
@@ -40,6 +41,7 @@ def test_other_threads_call_compiled_functions_while_one_traces() -> None:
     compiled = torch.compile(lambda x: x + 1, backend="eager")
     x = torch.ones(2)
     compiled(x)
+    in_thread(lambda: compiled(x))  # Dynamo guards the number of threads, which a new thread may have of its own
     answers: list[object] = []
 
     def traced(y: torch.Tensor) -> torch.Tensor:
@@ -55,21 +57,37 @@ def test_other_threads_call_compiled_functions_while_one_traces() -> None:
     assert torch.equal(gm(torch.ones(3)), torch.full((3,), 2.0))
 
 
-def test_blocks_may_overlap_and_leave_torch_as_it_was() -> None:
-    before = _symbolic_trace._is_fx_tracing_flag, "trace" in vars(PythonKeyTracer)
+def test_a_trace_patches_no_function_of_torch_and_no_name_of_python() -> None:
+    before = torch.nn.Module.__call__, torch.nn.Module.__getattr__, math.sqrt
+    seen: list[tuple[object, ...]] = []
 
-    def inside(y: torch.Tensor) -> torch.Tensor:
-        def other() -> bool:
-            with flag_of_this_thread():
-                make_fx(lambda z: z + 1)(torch.ones(1))
-                return bool(_symbolic_trace.is_fx_tracing())
-
-        assert in_thread(other) is False
-        assert _symbolic_trace.is_fx_tracing()
-        return y + 1
+    def traced(y: torch.Tensor) -> torch.Tensor:
+        seen.append((torch.nn.Module.__call__, torch.nn.Module.__getattr__, math.sqrt))
+        return torch.nn.Linear(3, 3)(y) * math.sqrt(2.0)
 
     with flag_of_this_thread():
-        make_fx(inside)(torch.ones(3))
-        assert not _symbolic_trace.is_fx_tracing()
-    assert (_symbolic_trace._is_fx_tracing_flag, "trace" in vars(PythonKeyTracer)) == before
-    assert before == (False, False)
+        make_fx(traced)(torch.ones(3))
+    assert seen == [before]
+
+
+def test_blocks_of_several_threads_take_turns_and_leave_torch_as_it_was() -> None:
+    before = _symbolic_trace._is_fx_tracing_flag, "trace" in vars(PythonKeyTracer)
+    inside: list[int] = []
+    overlaps: list[int] = []
+
+    def trace() -> None:
+        for _ in range(20):
+            with flag_of_this_thread():
+                inside.append(1)
+                make_fx(lambda z: z + 1)(torch.ones(1))
+                overlaps.append(len(inside) - 1)
+                inside.pop()
+            assert not _symbolic_trace.is_fx_tracing()
+
+    threads = [threading.Thread(target=trace) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == [0] * 80
+    assert (_symbolic_trace._is_fx_tracing_flag, "trace" in vars(PythonKeyTracer)) == before == (False, False)

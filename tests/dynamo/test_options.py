@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ov_backend
-from ov_backend import Settings
+from ov_backend import Settings, devices
 from ov_backend.dynamo import options
 from ov_backend.errors import DeviceError, SettingsError
 from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
@@ -69,9 +69,33 @@ def test_disabled_ops_and_torch_executed_ops(compiled: Compile, option: str, spe
 def test_config(compiled: Compile) -> None:
     x = torch.randn(3)
     agree(compiled(f, config={"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_NUM_THREADS": 1})(x), f(x))
-    torch._dynamo.reset()
-    with pytest.raises(Exception, match="NO_SUCH_PROPERTY"):
-        compiled(f, config={"NO_SUCH_PROPERTY": 1})(x)
+
+
+#: Properties that a device does not take, and what the message says beside the property's name.
+REFUSED = {
+    "unknown": ({"NO_SUCH_PROPERTY": 1}, "leave it out"),
+    "misspelt": ({"PERFORMANCE_HINT": "LATENCY", "NUM_STREAM": 1}, "Did you mean 'NUM_STREAMS'"),
+    "a bad value": ({"NUM_STREAMS": "many"}, "'many'"),
+    "an unknown choice": ({"PERFORMANCE_HINT": "FAST"}, "FAST"),
+}
+
+
+@pytest.mark.parametrize("device", ["CPU", "AUTO", "HETERO:CPU"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_property_that_the_device_does_not_take_is_one_error(case: str, device: str) -> None:
+    config, said = REFUSED[case]
+    options = {"config": config, "device": device, "fallback": "pytorch"}
+    with pytest.raises(Exception, match=f"{list(config)[-1]}.*{said}"):
+        torch.compile(f, backend="openvino_fx", options=options)(torch.randn(3))
+    with pytest.raises(DeviceError, match=f"{list(config)[-1]}.*{said}"):
+        ov_backend.accelerate({"net": torch.nn.Linear(2, 2)}, Settings(**options))
+    with pytest.raises(DeviceError, match=list(config)[-1]):
+        ov_backend.explain(f, torch.randn(3), options=options)
+
+
+@pytest.mark.parametrize("config", [{"DEVICE_PROPERTIES": {"CPU": {"NUM_STREAMS": 2}}}, {"NUM_STREAMS": 2}], ids=str)
+def test_a_combination_takes_the_properties_of_its_devices(config: dict[str, object]) -> None:
+    devices.check_properties(Settings(device="AUTO", config=config))
 
 
 def test_min_block_size(compiled: Compile) -> None:

@@ -44,9 +44,9 @@ def test_fail_on_recompile_passes_on_the_second_round(compiled: Compile, dynamic
         for x in inputs:
             agree(g(x), net(x))
         if dynamic:
-            x = torch.randn(2, 3, 20, 21)  # a size never seen: Dynamo's graph serves it
+            x = torch.randn(2, 3, 20, 21)  # a size never seen: Dynamo's graph serves it, and so does OpenVINO's
             agree(g(x), net(x))
-    assert compiles() == before + dynamic
+    assert compiles() == before
 
 
 def test_mark_dynamic_is_one_dynamo_graph(compiled: Compile) -> None:
@@ -56,7 +56,7 @@ def test_mark_dynamic_is_one_dynamo_graph(compiled: Compile) -> None:
         x = torch.randn(batch, 4)
         torch._dynamo.mark_dynamic(x, 0)
         agree(g(x), net(x))
-    assert len(ov_backend.stats()) == 1
+    assert len({name.removesuffix(" dynamic") for name in ov_backend.stats()}) == 1
     assert calls() == 4
 
 

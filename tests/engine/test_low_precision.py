@@ -123,8 +123,8 @@ def test_what_was_compiled_to_try_a_recipe_is_evicted_where_it_is_not_needed(set
 def test_the_8_bit_weights_are_not_kept_in_memory_beside_the_packed_ones(calibrated: Network) -> None:
     compiled = calibrated.resources.compiled
     (part,) = compiled.peek(list(compiled)[-1]).value.program.parts.values()
-    assert part._buffer is not None
-    assert part._buffer._memory is not None, "it is a file, whose pages are dropped"
+    (buffer,) = part._buffers
+    assert buffer._memory is not None, "it is a file, whose pages are dropped"
 
 
 def test_it_is_said_whether_both_forms_fit_in_memory_and_where_not_one_is_evicted(calibrated: Network) -> None:

@@ -18,6 +18,8 @@ def agree(actual: Any, expected: Any, tolerance: float = 1e-3) -> None:
     if isinstance(expected, torch.Tensor):
         assert isinstance(actual, torch.Tensor)
         assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+        long = [dim for dim, size in enumerate(expected.shape) if size > 1]  # along others there is no second element
+        assert [actual.stride(dim) for dim in long] == [expected.stride(dim) for dim in long]
         if expected.is_floating_point() and expected.numel():
             scale = max(1.0, float(expected.detach().double().nan_to_num(0, 0, 0).abs().max()))
             torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * scale, equal_nan=True)

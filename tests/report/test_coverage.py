@@ -31,11 +31,12 @@ def test_explain_names_operators_lines_and_breaks() -> None:
     assert len(explained.graphs) == 2
     first, second = explained.graphs
     assert (first.percent, first.unsupported) == (100.0, ())
-    (inverse,) = second.unsupported
+    *check, inverse = sorted(second.unsupported, key=lambda each: each.operator)
     assert "linalg_inv" in inverse.operator
     assert (inverse.count, inverse.reason) == (1, "OpenVINO has no conversion for it")
     assert "test_coverage.py" in inverse.lines[0]
     assert "torch.linalg.inv(x @ x.t())" in inverse.lines[0]
+    assert [each.operator for each in check] in ([], ["aten._linalg_check_errors.default"]), "torch 2.1 does not trace it"
     assert [part.where for part in second.parts] == ["OpenVINO", "PyTorch", "OpenVINO"]
     assert second.flops == 2 * 4 * 4 * 4, "one product of 4 x 4 matrices"
     (graph_break,) = explained.breaks
@@ -62,8 +63,8 @@ def test_json_and_svg() -> None:
 def test_the_picture_names_what_stays_in_pytorch_and_where_it_breaks() -> None:
     model, inputs = example()
     texts = [text for text in ElementTree.fromstring(ov_backend.explain(model, *inputs).svg()).itertext() if text.strip()]
-    assert "linalg_inv_ex" in texts
-    assert "PyTorch: 1 operator" in texts
+    assert any("linalg_inv_ex" in text for text in texts)
+    assert any(text.startswith("PyTorch: ") for text in texts)
     assert any(text.startswith("Graph break:") and "if b.sum() < 0" in text for text in texts)
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
@@ -15,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, Phase
 
 from ov_backend.errors import ConversionError
-from tests.soundness import layers
+from tests.soundness import layers, positions
 from tests.soundness.graphs import Program, Verdict, judge, programs
 from tests.soundness.harness import Result, table
 from tests.soundness.modules import names as available
@@ -45,7 +46,7 @@ def report(name: str, count: int, seed: str) -> tuple[Result, Result]:
     return here, there
 
 
-def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
+def graphs(count: int, seed: str, precision: str) -> tuple[Counter[str], list[Verdict]]:
     """Draw and judge this many random graphs: how many were right, wrong, in PyTorch or refused, and the wrong ones."""
     counts, wrong = Counter[str](), list[Verdict]()
 
@@ -57,7 +58,7 @@ def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
     def draw(program: Program) -> None:
         if not program.outputs:
             return
-        verdict = judge(program)
+        verdict = judge(program, precision)
         counts[verdict.status] += 1
         if verdict.status == "wrong":
             wrong.append(verdict)
@@ -69,13 +70,13 @@ def graphs(count: int, seed: str) -> tuple[Counter[str], list[Verdict]]:
     return counts, wrong
 
 
-def networks(count: int, seed: str) -> list[str]:
-    """Draw and judge this many random networks of layers: the wrong ones."""
+def networks(count: int, seed: str, judge_one: Callable[[int], str | None]) -> list[str]:
+    """Draw and judge this many random networks: the wrong ones."""
     first = random.Random(seed).randrange(10**6)
     wrong = []
     for number in range(first, first + count):
         try:
-            message = layers.judge(number)
+            message = judge_one(number)
         except ConversionError as error:  # PyTorch would answer
             say(f"failed seed {number}: {error}")
             continue
@@ -94,23 +95,27 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
     parser.add_argument("--graphs", type=int, default=5200)
     parser.add_argument("--networks", type=int, default=2000, help="random networks of layers")
+    parser.add_argument("--positions", type=int, default=500, help="networks of positions, in precision auto")
+    parser.add_argument("--precision", choices=["f32", "auto"], default="f32", help="of random graphs")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--only", nargs="*", default=None, help="modules whose names contain one of these")
     parser.add_argument("--jobs", type=int, default=1, help="modules that are mutated at the same time")
     options = parser.parse_args()
     torch.set_num_threads(1)
     say(f"seed {options.seed}")
-    counts, wrong = graphs(options.graphs, options.seed) if options.graphs else (Counter(), [])
+    counts, wrong = graphs(options.graphs, options.seed, options.precision) if options.graphs else (Counter(), [])
     say("random graphs: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
-    wrong_networks = networks(options.networks, options.seed)
+    wrong_networks = networks(options.networks, options.seed, layers.judge)
     say(f"random networks of layers: {options.networks - len(wrong_networks)} right, {len(wrong_networks)} wrong")
+    wrong_positions = networks(options.positions, options.seed, positions.judge)
+    say(f"networks of positions and offsets: {options.positions} drawn, {len(wrong_positions)} wrong")
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
     names = names if options.mutations else []
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda name: report(name, share(name, options.mutations), options.seed), names))
     say(table(results))
     stale = any(here.stale or there.stale or here.lost or there.lost for here, there in results)
-    return int(bool(wrong or wrong_networks) or stale)
+    return int(bool(wrong or wrong_networks or wrong_positions) or stale)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from ov_backend.capture.trace import Captured
 from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
 from ov_backend.partitioning.int64_range import fits
 from ov_backend.settings import Settings
+from tests.soundness import autocast
 from tests.soundness.operators import DTYPES, FLOATS, OPERATORS, is_defined
 
 SETTINGS = Settings(precision="f32", fallback="raise", model_caching=False, device="CPU")
@@ -209,22 +210,25 @@ class Verdict:
     program: str = ""
 
 
-def judge(program: Program) -> Verdict:
-    """Run a program in OpenVINO and compare; find the first wrong step of a wrong one."""
-    verdict = _judge(program)
+def judge(program: Program, precision: str = "f32") -> Verdict:
+    """Run a program in OpenVINO and compare; find the first wrong step of a wrong one.
+
+    In another precision than f32 the answers are compared with autocast's, and where that has none, the program is "not judged".
+    """
+    verdict = _judge(program, precision)
     if verdict.status != "wrong":
         return verdict
     first = len(program.inputs)
     for number in range(first, first + len(program.steps)):
         part = program.until(number)
-        if (smaller := _judge(part)).status == "wrong":
+        if (smaller := _judge(part, precision)).status == "wrong":
             return Verdict("wrong", smaller.message, part.steps[-1], str(part))
     return Verdict("wrong", verdict.message, "together only", str(program))
 
 
-def _judge(program: Program) -> Verdict:
+def _judge(program: Program, precision: str) -> Verdict:
     run, tensors = program.function(), program.inputs
-    settings = SETTINGS.replace(wide_integers=not all(fits(tensor) for tensor in tensors))
+    settings = SETTINGS.replace(precision=precision, wide_integers=not all(fits(tensor) for tensor in tensors))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = run([], [tensor.clone() for tensor in tensors])
@@ -237,6 +241,9 @@ def _judge(program: Program) -> Verdict:
             return Verdict("pytorch" if str(error).startswith("none of its") else "failed", str(error), program=str(program))
         except (OVBackendError, RuntimeError) as error:
             return Verdict("failed", str(error), program=str(program))
+    if precision != "f32":
+        words = autocast.difference(results, lambda: run([], [tensor.clone() for tensor in tensors]))
+        return Verdict("not judged" if words is None else "wrong" if words else "right", words or "", program=str(program))
     noisy = [_noisy(program, seed) for seed in (1, 2, 3, *_LAST_PLACE)]
     for place, got, want in zip(program.outputs, results, expected):
         message = _difference(got, want, [values[place] for values in noisy])

@@ -134,6 +134,18 @@ def test_released_weights_are_read_from_the_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("in_file", [True, False])
+def test_packed_weights_are_given_back_once_the_device_owns_them(tmp_path: Path, in_file: bool) -> None:
+    weight = torch.randn(1000, 1000)
+    buffer = WeightBuffer(torch.bfloat16, [weight], tmp_path if in_file else None, packed=True)
+    placed = buffer.convert(weight)
+    buffer.release(owned=False)
+    assert torch.equal(placed, weight.bfloat16())
+    before = psutil.Process().memory_info().rss
+    buffer.release(owned=True)
+    assert before - psutil.Process().memory_info().rss > placed.nbytes / 2 or not placed.any()
+
+
 @pytest.mark.parametrize(
     "dtypes,precision,expected",
     [

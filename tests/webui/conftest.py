@@ -82,9 +82,9 @@ def host(_webui: SimpleNamespace) -> Iterator[SimpleNamespace]:
         _webui.sd_models.reload_model_weights("a")
         originals = functions()
         yield _webui
-        from ov_backend.capture.trace import TRACING
+        from ov_backend.tracing_lock import LOCK
 
-        with TRACING:  # an abandoned trace ends first
+        with LOCK:  # an abandoned trace ends first
             pass
         time.sleep(0.05)
         assert functions() == originals, "a patch is left behind"

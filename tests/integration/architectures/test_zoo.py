@@ -1,4 +1,7 @@
-"""Real architectures through torch.compile, in f32 against eager. CI runs a representative part; ZOO=all runs all."""
+"""Real architectures through torch.compile, in f32 against eager and in the default precision against autocast.
+
+CI runs a representative part; ZOO=all runs all.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from ov_backend import Settings, devices
 from tests.helpers.extent import some
 from tests.helpers.torch_compile import calls, fallbacks
 from tests.integration.architectures.zoo_diffusers import ZOO  # with what zoo.py put in
+from tests.soundness import autocast
 
 PART = (
     "torchvision/resnet18",
@@ -63,8 +68,8 @@ def other(call: dict[str, Any]) -> dict[str, Any]:
     return {name: value + torch.randn_like(value) if value.is_floating_point() else value % 7 + 1, **dict(rest)}
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_architecture(name: str, record_property: Any) -> None:
+def made(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """An architecture with weights that matter, and its call."""
     try:
         torch.manual_seed(zlib.crc32(name.encode()))
         module, call = ZOO[name]()
@@ -72,6 +77,22 @@ def test_architecture(name: str, record_property: Any) -> None:
         pytest.skip(f"not in the packages installed here: {missing}")
     module.eval()
     enliven(module, call)
+    return module, call
+
+
+@pytest.mark.skipif(devices.resolved_precision(Settings(device="CPU")) != "bf16", reason="this CPU computes in f32")
+@pytest.mark.parametrize("name", CHOSEN)
+def test_architecture_in_the_default_precision(name: str) -> None:
+    module, call = made(name)
+    with torch.no_grad():
+        actual = torch.compile(module, backend="openvino_fx", dynamic=False, options={"fallback": "raise"})(**call)
+    assert calls() >= 1
+    assert not autocast.difference(tensors(actual), lambda: tensors(module(**call)))
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_architecture(name: str, record_property: Any) -> None:
+    module, call = made(name)
     expected = module(**call)
     assert error(module(**other(call)), expected) > 1e-2, "the result depends on the input"
     options = {"precision": "f32", "fallback": "raise"}

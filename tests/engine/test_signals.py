@@ -1,0 +1,212 @@
+"""An exception that is not this package's reaches the caller, wherever it is raised; nothing is lost by it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+import torch
+from torch import nn
+from torch.fx import symbolic_trace
+
+import ov_backend
+from ov_backend import Settings, tracing_lock
+from ov_backend.dynamo.backend import openvino_fx
+from ov_backend.engine.engine import Engine, Network
+from ov_backend.errors import is_failure
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
+_OPTIONS = {"precision": "f32", "model_caching": False}
+_STAGES = ("read", "capture", "convert", "compile")
+
+
+class TimeIsUp(Exception):
+    """As the handlers of Celery and of decorators raise."""
+
+
+class TimeIsUpAtRunTime(RuntimeError):
+    """Of the class of OpenVINO's own errors."""
+
+
+@pytest.fixture
+def handled() -> Iterator[list[type[BaseException]]]:
+    """What the signal's handler raises next, from the end; it raises once for each."""
+    raised: list[type[BaseException]] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if raised:
+            raise raised.pop()("of the handler")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield raised
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).eval()
+
+
+def network_with(progress: Callable[[str], None], module: nn.Module, interrupted: Callable[[], bool] | None = None) -> Network:
+    settings = Settings(**_OPTIONS, fallback="raise")
+    return Engine(settings, progress=lambda _, stage, __: progress(stage), interrupted=interrupted).network("net", module)
+
+
+@pytest.mark.parametrize("kind", [TimeIsUp, TimeIsUpAtRunTime, TimeoutError, KeyError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("stage", _STAGES)
+def test_what_a_handler_raises_during_a_stage_reaches_the_caller_and_the_compile_goes_on(
+    stage: str, kind: type[BaseException], handled: list[type[BaseException]]
+) -> None:
+    main = threading.get_ident()
+
+    def progress(begins: str) -> None:
+        if begins == stage and not raised:
+            raised.append(1)
+            signal.pthread_kill(main, signal.SIGALRM)
+
+    raised: list[int] = []
+    handled.append(kind)
+    module, x = net(), torch.randn(2, 8)
+    network = network_with(progress, module)
+    with pytest.raises(kind, match="of the handler"):
+        network(x)
+    torch.testing.assert_close(network(x), module(x), rtol=0, atol=1e-4)
+    assert network.statistics.compiles in ((1, 2) if stage == "capture" else (1,))  # what changes beside a trace drops it
+    assert not network.statistics.fallbacks
+
+
+@pytest.mark.parametrize("stage", _STAGES)
+def test_what_a_callback_raises_reaches_the_caller(stage: str) -> None:
+    def progress(begins: str) -> None:
+        if begins == stage and not raised:
+            raised.append(1)
+            raise RuntimeError("of the callback")
+
+    raised: list[int] = []
+    module, x = net(), torch.randn(2, 8)
+    network = network_with(progress, module)
+    with pytest.raises(RuntimeError, match="of the callback"):
+        network(x)
+    torch.testing.assert_close(network(x), module(x), rtol=0, atol=1e-4)
+
+
+def test_what_the_function_raises_that_asks_for_an_interruption_reaches_the_caller() -> None:
+    network = network_with(lambda stage: None, net(), interrupted=lambda: bool([].index(1)))
+    with tracing_lock.LOCK:
+        thread_result: list[object] = []
+
+        @torch.no_grad()
+        def call() -> None:
+            try:
+                thread_result.append(network(torch.ones(2, 8)))
+            except Exception as error:
+                thread_result.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert isinstance(thread_result[0], ValueError)
+
+
+def test_a_call_that_waits_for_another_threads_trace_can_be_left(handled: list[type[BaseException]]) -> None:
+    module, x, leave = net(), torch.randn(2, 8), threading.Event()
+    network = network_with(lambda stage: None, module)
+
+    def hold() -> None:
+        with tracing_lock.LOCK:
+            begun.set()
+            leave.wait()
+
+    begun = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    handled.append(TimeIsUp)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(TimeIsUp):
+        network(x)
+    leave.set()
+    thread.join()
+    torch.testing.assert_close(network(x), module(x), rtol=0, atol=1e-4)
+
+
+def accelerated(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    ov_backend.accelerate({"net": module}, Settings(**_OPTIONS))
+    return module
+
+
+def dynamo_graph(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The backend without Dynamo, which swallows some exceptions while it compiles."""
+    function = openvino_fx(symbolic_trace(module), [torch.ones(1, 8)], options=_OPTIONS)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        result = function(x)
+        return result if isinstance(result, torch.Tensor) else result[0]
+
+    return call
+
+
+def within(seconds: float, call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Call with a signal after some seconds."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return call(x)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.mark.parametrize("entry", [accelerated, dynamo_graph])
+def test_what_a_handler_raises_at_any_moment_reaches_the_caller(
+    entry: Callable[[nn.Module], Callable[[torch.Tensor], torch.Tensor]], handled: list[type[BaseException]]
+) -> None:
+    generator = random.Random(0)
+    plain = net()
+    for _ in range(3):
+        module = net()
+        module.load_state_dict(plain.state_dict())
+        call, seen = entry(module), 0
+        for number in range(60):
+            x = torch.randn(1 + number // 20, 8)
+            kind = generator.choice([TimeIsUp, TimeIsUpAtRunTime, TypeError])
+            handled[:] = [kind]
+            try:
+                result = within(generator.choice([generator.uniform(1e-5, 1e-3), generator.uniform(1e-5, 0.1)]), call, x)
+            except kind:
+                seen += 1
+                continue
+            assert handled, "swallowed"
+            torch.testing.assert_close(result, plain(x), rtol=0, atol=1e-4)
+        assert seen
+        torch.testing.assert_close(call(x), plain(x), rtol=0, atol=1e-4)
+    fallbacks = [each["fallbacks"] for each in ov_backend.stats().values()]
+    assert not any(fallbacks)
+
+
+def raised_in(module: str, code: str) -> Exception:
+    """What code raises that stands in a Python module of this name, seen from there."""
+    variables: dict[str, object] = {"__name__": module}
+    exec(f"def run():\n    try:\n        {code}\n    except Exception as error:\n        return error", variables)
+    error = variables["run"]()  # type: ignore[operator]
+    assert isinstance(error, Exception)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "expected"),
+    [
+        ("ov_backend.engine.lookup", "{}['key']", True),
+        ("openvino", "raise RuntimeError('Infer Request is busy')", True),
+        ("torch.nn", "raise RuntimeError", True),
+        ("ov_backend.engine.lookup", "import ov_backend.errors; raise ov_backend.errors.CaptureError('no')", True),
+        ("the_program", "{}['key']", False),
+        ("__main__", "raise RuntimeError", False),
+        ("ov_backend.engine.lookup", "raise TimeoutError('by another thread')", False),
+        ("ov_backend.engine.lookup", "import queue; raise queue.Full('by another thread')", False),
+    ],
+)
+def test_a_failure_is_of_this_packages_code_and_of_a_class_that_it_may_raise(module: str, code: str, expected: bool) -> None:
+    assert is_failure(raised_in(module, code)) is expected

@@ -1,0 +1,134 @@
+"""Answers in the default precision are judged by PyTorch's autocast to bfloat16.
+
+With precision auto, no answer may be further from float32 than twice autocast's, plus :data:`SLACK`. Where one rounding decides a
+comparison or a whole number, autocast's own distance is a matter of luck. So it is computed several times, with noise of the size
+of a rounding error in every result, and the largest distance counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FACTOR, SLACK = 2.0, 0.005
+_RUNS, _MORE_RUNS = 6, 40
+_NOISE = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-23}
+
+
+class _Noise(TorchDispatchMode):
+    """Adds a rounding error to every result that is no whole number; notes whether any was bfloat16."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+        self.rounded = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(each.alias_info is not None for each in func._schema.returns):
+            return result
+        if isinstance(result, (tuple, list)):
+            return type(result)(self._noisy(each) for each in result)
+        return self._noisy(result)
+
+    def _noisy(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype not in _NOISE:
+            return value
+        self.rounded |= value.dtype == torch.bfloat16
+        noise = (torch.rand(value.shape, generator=self._generator) * 2 - 1) * _NOISE[value.dtype]
+        noise[(value == value.round()) & (value.abs() < 1 / _NOISE[value.dtype])] = 0  # whole numbers are exact
+        return (value.double() * (1 + noise)).to(value.dtype)
+
+
+@dataclass
+class Reference:
+    """What eager PyTorch answers in float32, and what autocast answers.
+
+    Attributes:
+        exact: the results in float32.
+        runs: autocast's results, first without noise.
+        rounded: whether autocast computed anything in bfloat16.
+    """
+
+    exact: list[torch.Tensor]
+    runs: list[list[torch.Tensor]]
+    rounded: bool
+
+
+Run = Callable[[], Sequence[torch.Tensor]]
+
+
+def reference(run: Run, count: int = _RUNS) -> Reference | None:
+    """Compute the reference; None where autocast cannot."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = [*run()]
+        runs, rounded = [], False
+        for seed in range(count):
+            noise = _Noise(seed)
+            try:
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    if seed:
+                        with noise:
+                            runs.append([*run()])
+                    else:
+                        runs.append([*run()])
+            except RuntimeError:  # an operator that takes no two dtypes
+                return None
+            rounded |= noise.rounded
+    return Reference(exact, runs, rounded)
+
+
+def difference(got: Sequence[torch.Tensor], run: Run) -> str | None:
+    """What is wrong with results in the default precision: "" if nothing; None where autocast gives no answer.
+
+    Args:
+        got: the results.
+        run: computes them in eager PyTorch.
+    """
+    for count in (_RUNS, _MORE_RUNS):
+        known = reference(run, count)
+        if known is None:
+            return None
+        wrong = [words for i, each in enumerate(got) if (words := _beyond(each, i, known))]
+        if not wrong:
+            return ""
+    return "; ".join(wrong)
+
+
+def _beyond(got: torch.Tensor, place: int, known: Reference) -> str:
+    exact, runs = known.exact[place], [run[place] for run in known.runs]
+    if got.shape != exact.shape or got.dtype != exact.dtype:
+        return f"result {place}: {got.dtype}{list(got.shape)} instead of {exact.dtype}{list(exact.shape)}"
+    if any(run.shape != exact.shape for run in runs) or not exact.numel():
+        return ""
+    if not exact.is_floating_point():
+        allowed = FACTOR * max(int((run != exact).sum()) for run in runs)
+        allowed += 1 + SLACK * exact.numel() if known.rounded else 0
+        count = int((got != exact).sum())
+        return f"result {place}: {count} of {exact.numel()} values differ, {allowed:.0f} may" if count > allowed else ""
+    same = torch.stack([_pattern(run) == _pattern(exact) for run in runs]).all(0)
+    if bool((same & (_pattern(got) != _pattern(exact))).any()):
+        return f"result {place}: differs in what is not finite"
+    finite = same & exact.isfinite()
+    ours, theirs = distance(got, exact, finite), max(distance(run, exact, finite) for run in runs)
+    return f"result {place}: off by {ours:.1e}, autocast by {theirs:.1e}" if not ours <= FACTOR * theirs + SLACK else ""
+
+
+def distance(value: torch.Tensor, exact: torch.Tensor, finite: torch.Tensor | None = None) -> float:
+    """The norm of the difference, relative to the norm of what is exact."""
+    value, exact = value.double(), exact.double()
+    if finite is not None:
+        value, exact = value[finite], exact[finite]
+    least = torch.finfo(torch.float32).tiny ** 0.5
+    return float((value - exact).norm()) / max(float(exact.norm()), least)
+
+
+def _pattern(value: torch.Tensor) -> torch.Tensor:
+    """0 for finite values, and a number each for the others."""
+    return value.isnan() * 1 + value.isposinf() * 2 + value.isneginf() * 3
