@@ -129,7 +129,7 @@ def _handles_signal(frame: FrameType) -> bool:
 
 
 def pass_on_signals(error: BaseException) -> None:
-    """Raise an exception again if the handler of a signal has raised it: whoever catches what other code raises calls this."""
+    """Raise an exception again if the handler of a signal has raised it: code that catches what other code raises calls this."""
     if is_of_signal(error):
         raise error
 
