@@ -8,6 +8,7 @@ frame up. torch 2.1 has no such functions.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 import types
@@ -35,15 +36,20 @@ def recurrent_networks_allowed() -> Iterator[None]:
         yield
 
 
+@functools.cache
 def watch_frames() -> None:
     """See every frame that Dynamo compiles from now on, also after ``torch._dynamo.reset``, which drops all callbacks."""
+    _have_dynamo_call()
+
+
+def _have_dynamo_call() -> None:
     with contextlib.suppress(ImportError):
         callbacks = importlib.import_module("torch._dynamo.callback")
         watch = _FrameWatch()
         # PyTorch may call them, with a lock in its hands, where Dynamo would compile what they run
         callbacks.on_compile_start(torch._dynamo.disable(watch.begin))
         callbacks.on_compile_end(torch._dynamo.disable(watch.end))
-        weakref.finalize(watch, watch_frames).atexit = False  # only Dynamo's lists hold it
+        weakref.finalize(watch, _have_dynamo_call).atexit = False  # only Dynamo's lists hold it
 
 
 class _FrameWatch:

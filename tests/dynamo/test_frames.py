@@ -68,6 +68,7 @@ def test_recurrent_networks_are_trained(aot_autograd: bool) -> None:
 
 
 def test_dynamo_follows_them_for_this_backend_only() -> None:
+    ov_backend.prepare_torch()  # as a command does, after the import
     net, graphs = torch.nn.LSTM(4, 3).eval(), []
 
     def other(gm: torch.fx.GraphModule, example_inputs: Any) -> Any:
@@ -83,6 +84,7 @@ def test_dynamo_follows_them_for_this_backend_only() -> None:
 
 
 def test_a_function_without_a_graph_is_counted_once_with_the_reason() -> None:
+    ov_backend.prepare_torch()
     compiled = torch.compile(Scripted().eval(), backend="openvino_fx")
     with torch.no_grad():
         for _ in range(3):
