@@ -6,9 +6,8 @@ can do that, and stay in PyTorch otherwise; then the graph is partitioned and co
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,15 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend import devices, fx_utils, partitioning
-from ov_backend.cache.key import CacheKey, cache_key, family_of
+from ov_backend.cache import key as keys
+from ov_backend.cache.key import CacheKey, cache_key
 from ov_backend.cache.store import GraphStore
 from ov_backend.cache.store import open_store as open_store  # hosts take it from here
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line, pass_on_signals
+from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
 from ov_backend.guards import pytree
-from ov_backend.guards.traced_code import TracedCode
 from ov_backend.lowering import lower
 from ov_backend.lowering.complex_pairs import complex_pairs
 from ov_backend.lowering.decompose import decompose
@@ -60,8 +59,12 @@ class Compiler:
         captured: the graph, its slots and inputs.
         settings: those that affect the graph.
         store: the graph store on disk, or None.
-        key: the key of the whole graph; None derives it from the text of the lowered graph.
-        extra: JSON-able values that are stored with a graph that is converted as a whole.
+        network: its name, which is stored for those who look at the store.
+        find: looks the whole program up by :attr:`key`; None looks into the store.
+
+    Attributes:
+        gm: the lowered graph.
+        key: of the program: the text of the lowered graph, before any refusal, and of the call's result.
     """
 
     def __init__(
@@ -69,11 +72,13 @@ class Compiler:
         captured: Captured,
         settings: Settings,
         store: GraphStore | None = None,
-        key: CacheKey | None = None,
-        extra: Mapping[str, Any] | None = None,
+        network: str = "",
+        find: Callable[[], Program | None] | None = None,
     ) -> None:
-        self._captured, self._settings, self._store, self._key, self._extra = captured, settings, store, key, extra
-        self.settings = settings
+        self._captured, self._store, self.settings, self._find = captured, store, settings, find or self._stored
+        self._extra = {"result": captured.output, "network": network}
+        self.gm = lowered(captured, settings)
+        self.key = text_key(self.gm, captured.slots, captured.inputs, settings, captured.output)
         #: Operators that were decomposed because the converter refused them; they are not decomposed twice.
         self._decomposed: set[Any] = set()
 
@@ -84,15 +89,11 @@ class Compiler:
             NothingToCompute: the graph only returns its inputs, or is smaller than ``min_block_size``.
             ConversionError: no operator can run in OpenVINO; for a graph with symbolic sizes, some operator cannot.
         """
-        gm = lowered(self._captured, self._settings)
-        smallest = self._settings.min_block_size
+        gm, smallest = self.gm, self.settings.min_block_size
         if len(fx_utils.operators(gm)) < smallest:
             raise NothingToCompute(f"the graph is smaller than min_block_size ({smallest})")
-        if self._key is None:  # from the text before any refusal, which another process computes first too
-            self._key = text_key(gm, self._captured.slots, self._captured.inputs, self._settings)
-            stored = self._load(self._key)
-            if stored is not None:
-                return Compilation(Program.single(stored, str(self._key)), gm)
+        if (known := self._find()) is not None:
+            return Compilation(known, gm)
         in_pytorch = self._unsupported(gm)
         for _ in range(_MAX_ROUNDS):
             try:
@@ -110,9 +111,13 @@ class Compiler:
                     in_pytorch = {**in_pytorch, **refused}
         raise ConversionError("too many of its operators have no conversion")
 
+    def _stored(self) -> Program | None:
+        model = self._load(self.key)
+        return None if model is None else Program.single(model, str(self.key))
+
     def _unsupported(self, gm: GraphModule) -> dict[Node, str]:
         """The operators that must stay in PyTorch; the capture of a graph with symbolic sizes ensures that there are none."""
-        return partitioning.unsupported(gm, self._settings) if self._captured.retrace is None else {}
+        return partitioning.unsupported(gm, self.settings) if self._captured.retrace is None else {}
 
     def _decompose(self, gm: GraphModule, refused: Mapping[Node, str]) -> GraphModule | None:
         """The graph with its refused operators decomposed; None if that changes nothing."""
@@ -120,7 +125,7 @@ class Compiler:
         if not available(operators):
             return None
         self._decomposed |= operators
-        table = decompositions(self._settings.decompositions, self._decomposed)
+        table = decompositions(self.settings.decompositions, self._decomposed)
         if self._captured.retrace is not None:
             return lower(self._captured.retrace(table))
         smaller = decompose(gm, table)
@@ -129,14 +134,13 @@ class Compiler:
     def _convert(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:
         slots, inputs = self._captured.slots, self._captured.inputs
         if not in_pytorch and all(spec.exists for spec in _specs(gm, (*slots, *inputs))):
-            assert self._key is not None
             model = self._converted(gm, slots, inputs, self._extra)
-            self._put(self._key, model)
-            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}), str(self._key))
+            self._put(self.key, model)
+            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}), str(self.key))
         return self._convert_parts(gm, in_pytorch)
 
     def _convert_parts(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:
-        smallest = self._settings.min_block_size
+        smallest = self.settings.min_block_size
         split = partitioning.split(fx_utils.copy(gm), in_pytorch, smallest)
         small = f"in a block of fewer than {smallest} operators"
         in_pytorch = {**in_pytorch, **{node: small for node in gm.graph.nodes if node.name in split.too_small}}
@@ -154,7 +158,7 @@ class Compiler:
 
     def _part(self, part: partitioning.Part) -> WeightlessModel:
         """One partition, from the store if it is there; its key is its text."""
-        key = text_key(part.gm, part.slots, part.inputs, self._settings)
+        key = text_key(part.gm, part.slots, part.inputs, self.settings)
         model = self._load(key)
         if model is None:
             model = self._converted(part.gm, part.slots, part.inputs)
@@ -165,7 +169,7 @@ class Compiler:
         self, gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], extra: Mapping[str, Any] | None = None
     ) -> WeightlessModel:
         """Convert directly; use TorchScript for a graph with operators that have neither a conversion nor a decomposition."""
-        if self._settings.converter == "ts":
+        if self.settings.converter == "ts":
             try:
                 return convert(gm, slots, inputs, extra, through_torchscript=True)
             except ConversionError as error:
@@ -183,7 +187,7 @@ class Compiler:
             raise
 
     def _load(self, key: CacheKey) -> WeightlessModel | None:
-        return None if self._store is None else load(self._store, key)
+        return None if self._store is None else load(self._store, str(key))
 
     def _put(self, key: CacheKey, model: WeightlessModel) -> None:
         if self._store is None:
@@ -208,43 +212,41 @@ def first_decompositions(settings: Settings) -> Table:
     return decompositions(settings.decompositions)
 
 
-def graph_key(
-    code: str, inputs: object, slots: object, settings: Settings, extra: str = "", family: str = ""
-) -> CacheKey:
-    """The key of a graph, with this process's versions of torch and OpenVINO."""
-    return cache_key(
-        code=code,
-        inputs=inputs,
-        slots=slots,
-        settings=settings.affecting("graph"),
-        versions=_versions(),
-        extra=extra,
-        family=family,
-    )
-
-
-def family_key(cls: type, call: object, settings: Settings, extra: str = "") -> str:
-    """The family of the graphs of one class of modules and one kind of call."""
-    return family_of(f"{cls.__module__}.{cls.__qualname__}", call, settings.affecting("graph"), _versions(), extra)
+def kind_of_call(cls: type, call: object, settings: Settings, host: str = "") -> str:
+    """Names one class of modules and one kind of call, alike in every process."""
+    of_class, versions = f"{cls.__module__}.{cls.__qualname__}", {**_versions(), "lowering": keys.LOWERING_VERSION}
+    return keys.name_of(of_class, call, settings.affecting("graph"), versions, host)
 
 
 def _versions() -> dict[str, str]:
     return {"torch": str(torch.__version__), "openvino": devices.openvino_version()}
 
 
-def text_key(gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings) -> CacheKey:
-    """The key of a lowered graph, from its text."""
+def text_key(
+    gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings, output: object = None
+) -> CacheKey:
+    """The key of a lowered graph, from its text.
+
+    Args:
+        gm: the graph.
+        slots: names of the weights, in the placeholders' order.
+        inputs: names of the inputs, in the placeholders' order.
+        settings: those that affect the graph count.
+        output: the description of what a call returns (JSON-able); None for a part of a graph.
+    """
     specs = [str(spec) for spec in _specs(gm, (*slots, *inputs))]
-    return graph_key(fx_utils.graph_text(gm), specs[len(slots) :], specs[: len(slots)], settings)
+    of_call = {"inputs": specs[len(slots) :], "output": output}
+    text, slots_text = fx_utils.graph_text(gm), specs[: len(slots)]
+    return cache_key(text=text, call=of_call, slots=slots_text, settings=settings.affecting("graph"), versions=_versions())
 
 
 def _specs(gm: GraphModule, names: Sequence[str]) -> list[TensorSpec]:
     return [TensorSpec.of(name, node.meta["val"]) for name, node in zip(names, fx_utils.placeholders(gm))]
 
 
-def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
+def load(store: GraphStore, key: str) -> WeightlessModel | None:
     """A model from the store, or None; an entry that cannot be read is removed with a warning."""
-    files = store.get(str(key))
+    files = store.get(key)
     if files is None:
         return None
     try:
@@ -253,20 +255,8 @@ def load(store: GraphStore, key: CacheKey) -> WeightlessModel | None:
         return model
     except ConversionError as error:
         log.warning("Ignoring a stored graph: %s. It will be captured again.", first_line(error))
-        store.remove(str(key))
+        store.remove(key)
         return None
-
-
-def stored_codes(store: GraphStore, family: str) -> list[TracedCode]:
-    """The code of the traces of a family's stored graphs, each once, as far as it is loaded here."""
-    codes: dict[TracedCode | None, None] = {}
-    for files in store.family(family):
-        try:
-            code = TracedCode.from_json(json.loads(files["graph.json"])["extra"].get("code"))
-            codes[code] = None
-        except Exception as error:  # a forged entry is found out when it is loaded
-            pass_on_signals(error)
-    return [code for code in codes if code is not None]
 
 
 def _check_result(model: WeightlessModel) -> None:

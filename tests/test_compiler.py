@@ -17,9 +17,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ov_backend import fx_utils
 from ov_backend.cache.store import GraphStore
 from ov_backend.capture.trace import Captured
-from ov_backend.compiler import Compilation, Compiler, lowered, text_key
+from ov_backend.compiler import Compilation, Compiler
 from ov_backend.conversion.converter import UnsupportedNodes
 from ov_backend.errors import ConversionError, NothingToCompute
+from ov_backend.guards.pytree import flatten
 from tests.helpers.graphs import SETTINGS, assert_close, flat, input_names, names, traced
 
 aten = torch.ops.aten
@@ -40,7 +41,7 @@ def undecomposable(x: torch.Tensor) -> torch.Tensor:
 
 def captured(function: Callable[..., Any], *inputs: torch.Tensor) -> Captured:
     gm = traced(lambda *inputs: flat(function(*inputs)), *inputs)
-    return Captured(gm, (), tuple(input_names(gm)), {})
+    return Captured(gm, (), tuple(input_names(gm)), flatten(flat(function(*inputs)))[1])
 
 
 def compiled(
@@ -194,7 +195,7 @@ def test_a_damaged_entry_is_removed_and_replaced(store: GraphStore, caplog: pyte
         return x.exp() + 1
 
     graph = captured(f, X)
-    key = str(text_key(lowered(graph, SETTINGS), graph.slots, graph.inputs, SETTINGS))
+    key = str(Compiler(graph, SETTINGS).key)
     store.put(key, {"model.xml": b"<net/>", "model.bin": b"", "graph.json": b"{}"})
     with caplog.at_level(logging.WARNING):
         compiled(f, X, store=store)
@@ -206,7 +207,7 @@ def test_a_damaged_entry_is_removed_and_replaced(store: GraphStore, caplog: pyte
 
 def key_of(function: Callable[..., Any], x: torch.Tensor, **settings: Any) -> str:
     graph, changed = captured(function, x), SETTINGS.replace(**settings)
-    return str(text_key(lowered(graph, changed), graph.slots, graph.inputs, changed))
+    return str(Compiler(graph, changed).key)
 
 
 def test_what_the_key_of_a_text_depends_on() -> None:

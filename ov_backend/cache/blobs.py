@@ -80,7 +80,7 @@ def blob(store: GraphStore, graph: str, part: str, weights: str, settings: Setti
         "device": devices.full_name(settings.device),
     }
     extra = f"blob {BLOB_VERSION}"
-    key = cache_key(code=graph, inputs=part, slots=weights, settings=compile_settings, versions=versions, extra=extra)
+    key = cache_key(text=graph, call=part, slots=weights, settings=compile_settings, versions=versions, extra=extra)
     return Blob(store, str(key))
 
 

@@ -1,4 +1,4 @@
-"""The key of a stored graph: the hash of a list of named ingredients.
+"""The key of a stored graph: the hash of its text and of other named ingredients.
 
 Weights are no ingredient, because graphs are stored without them. :func:`differing_ingredients` compares two keys, so that a
 cache miss can be explained. The design follows jax's ``cache_key``: one function and named ingredients.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Increased whenever capture, lowering or conversion produce other graphs, so that older entries are missed.
-LOWERING_VERSION = 20
+LOWERING_VERSION = 21
 
 
 @dataclass(frozen=True)
@@ -29,28 +29,26 @@ class CacheKey:
 
 def cache_key(
     *,
-    code: str,
-    inputs: object,
+    text: str,
+    call: object,
     slots: object,
     settings: Mapping[str, Any],
     versions: Mapping[str, str],
     extra: str = "",
-    family: str = "",
 ) -> CacheKey:
     """The key under which a graph is stored.
 
     Args:
-        code: the text of the graph with arguments and edges, or the fingerprint of the module.
-        inputs: names, shapes, dtypes and static values of the inputs (JSON-able).
+        text: of the graph, with arguments and edges.
+        call: names, shapes and dtypes of the inputs, and what a call returns (JSON-able).
         slots: names, shapes and dtypes of the weights (JSON-able).
         settings: the settings that affect the graph, see :meth:`Settings.affecting`.
         versions: of torch, OpenVINO and other libraries that the graph depends on.
         extra: anything else that the graph depends on.
-        family: hexadecimal; the key begins with it, so that the entries of a family can be listed.
     """
     parts = {
-        "code": code,
-        "inputs": _text(inputs),
+        "text": text,
+        "call": _text(call),
         "slots": _text(slots),
         "settings": _text(dict(settings)),
         "versions": _text(dict(versions)),
@@ -58,11 +56,11 @@ def cache_key(
         "extra": extra,
     }
     ingredients = tuple((name, _digest(text)) for name, text in parts.items())
-    return CacheKey(family + _digest(_text(ingredients)), ingredients)
+    return CacheKey(_digest(_text(ingredients)), ingredients)
 
 
-def family_of(*parts: object) -> str:
-    """A family's name: 32 hexadecimal digits."""
+def name_of(*parts: object) -> str:
+    """A name for what has these parts (JSON-able): 32 hexadecimal digits."""
     return _digest(_text(parts))
 
 

@@ -140,11 +140,6 @@ class GraphStore:
                 entries.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
         return sorted(entries, key=lambda entry: entry.used)
 
-    def family(self, family: str) -> list[dict[str, bytes]]:
-        """The content of the entries whose keys begin with ``family``, the one used last first; none counts as used by this."""
-        contents = [self._read(entry.path, entry.key) for entry in reversed(self.entries()) if entry.key.startswith(family)]
-        return [files for files in contents if files is not None]
-
     def verify(self) -> dict[str, str]:
         """The entries that are damaged, with the reason of each; reads every byte."""
         return self.check()[0]

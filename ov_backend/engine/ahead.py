@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from ov_backend.engine import worker
 from ov_backend.engine.worker import Worker
+from ov_backend.guards.content import Mark
 from ov_backend.guards.weights import WeightsGuard
 
 log = logging.getLogger(__name__)
@@ -28,21 +28,21 @@ class Unverified:
     """Weights that were in use elsewhere while a graph was compiled of them.
 
     Attributes:
-        guard: of the weights.
-        generation: of the weights when their digest was taken.
+        marks: address and version of every weight when their digest was taken.
         ended: when the compile ended, in seconds of the monotonic clock.
     """
 
-    guard: weakref.ref[WeightsGuard]
-    generation: int
+    marks: tuple[Mark, ...]
     ended: float
 
     def verify(self, guard: WeightsGuard) -> bool:
         """Whether the weights were those of the digest all the time; all content is read once more after the compile.
 
+        The guard has the same digest now. Before the first trace another guard may have taken it.
+
         In a worker's thread no new state is noted: an interrupted caller may be writing the weights meanwhile.
         """
-        if self.guard() is not guard or self.generation != guard.generation:
+        if guard.marks() != self.marks:
             return False
         guard.read_since(self.ended)
         return guard.is_unchanged() if worker.inside() else guard.untouched()

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ov_backend.cache import memory
 from ov_backend.engine.ahead import Unverified
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.low_precision import Sample, relative_error
-from ov_backend.engine.pressure import enough_mappings
 from ov_backend.engine.request import CompiledEntry, CompileRequest
 from ov_backend.engine.resources import Resources
+from ov_backend.guards.content import Mark
 from ov_backend.guards.signature import Signature
 
 log = logging.getLogger(__name__)
 
-#: Of what the weights take in float32: what a compile needs at its peak, and what it leaves, at most.
-_PEAK, _LEFT = 2.0, 1.0
-
 
 def submit(resources: Resources, lookup: Lookup, context: JobContext, signature: Signature) -> bool:
-    """Begin to compile what calls of a signature will need; False if it is compiled, or if its graph is not known.
+    """Begin to compile what calls of a signature will need; False if it is compiled, or if its text is not known.
 
     Args:
         resources: of the engine.
@@ -38,40 +33,45 @@ def submit(resources: Resources, lookup: Lookup, context: JobContext, signature:
         marks = request.guard.weights.marks() if request is not None else ()
     if request is None:
         return False
-    job, is_untouched = CompileJob(resources, request, context), partial(lookup.is_untouched, marks=marks)
-    samples = lookup.low_precision.samples(signature)
-    resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, is_untouched, samples))
+    job, samples = CompileJob(resources, request, context), lookup.low_precision.samples(signature)
+    resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, lookup.is_untouched, marks, samples))
     return True
 
 
-def compile_ahead(job: CompileJob, is_unchanged: Callable[[CompileRequest], bool], samples: Sequence[Sample] = ()) -> None:
+def compile_ahead(
+    job: CompileJob,
+    is_untouched: Callable[[CompileRequest, tuple[Mark, ...]], bool],
+    marks: tuple[Mark, ...],
+    samples: Sequence[Sample] = (),
+) -> None:
     """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
     Nothing is evicted for it, no error of it is remembered, and no stage is reported: a call that needs the same compiles it.
 
     Args:
         job: the request, and what the network gives a job.
-        is_unchanged: whether the weights have not been written to since the request.
+        is_untouched: whether the weights of a request have not been written to since they had these marks.
+        marks: address and version of the weights at the request.
         samples: observed calls; how far the result is off in these is noted with it.
     """
     request, resources, context = job.request, job.resources, job.context
-    if resources.epoch != request.epoch or not is_unchanged(request):
+    if resources.epoch != request.epoch or not is_untouched(request, marks):
         return
     job.check_refusals()
-    program = resources.programs.get(request.graph_key) or job.load()
+    program = resources.programs.get(request.text) or job.load()
     if program is None:
         return
     resources.evict_dead()
-    if not _fits(job):
+    if not job.fits_beside():
         log.debug("%s is not prepared ahead: its compiled form would not fit beside the others", context.name)
         return
-    resources.programs.put(request.graph_key, program)
+    resources.programs.put(request.text, program)
     compiled, size = job.measured(lambda: job.compile(program[0]))
-    if resources.epoch != request.epoch or not is_unchanged(request):
+    if resources.epoch != request.epoch or not is_untouched(request, marks):
         log.debug("%s was prepared for weights that have changed since", context.name)
         return
     entry = job.entry(compiled, program[1])
-    entry.unverified = Unverified(weakref.ref(request.guard.weights), request.generation, time.monotonic())
+    entry.unverified = Unverified(marks, time.monotonic())
     _try(entry, samples)
     if resources.compiled.bytes + size <= resources.compiled.budget:
         job.put(entry, size)
@@ -82,11 +82,3 @@ def _try(entry: CompiledEntry, samples: Sequence[Sample]) -> None:
     for sample in samples if entry.program.owns else ():
         if sample.state == entry.state:
             entry.errors[sample.number] = relative_error(entry.program(sample.call.tensors), sample.outputs)
-
-
-def _fits(job: CompileJob) -> bool:
-    weights, compiled, low_memory = job.float_bytes(), job.resources.compiled, job.resources.low_memory
-    if low_memory.is_wanted(job.request.settings, sum(tensor.nbytes for tensor in job.request.weights.values())):
-        return False  # weights are given back meanwhile, one network after another
-    fits = compiled.bytes + _LEFT * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()
-    return fits and enough_mappings()

@@ -1,6 +1,7 @@
-"""A job of the engine's worker: load or capture a graph, convert it, bind weights, compile.
+"""A job of the engine's worker: capture a graph, load its program or convert it, bind weights, compile.
 
-A request records the state at the time of the call. Weights or code may have changed when the job is done (a LoRA was applied,
+A program is known by its text, which a trace tells. Beside the trace, what such calls have led to last is compiled. A request
+records the state at the time of the call. Weights or code may have changed when the job is done (a LoRA was applied,
 for example); then the request is superseded, and its result is dropped.
 """
 
@@ -9,16 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from ov_backend import compiler, devices, garbage
 from ov_backend.cache import blobs, memory
-from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
-from ov_backend.engine.pressure import relieve_mappings
+from ov_backend.engine.guess import Guess
+from ov_backend.engine.pressure import enough_mappings, relieve_mappings
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: What a compiled graph takes of its weights' size in float32, in a half precision and in f32.
 _LEFT_HALF, _LEFT_F32 = 0.57, 1.0
+#: What a compile that no call waits for may need of that at its peak.
+_PEAK = 2.0
 #: How many times as much is to be free before a compile; it takes no more at its peak, but its first call needs memory too.
 _ROOM = 1.5
 
@@ -79,7 +82,6 @@ class JobContext:
         capture: traces the requested call; also returns the request with the keys of the code that ran.
         is_current: ``is_current(request, weights)``: whether the code, and if asked the weights, are still those of a request.
         refusals: graphs that cannot be compiled.
-        last_key: the key that was last looked up on disk; the log says how the key of a missing graph differs from it.
         group: of the compiled graphs that one call needs together, where there is one.
     """
 
@@ -89,7 +91,6 @@ class JobContext:
     capture: Callable[[CompileRequest], tuple[Captured, CompileRequest]]
     is_current: Callable[[CompileRequest, bool], bool]
     refusals: Refusals = field(default_factory=Refusals)
-    last_key: CacheKey | None = None
     group: Group | None = None
 
     def report(self, resources: Resources, stage: str, call: Call) -> None:
@@ -107,6 +108,9 @@ class CompileJob:
     #: The end of a compile in the background whose result may serve this request.
     ahead: threading.Event | None = None
     began: bool = False
+    _guess: Guess | None = None
+    #: The request before the trace, whose weights were bound.
+    _bound: CompileRequest | None = None
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -136,10 +140,15 @@ class CompileJob:
             if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
             relieve_mappings(resources.compiled)
-            entry, size = self._compile(*self._program())
+            program, output = self._program()
+            entry, size = self._compiled_already(), None
+            if entry is None:
+                if not self.context.is_current(self.request, True):
+                    raise Superseded
+                entry, size = self._guessed(output) or self._compile(program, output)
             if not self.context.is_current(self.request, True):
                 raise Superseded
-            if resources.epoch == self.request.epoch:
+            if size is not None and resources.epoch == self.request.epoch:
                 self.put(entry, size)
             return entry
         finally:
@@ -157,46 +166,42 @@ class CompileJob:
 
     def check_refusals(self) -> None:
         """Raise if this cannot be compiled, as is known."""
-        self.context.refusals.check(self.request.graph_key, self.request.compiled_key)
+        self.context.refusals.check(self.request.state, self.request.compiled_key)
         for name, tensor in self.request.weights.items():  # not recorded as a refusal: the weights may move back
             if tensor.device.type != "cpu":
                 self.resources.evict_dead()  # graphs compiled for the memory that the weights have left
                 raise OVBackendError(f"the weight {name} is on {tensor.device}; only weights in the host's memory can be bound")
 
     def _program(self) -> tuple[Program, Spec]:
+        """The program and the description of its result; the text of the request is known afterwards."""
         resources = self.resources
-        program: tuple[Program, Spec] | None = resources.programs.get(self.request.graph_key)
+        program: tuple[Program, Spec] | None = resources.programs.get(self.request.text)
         if program is None:
             try:
                 with garbage.paused():
-                    program = self.load() or self._capture()
+                    program = self.load() or self._trace()
             except OVBackendError as error:
-                self.context.refusals.add(self.request.graph_key, error)
+                self.context.refusals.add(self.request.state, error)
                 raise
             if resources.epoch == self.request.epoch:
-                resources.programs.put(self.request.graph_key, program, self.context.group)
+                resources.programs.put(self.request.text, program, self.context.group)
         return program
 
     def load(self) -> tuple[Program, Spec] | None:
-        """The program from the store, or None."""
-        store, key, context = self.resources.store, self.request.cache_key, self.context
-        if store is None or key is None:
+        """The program from the store, or None; also where the text is not known."""
+        store, text, context = self.resources.store, self.request.text, self.context
+        if store is None or not text:
             return None
         with context.stats.time("load"):
-            model = compiler.load(store, key)
+            model = compiler.load(store, text)
         if model is None:
-            if context.last_key is not None:
-                differing = ", ".join(differing_ingredients(context.last_key, key)) or "nothing: it was removed"
-                log.debug("%s has no stored graph; its key differs from the last one in %s", context.name, differing)
-            context.last_key = key
             return None
-        context.last_key = key
         if not self._fits(model):
             log.warning("Ignoring a stored graph of %s: it does not fit this call. It will be captured again.", context.name)
-            store.remove(str(key))
+            store.remove(text)
             return None
         context.stats.graph_hits += 1
-        return Program.single(model, str(key)), model.extra["result"]
+        return Program.single(model, text), model.extra["result"]
 
     def _fits(self, model: WeightlessModel) -> bool:
         """Whether a stored graph fits the request's inputs and weights, and describes its result."""
@@ -205,25 +210,57 @@ class CompileJob:
         inputs = model.inputs == self.request.call.signature.tensors
         return slots and inputs and is_valid(model.extra.get("result"), len(model.returns))
 
-    def _capture(self) -> tuple[Program, Spec]:
-        stats, dtype = self.context.stats, self.request.autocast
+    def _trace(self) -> tuple[Program, Spec]:
+        """Trace the call; then the program is looked up by its text, or made."""
+        resources, stats, dtype = self.resources, self.context.stats, self.request.autocast
+        self._begin_guess()
         self._report("capture")
         with stats.time("capture"), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             captured, self.request = self.context.capture(self.request)
-        request = self.request
-        if not self.context.is_current(request, False):
-            raise Superseded  # the graph may be of the old or the new code, and fits neither key for certain
+        if not self.context.is_current(self.request, False):
+            raise Superseded  # the graph may be of the old or the new code, and belongs to neither state for certain
         stats.captures += 1
         self._report("convert")
-        key = None if captured.unlifted else request.cache_key
-        code = request.guard.code.traced
-        extra = None
-        if key is not None:  # the network is for those who look at the store
-            extra = {"result": captured.output, "code": code.as_json() if code else None, "network": self.context.name}
-        of_graph = compiler.Compiler(captured, request.settings, self.resources.store, key, extra)
         with stats.time("convert"):
-            compiled = self.resources.convert(self.context.name, captured, of_graph)
+            of_graph = compiler.Compiler(captured, self.request.settings, resources.store, self.context.name, self._known)
+            self.request = self.request.led_to(str(of_graph.key))
+            compiled = resources.convert(self.context.name, captured, of_graph)
+            if resources.epoch == self.request.epoch:
+                resources.texts.note(self.request.state, self.request.kind, self.request.text)
         return compiled.program, captured.output
+
+    def _begin_guess(self) -> None:
+        """Begin to compile beside the trace what such calls have led to last, if there is memory for it beside the others."""
+        text = "" if self.request.text else self.resources.texts.last(self.request.kind)
+        if text and self._guess is None and self.fits_beside():
+            job = replace(self, request=self.request.led_to(text), _guess=None)
+            self._guess = Guess(text, job.load, lambda program: job.measured(lambda: job.compile(program)))
+            self._bound = self.request
+
+    def _known(self) -> Program | None:
+        """The program of the text that a trace has told: from memory, from the guess, or from the store."""
+        known = self.resources.programs.get(self.request.text)
+        if known is None and self._guess is not None:
+            known = self._guess.program(self.request.text)
+        known = known or self.load()
+        return None if known is None else known[0]
+
+    def _compiled_already(self) -> CompiledEntry | None:
+        """What was compiled for the text before: for another state of the code, or ahead."""
+        ahead = self.resources.ahead.claim(self.request.compiled_key)
+        if ahead is not None:
+            self._report("compile")
+            ahead.wait()
+        return self.context.lookup(self.request)
+
+    def _guessed(self, output: Spec) -> tuple[CompiledEntry, int] | None:
+        """What was compiled beside the trace, if it is what the trace has led to."""
+        bound, request = self._bound, self.request
+        if self._guess is None or bound is None or bound.compiled_key.of(request.text) != request.compiled_key:
+            return None  # the weights that count are others
+        self._report("compile")
+        made = self._guess.made(request.text)
+        return None if made is None else (self.entry(made[0], output), made[1])
 
     def _compile(self, program: Program, output: Spec) -> tuple[CompiledEntry, int]:
         self._report("compile")
@@ -258,10 +295,16 @@ class CompileJob:
         self.resources.compiles += not compiled.timings.imported
         stats.coverage = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
-        request, graph = self.request, self.request.graph_key
-        state = request.digest, graph.code, graph.host
+        request = self.request
         return CompiledEntry(
-            compiled, output, request.digest, placement, self.context.name, form=request.form.name, state=state
+            compiled,
+            output,
+            request.digest,
+            placement,
+            self.context.name,
+            form=request.form.name,
+            signature=str(request.call.signature),
+            state=(request.digest, request.text, request.state.host),
         )
 
     def measured(self, make: Callable[[], CompiledProgram]) -> tuple[CompiledProgram, int]:
@@ -273,6 +316,14 @@ class CompileJob:
             largest = 2 * self.float_bytes()
             size = min(max(size, largest // 4), largest)
         return compiled, size
+
+    def fits_beside(self) -> bool:
+        """Whether the compiled form fits into the memory budget beside the others, and into the machine's memory."""
+        weights, compiled, low_memory = self.float_bytes(), self.resources.compiled, self.resources.low_memory
+        if low_memory.is_wanted(self.request.settings, sum(tensor.nbytes for tensor in self.request.weights.values())):
+            return False  # weights are given back meanwhile, one network after another
+        fits = compiled.bytes + _LEFT_F32 * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()
+        return fits and enough_mappings()
 
     def float_bytes(self) -> int:
         """What the weights take in float32."""

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from ov_backend import compiler, devices
-from ov_backend.cache.key import CacheKey
 from ov_backend.capture.forward import Reach
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.low_precision import LowPrecision
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, GraphKey, Superseded
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, State, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
-from ov_backend.guards import autocast, content, inputs
+from ov_backend.guards import autocast, inputs
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.content import Mark
@@ -63,9 +62,9 @@ class Lookup:
         self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
         self.lock = threading.RLock()
         self._guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
-        #: By signature, the keys that a call got last, and what they were made of.
-        self._known_keys: dict[Signature, tuple[Any, tuple[GraphKey, CompiledKey]]] = {}
-        self._families: dict[Hashable, str] = {}
+        #: By signature, the state and the key that a call got last, and what they were made of.
+        self._known_keys: dict[Signature, tuple[Any, tuple[State, CompiledKey]]] = {}
+        self._kinds: dict[Hashable, str] = {}
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
         #: The fingerprints of the code since the last answer from OpenVINO.
@@ -86,6 +85,7 @@ class Lookup:
             self._in_f32.clear()
             self._unanswered.clear()
             self._guards.clear()
+            self._known_keys.clear()
             self.low_precision.clear()
 
     def begin_run(self) -> None:
@@ -113,9 +113,9 @@ class Lookup:
         resources = self._resources
         host, settings = self._hooks.host_key(), resources.settings
         self._check_integers(call.tensors)
-        family = self._family(call.signature, settings, host)
+        kind = self._kind(call.signature, settings, host)
         requests, refused = [], ""
-        for guard in self._guards.candidates(resources.codes.of(family, resources.store)):
+        for guard in self._guards.candidates(resources.codes.of(kind)):
             guard.check(starts)
             if guard.code.refused:
                 refused = guard.code.refused
@@ -126,17 +126,17 @@ class Lookup:
             if entry is not None:
                 self._unanswered.add(guard.code.fingerprint)
                 if guard.code.traced is not None:
-                    resources.codes.use(family, guard.code.traced)
+                    resources.codes.use(kind, guard.code.traced)
                 return entry
             self._check_integers(guard.weights.tensors.values())
             guard.check()  # reading everything once more may have shown a change
             form = self._form(guard)
-            requests.append(self._compile_request(call, guard, self._keys(guard, call, form), family, form))
+            requests.append(self._compile_request(call, guard, self._keys(guard, call, form), kind, form))
         if not requests:
             raise CaptureError(refused)
         if not starts:
             return self.find(call, starts=True)  # what is bound now must be what its digest says
-        request = next((each for each in requests if self._is_known(each)), requests[0])
+        request = next((each for each in requests if each.text), requests[0])
         self._unanswered.add(request.code)
         return request
 
@@ -147,19 +147,19 @@ class Lookup:
             raise OVBackendError("an int64 tensor exceeds 2 ** 20; the option wide_integers keeps arithmetic with it in PyTorch")
 
     def find_known(self, signature: Signature) -> CompileRequest | None:
-        """What can be compiled ahead for calls of a signature: None if it is compiled, or if its graph is not known.
+        """What can be compiled ahead for calls of a signature: None if it is compiled, or if its text is not known.
 
         Nothing that a call would find is changed by this, but for the state of code and weights that is noted.
         """
         for request in self._requests(signature):
             if self._is_compiled(request):
                 return None
-            if self._is_known(request):
+            if request.text:
                 return request
         return None
 
     def is_compiled(self, signature: Signature) -> bool:
-        """Whether calls of a signature find what they need compiled."""
+        """Whether calls of a signature find what they need compiled, if their traces lead to the texts that they led to last."""
         with self.lock:
             return any(map(self._is_compiled, self._requests(signature)))
 
@@ -170,13 +170,14 @@ class Lookup:
         tensors = tuple(torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype], device="meta") for spec in signature.tensors)
         resources, call = self._resources, Call(signature, tensors, {})
         host, settings = self._hooks.host_key(), resources.settings
-        family = self._family(signature, settings, host)
-        codes = resources.codes.of(family, resources.store)
-        for guard in self._guards.candidates(codes) if codes else ():
+        kind = self._kind(signature, settings, host)
+        last = resources.texts.last(kind)
+        for guard in self._guards.candidates(resources.codes.of(kind)) if last else ():
             guard.check()
             if not guard.code.refused:
                 form = self._form(guard)
-                yield self._compile_request(call, guard, self._keys(guard, call, form), family, form)
+                request = self._compile_request(call, guard, self._keys(guard, call, form), kind, form)
+                yield request if request.text else request.led_to(last)
 
     def _is_compiled(self, request: CompileRequest) -> bool:
         key, compiled = request.compiled_key, self._resources.compiled
@@ -185,7 +186,7 @@ class Lookup:
     def compiled(self, request: CompileRequest) -> CompiledEntry | None:
         """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
         entry = self._entry(request.compiled_key, request.guard)
-        if entry is None and request.guard.code.traced is None:
+        if entry is None and not request.text:
             with self.lock:
                 newer = self.find(request.call)
             return None if isinstance(newer, CompileRequest) else newer
@@ -194,6 +195,8 @@ class Lookup:
     def _entry(self, key: CompiledKey, guard: Guard) -> CompiledEntry | None:
         """What is compiled for a key, for these weights or for equal ones elsewhere."""
         compiled = self._resources.compiled
+        if not key.text:
+            return None
         entry: CompiledEntry | None = compiled.get(key.anywhere()) or compiled.get(key)
         if entry is not None and entry.unverified is not None and not self._verify(entry, guard):
             return None
@@ -212,24 +215,18 @@ class Lookup:
         self._resources.compiled.evict(lambda each, value: value is entry)
         return False
 
-    def _family(self, signature: Signature, settings: Settings, host: str) -> str:
-        """The family of the graphs of calls like this one."""
+    def _kind(self, signature: Signature, settings: Settings, host: str) -> str:
+        """The kind of calls like this one, by whatever network."""
         key = signature, settings.text("graph"), host
-        family = self._families.get(key)
-        if family is None:
+        kind = self._kinds.get(key)
+        if kind is None:
             statement = (signature.tensors, signature.statics)
-            family = compiler.family_key(type(self._module), statement, settings, host)
-            remember(self._families, key, family)
-        return family
+            kind = compiler.kind_of_call(type(self._module), statement, settings, host)
+            remember(self._kinds, key, kind)
+        return kind
 
-    def _is_known(self, request: CompileRequest) -> bool:
-        """Whether the graph of a request is in memory or on disk."""
-        store, key = self._resources.store, request.cache_key
-        stored = store is not None and key is not None and str(key) in store
-        return stored or self._resources.programs.get(request.graph_key) is not None
-
-    def _keys(self, guard: Guard, call: Call, form: Form) -> tuple[GraphKey, CompiledKey]:
-        """The key of the graph, without weights, and the key of the compiled graph, with weights and device."""
+    def _keys(self, guard: Guard, call: Call, form: Form) -> tuple[State, CompiledKey]:
+        """What decides to which graph a trace leads, and the key of the compiled graph, with weights and device."""
         settings, weights = form.settings, guard.weights
         asked = inputs.described(call, guard.code.traced, weights.tensors.values())
         parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph")
@@ -237,21 +234,22 @@ class Lookup:
         known = self._known_keys.get(call.signature)
         if known is not None and known[0] == (parts, of_weights):
             return known[1]
-        graph = GraphKey(call.signature, *parts)
-        keys = graph, CompiledKey(graph, *of_weights)
-        remember(self._known_keys, call.signature, ((parts, of_weights), keys))
+        state = State(call.signature, *parts)
+        text = self._resources.texts.of(state)
+        keys = state, CompiledKey(text, None if text else state, *of_weights)
+        if text:
+            remember(self._known_keys, call.signature, ((parts, of_weights), keys))
         return keys
 
     def _compile_request(
-        self, call: Call, guard: Guard, keys: tuple[GraphKey, CompiledKey], family: str, form: Form
+        self, call: Call, guard: Guard, keys: tuple[State, CompiledKey], kind: str, form: Form
     ) -> CompileRequest:
         weights = guard.weights
         return CompileRequest(
             call=call,
-            graph_key=keys[0],
+            state=keys[0],
             compiled_key=keys[1],
-            cache_key=self._cache_key(call, guard, form.settings, family),
-            family=family,
+            kind=kind,
             weights=weights.tensors,
             form=form,
             guard=guard,
@@ -262,16 +260,6 @@ class Lookup:
             abandoned=threading.Event(),
             autocast=autocast.of_cpu(),
         )
-
-    def _cache_key(self, call: Call, guard: Guard, settings: Settings, family: str) -> CacheKey | None:
-        """The key of the graph on disk; None where another process could not tell that nothing has changed."""
-        code = guard.code
-        if not self._hooks.keyed_by_code or code.opaque or code.traced is None or code.traced.as_json() is None:
-            return None
-        slots = [(name, content.layout(tensor)) for name, tensor in guard.weights.tensors.items()]
-        described = inputs.described(call, code.traced, guard.weights.tensors.values()) + guard.weights.ties
-        statement = (call.signature.tensors, call.signature.statics + described)
-        return compiler.graph_key(code.fingerprint, statement, slots, settings, self._hooks.host_key(), family)
 
     def _form(self, guard: Guard) -> Form:
         return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
@@ -303,15 +291,15 @@ class Lookup:
             code: a guard of the code that ran.
             unseen: whether no guard watches what was changed.
         """
-        codes, family, traced, tried_again = self._resources.codes, request.family, code.traced, self._guards.tried_again
+        codes, kind, traced, tried_again = self._resources.codes, request.kind, code.traced, self._guards.tried_again
         if traced is None or (request.guard.code.traced is None and not unseen):
             return  # before its first trace everything in reach is watched
-        if traced in codes.of(family, self._resources.store):
+        if traced in codes.of(kind):
             if traced in tried_again:
-                codes.forget(family, traced)
+                codes.forget(kind, traced)
         elif traced not in tried_again:
             tried_again.add(traced)
-            codes.use(family, traced)
+            codes.use(kind, traced)
 
     def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.
@@ -327,7 +315,7 @@ class Lookup:
         assert after.traced is not None
         if after is before:
             self._guards.of(after, request.call)
-            self._resources.codes.use(request.family, after.traced)
+            self._resources.codes.use(request.kind, after.traced)
             return request
         guard = self._guards.of(after, request.call)
         guard.check()
@@ -335,11 +323,11 @@ class Lookup:
         same_weights = weights.keys() == request.weights.keys() and all(weights[n] is request.weights[n] for n in weights)
         if not (same_weights and before.covers(after) and self.is_current(request, False)):
             assert code.traced is not None
-            self._resources.codes.use(request.family, code.traced)  # the next attempt begins with it
+            self._resources.codes.use(request.kind, code.traced)  # the next attempt begins with it
             raise Superseded
-        self._resources.codes.use(request.family, after.traced)
+        self._resources.codes.use(request.kind, after.traced)
         keys = self._keys(guard, request.call, request.form)
-        renewed = self._compile_request(request.call, guard, keys, request.family, request.form)
+        renewed = self._compile_request(request.call, guard, keys, request.kind, request.form)
         return replace(renewed, epoch=request.epoch, abandoned=request.abandoned, autocast=request.autocast)
 
     def is_current(self, request: CompileRequest, weights: bool) -> bool:

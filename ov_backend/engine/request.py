@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
-from ov_backend.cache.key import CacheKey
 from ov_backend.engine.ahead import Unverified
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
@@ -25,8 +24,8 @@ class Superseded(Exception):
     """Weights or code changed while a graph was compiled for them."""
 
 
-class GraphKey(NamedTuple):
-    """The key of a graph within the process, without weights.
+class State(NamedTuple):
+    """What decides within the process to which graph a trace leads.
 
     Attributes:
         signature: of the call.
@@ -47,14 +46,16 @@ class CompiledKey(NamedTuple):
     """The key of a compiled graph within the process.
 
     Attributes:
-        graph: key of the graph.
+        text: of the program; "" before a trace has told it.
+        state: which stands for the text where that is not known.
         weights: digest of their content.
         settings: those that affect the compile.
         form: see :class:`Form`.
         address: of the weights' memory; 0 for what is compiled and owns all that it reads.
     """
 
-    graph: GraphKey
+    text: str
+    state: State | None
     weights: str
     settings: str
     form: str = ""
@@ -63,6 +64,10 @@ class CompiledKey(NamedTuple):
     def anywhere(self) -> CompiledKey:
         """The key without the address."""
         return self._replace(address=0)
+
+    def of(self, text: str) -> CompiledKey:
+        """The key, now that the text is known."""
+        return self._replace(text=text, state=None)
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,9 @@ class CompileRequest:
 
     Attributes:
         call: the call that needs it.
-        graph_key: of the graph.
+        state: what decides to which graph a trace leads.
         compiled_key: of the compiled graph.
-        cache_key: of the graph on disk; None derives it from the text of the graph.
-        family: of the graph.
+        kind: of the call, see :func:`ov_backend.compiler.kind_of_call`.
         weights: the live weights.
         form: of this compile.
         guard: watches what the graph depends on.
@@ -121,10 +125,9 @@ class CompileRequest:
     """
 
     call: Call
-    graph_key: GraphKey
+    state: State
     compiled_key: CompiledKey
-    cache_key: CacheKey | None
-    family: str
+    kind: str
     weights: Mapping[str, torch.Tensor]
     form: Form
     guard: Guard
@@ -140,6 +143,15 @@ class CompileRequest:
         """The settings of this compile."""
         return self.form.settings
 
+    @property
+    def text(self) -> str:
+        """Of the program, or ""."""
+        return self.compiled_key.text
+
+    def led_to(self, text: str) -> CompileRequest:
+        """The request, now that a trace has told the text."""
+        return replace(self, compiled_key=self.compiled_key.of(text))
+
 
 @dataclass
 class CompiledEntry:
@@ -153,7 +165,8 @@ class CompiledEntry:
         network: the name of that network.
         unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
         form: its name, see :class:`Form`.
-        state: what a call's result depends on beside the call and the form: digest of the weights, code, and the host.
+        signature: of the call that it was compiled for.
+        state: what a call's result depends on beside the call and the form: digest of the weights, text, and the host.
         errors: relative errors of observed calls that it has computed already, by their numbers.
     """
 
@@ -164,6 +177,7 @@ class CompiledEntry:
     network: str
     unverified: Unverified | None = None
     form: str = ""
+    signature: str = ""
     state: tuple[str, str, str] = ("", "", "")
     errors: dict[int, float] = field(default_factory=dict)
 

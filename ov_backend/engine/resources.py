@@ -19,6 +19,7 @@ from ov_backend.compiler import Compilation, Compiler
 from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.arenas import Arenas
 from ov_backend.engine.history import History, Run
+from ov_backend.engine.known_texts import KnownTexts
 from ov_backend.engine.low_memory import LowMemory
 from ov_backend.engine.pressure import Pressure
 from ov_backend.engine.request import CompiledEntry, CompiledKey
@@ -69,7 +70,8 @@ class Resources:
         store: the graph store on disk, or None.
         interrupted: polled while a call waits for a compile; once it returns true, the call raises ``Interrupted``.
         compiled: the compiled graphs, within the memory budget.
-        programs: weightless programs; they serve every network of the same code, such as that of another checkpoint.
+        texts: which programs calls have led to.
+        programs: weightless programs, by their texts.
         worker: runs one compile job at a time.
         networks: the engine's networks by name.
         arenas: gives back what compiled networks allocate while they compute.
@@ -94,6 +96,7 @@ class Resources:
     worker: Worker = field(default_factory=Worker)
     networks: dict[str, SharingNetwork] = field(default_factory=dict)
     codes: TracedCodes = field(default_factory=TracedCodes)
+    texts: KnownTexts = field(default_factory=KnownTexts)
     low_memory: LowMemory = field(default_factory=LowMemory)
     arenas: Arenas = field(default_factory=Arenas)
     keeps_unloaded: bool = False
@@ -119,7 +122,11 @@ class Resources:
         self.programs = CountLRU(MAX_PROGRAMS)
         if self.store is None and self.settings.model_caching:
             self.store = compiler.open_store(self.settings)
+        self._open_beside_store()
+
+    def _open_beside_store(self) -> None:
         self.recipes.open(None if self.store is None else self.store.folder)
+        self.texts.open(self.store)
 
     def configure(self, settings: Settings) -> None:
         """Change the settings; graphs compiled for the previous ones are kept, in case these return.
@@ -131,11 +138,8 @@ class Resources:
         self.settings = settings
         self.compiled.budget = budget_bytes(settings.memory_mb)
         self.compiled.shrink()
-        store = compiler.open_store(settings) if settings.model_caching else None
-        if store is not None and (self.store is None or self.store.folder != store.folder):
-            self.codes.clear()  # another folder has other graphs
-        self.store = store
-        self.recipes.open(None if store is None else store.folder)
+        self.store = compiler.open_store(settings) if settings.model_caching else None
+        self._open_beside_store()
 
     @property
     def history(self) -> History | None:
@@ -158,7 +162,7 @@ class Resources:
         sizes = [entry.bytes for entry in own.values()]
         return {
             **statistics.as_dict(),
-            "signatures": sorted({str(key.graph.signature) for key in own}),
+            "signatures": sorted({entry.value.signature for entry in own.values()}),
             "held": len(sizes),
             "bytes": sum(sizes),
         }
@@ -219,6 +223,7 @@ class Resources:
         self.compiled.evict(lambda key, entry: True)
         self.programs.clear()
         self.codes.clear()
+        self.texts.clear()
         self.recipes.clear()
         for network in list(self.networks.values()):
             network.clear()

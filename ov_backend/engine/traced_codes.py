@@ -1,7 +1,7 @@
-"""Which code earlier traces have run, by family; found in memory and in the graph store.
+"""Which code earlier traces have run, by the kind of call.
 
-A family is a class of modules together with a kind of call. Its graphs may have run different code, for a forward branches on
-flags: each guard goes through the code of one trace.
+A kind is a class of modules with a signature. Its traces may have run different code, for a forward branches on flags: each guard
+goes through the code of one trace.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from ov_backend import compiler
-from ov_backend.cache.store import GraphStore
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.guards.checksums import Checksums, Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
@@ -21,8 +19,8 @@ from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
 
-_MAX_FAMILIES = 512
-#: The most kinds of code in one family, and the most guards of one network.
+_MAX_KINDS = 512
+#: The most kinds of code of one kind of call, and the most guards of one network.
 _MAX_CODES = 8
 #: The most kinds of calls of one network that are known to have been traced.
 _MAX_CONFIRMED = 512
@@ -34,34 +32,30 @@ def _key_of_trace(code: CodeGuard, call: Call) -> tuple[Any, ...]:
 
 
 class TracedCodes:
-    """The code of all traces of an engine by family, the one used last first."""
+    """The code of all traces of an engine by the kind of call, the one used last first."""
 
     def __init__(self) -> None:
-        self._families: OrderedDict[str, list[TracedCode]] = OrderedDict()
+        self._kinds: OrderedDict[str, list[TracedCode]] = OrderedDict()
 
-    def of(self, family: str, store: GraphStore | None) -> list[TracedCode]:
-        """The code of a family's traces; the store is only read the first time."""
-        codes = self._families.get(family)
-        if codes is None:
-            codes = [] if store is None else compiler.stored_codes(store, family)[:_MAX_CODES]
-            self._families[family] = codes
-            if len(self._families) > _MAX_FAMILIES:
-                self._families.popitem(last=False)
-        return codes
+    def of(self, kind: str) -> list[TracedCode]:
+        """The code of a kind's traces."""
+        return self._kinds.get(kind, [])
 
-    def use(self, family: str, code: TracedCode) -> None:
+    def use(self, kind: str, code: TracedCode) -> None:
         """Put a code first, whether it is new or not."""
-        codes = self._families.get(family, [])
+        codes = self.of(kind)
         if codes[:1] != [code]:
-            self._families[family] = [code, *(each for each in codes if each != code)][:_MAX_CODES]
+            self._kinds[kind] = [code, *(each for each in codes if each != code)][:_MAX_CODES]
+            if len(self._kinds) > _MAX_KINDS:
+                self._kinds.popitem(last=False)
 
-    def forget(self, family: str, code: TracedCode) -> None:
-        """Look no calls of a family up by a code any more."""
-        self._families[family] = [each for each in self._families.get(family, []) if each != code]
+    def forget(self, kind: str, code: TracedCode) -> None:
+        """Look no calls of a kind up by a code any more."""
+        self._kinds[kind] = [each for each in self.of(kind) if each != code]
 
     def clear(self) -> None:
-        """Forget everything; the store is read again."""
-        self._families.clear()
+        """Forget everything."""
+        self._kinds.clear()
 
 
 class Guards:

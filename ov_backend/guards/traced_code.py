@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ov_backend.guards.describe import code_digest, versioned
 from ov_backend.guards.orders import lists_attributes
@@ -15,11 +12,6 @@ from ov_backend.guards.reads import may_read_unnamed, members_read_by, names_fun
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
-#: The most code objects, and the longest name, that are taken from a file.
-_MAX_STORED = 4096
-_MAX_NAME = 512
-#: The attributes of :class:`TracedCode` that are true or false.
-_FLAGS = ("computes_names", "lists_attributes", "names_functions")
 
 
 @dataclass(frozen=True)
@@ -51,30 +43,6 @@ class TracedCode:
         """The names of the attributes that count; None stands for all."""
         return None if self.computes_names else self.names
 
-    def as_json(self) -> dict[str, list[str] | bool] | None:
-        """For a file; None where another process could not find a root by its name."""
-        paths = [f"{function.__module__}:{function.__qualname__}" for function in self.roots]
-        if any(_resolve(path) is not function for path, function in zip(paths, self.roots)):
-            return None
-        sets = {"digests": self.digests, "names": self.names, "own_names": self.own_names, "tested": self.tested}
-        flags = {key: bool(getattr(self, key)) for key in _FLAGS}
-        return {**{key: sorted(values) for key, values in sets.items()}, "roots": paths, **flags}
-
-    @classmethod
-    def from_json(cls, stored: Any) -> TracedCode | None:
-        """From a file; None where it describes no code, or code that is not loaded here."""
-        keys = ("digests", "names", "roots", "own_names", "tested")
-        if not isinstance(stored, dict) or stored.keys() != {*keys, *_FLAGS}:
-            return None
-        digests, names, paths, own, tested = (stored[key] for key in keys)
-        flags = {key: stored[key] for key in _FLAGS}
-        if not (all(map(_is_list, (stored[key] for key in keys))) and all(isinstance(flag, bool) for flag in flags.values())):
-            return None
-        roots = tuple(function for path in paths if isinstance(function := _resolve(path), types.FunctionType))
-        own_names, names_tested = frozenset(own), frozenset(tested)
-        traced = cls(frozenset(digests), frozenset(names), roots=roots, own_names=own_names, tested=names_tested, **flags)
-        return traced if len(roots) == len(paths) else None
-
     @classmethod
     def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
         """The code that a trace has run.
@@ -93,21 +61,3 @@ class TracedCode:
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:
     """The code objects, each with its Python module, that no version number of a package stands for."""
     return {code: name for code, name in executed.items() if not versioned(name) and name.partition(".")[0] != _OWN}
-
-
-def _is_list(values: Any) -> bool:
-    """Whether a value is a list of short texts."""
-    return (
-        isinstance(values, list)
-        and len(values) <= _MAX_STORED
-        and all(isinstance(text, str) and len(text) <= _MAX_NAME for text in values)
-    )
-
-
-def _resolve(name: str) -> Any:
-    """What a name such as ``package.module:Class.function`` stands for among the loaded modules, or None."""
-    module, _, path = name.partition(":")
-    try:
-        return operator.attrgetter(path)(sys.modules[module])
-    except (KeyError, AttributeError):
-        return None

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import torch
 
-from ov_backend.cache.key import family_of
+from ov_backend.cache.key import name_of
 
 
 def architecture_of(network: str, weights: Mapping[str, torch.Tensor]) -> str:
     """Names the architecture: 32 hexadecimal digits from the network's class, and the names and shapes of its weights."""
-    return family_of("recipe", network, [(name, tuple(tensor.shape)) for name, tensor in sorted(weights.items())])
+    return name_of("recipe", network, [(name, tuple(tensor.shape)) for name, tensor in sorted(weights.items())])
 
 
 def checkpoint_of(weights: Mapping[str, torch.Tensor]) -> str:

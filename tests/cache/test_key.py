@@ -16,15 +16,15 @@ from ov_backend import Settings
 from ov_backend.cache import key as cache_key
 from ov_backend.cache.key import CacheKey, differing_ingredients
 from ov_backend.capture import trace as capture
-from ov_backend.compiler import graph_key
+from ov_backend.compiler import text_key
 from ov_backend.fx_utils import graph_text
 from ov_backend.guards.walk import Walk
 from tests.helpers.alone import HASH_SEED, alone
 from tests.helpers.small import Small
 
 INGREDIENTS: dict[str, Any] = {
-    "code": "forward",
-    "inputs": [("x", (1, 4), "float32")],
+    "text": "%0 placeholder",
+    "call": [("x", (1, 4), "float32")],
     "slots": [("w", (4, 4), "float32")],
     "settings": {"disabled_ops": ()},
     "versions": {"torch": "2.1.2", "openvino": "2026.4.1"},
@@ -37,19 +37,19 @@ def key(**changes: Any) -> CacheKey:
 
 
 DIFFERENT: dict[str, dict[str, Any]] = {
-    "other code": {"code": "forward2"},
-    "a name of an input": {"inputs": [("y", (1, 4), "float32")]},
-    "a shape of an input": {"inputs": [("x", (4, 1), "float32")]},
-    "a dtype of an input": {"inputs": [("x", (1, 4), "bfloat16")]},
-    "one more input": {"inputs": [*INGREDIENTS["inputs"], ("y", (1, 4), "float32")]},
-    "a static value": {"inputs": [INGREDIENTS["inputs"], {"return_dict": False}]},
+    "another text": {"text": "%1 placeholder"},
+    "a name of an input": {"call": [("y", (1, 4), "float32")]},
+    "a shape of an input": {"call": [("x", (4, 1), "float32")]},
+    "a dtype of an input": {"call": [("x", (1, 4), "bfloat16")]},
+    "one more input": {"call": [*INGREDIENTS["call"], ("y", (1, 4), "float32")]},
+    "a static value": {"call": [INGREDIENTS["call"], {"return_dict": False}]},
     "a shape of a weight": {"slots": [("w", (4, 5), "float32")]},
     "a dtype of a weight": {"slots": [("w", (4, 4), "float16")]},
     "the order of weights": {"slots": [("v", (4, 4), "float32"), ("w", (4, 4), "float32")]},
     "an operator disabled": {"settings": {"disabled_ops": ("aten.add.Tensor",)}},
     "another torch": {"versions": {"torch": "2.13.0", "openvino": "2026.4.1"}},
     "another OpenVINO": {"versions": {"torch": "2.1.2", "openvino": "2027.0.0"}},
-    "a value from the host": {"extra": "clip skip 2"},
+    "anything else": {"extra": "blob 2"},
 }
 
 
@@ -74,7 +74,7 @@ def test_another_lowering_is_another_key(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_equal_ingredients_give_equal_keys() -> None:
     reordered = dict(reversed(INGREDIENTS["versions"].items()))
     assert key(versions=reordered) == key()
-    assert key(inputs=[["x", [1, 4], "float32"]]) == key()
+    assert key(call=[["x", [1, 4], "float32"]]) == key()
     assert differing_ingredients(key(), key()) == []
     assert str(key()) == key().digest
     assert len(key().digest) == 32
@@ -82,11 +82,15 @@ def test_equal_ingredients_give_equal_keys() -> None:
 
 
 def test_ingredients_are_separated() -> None:
-    assert key(code="ab", extra="c").digest != key(code="a", extra="bc").digest
+    assert key(text="ab", extra="c").digest != key(text="a", extra="bc").digest
+
+
+def _graph() -> torch.fx.GraphModule:
+    return torch.fx.symbolic_trace(lambda x: x + 1)
 
 
 def _graph_key(settings: Settings) -> CacheKey:
-    return graph_key("code", [], [], settings)
+    return text_key(_graph(), [], [], settings)
 
 
 SETTINGS_THAT_MATTER: dict[str, dict[str, Any]] = {"disabled_ops": {"disabled_ops": ["aten.add.Tensor"]}}
@@ -149,7 +153,7 @@ def test_the_text_of_a_graph_has_every_argument_and_edge() -> None:
 
 def keys_of_a_process() -> str:
     """Keys and the text of graphs, made in this process."""
-    key = graph_key("code", {"b": 1, "a": 2}, [("w", (2,), "f")], Settings(disabled_ops=["b", "a"]))
+    key = text_key(_graph(), [], [], Settings(disabled_ops=["b", "a"]), {"b": 1, "a": 2})
     return "\n".join([str(key), _fingerprint(Small()), *(_text(DISTINCT_GRAPHS[name]) for name in ("a - b", "a constant"))])
 
 

@@ -24,7 +24,7 @@ def test_two_sets_of_weights_share_one_store(strict: Strict) -> None:
     assert_right(one, first, *inputs())
     assert_right(other, second, *inputs())
     assert_right(one, first, *inputs())
-    assert (one.statistics.captures, other.statistics.captures, other.statistics.graph_hits) == (1, 0, 1)
+    assert (one.statistics.captures, other.statistics.captures, other.statistics.graph_hits) == (1, 1, 1)
 
 
 def test_two_sets_of_weights_share_one_engine(strict: Strict) -> None:
@@ -156,13 +156,13 @@ def test_a_hook_and_a_forward_that_come_and_go(strict: Strict) -> None:
     assert counts(network) == (3, 3)
 
 
-def test_what_the_host_says_is_part_of_the_key(strict: Strict) -> None:
+def test_another_word_of_the_host_is_another_trace_and_an_equal_text_no_compile(strict: Strict) -> None:
     module = Small()
     said = ["a"]
     network = engine_for(strict(), module, NetworkHooks(host_key=lambda: said[0]))
     for said[0] in "abab":
         assert_right(network, module, *inputs())
-    assert counts(network) == (2, 2)
+    assert counts(network) == (2, 1)
 
 
 def test_settings_of_one_moment_do_not_reach_another(strict: Strict) -> None:

@@ -1,8 +1,7 @@
-"""The code of a trace: how it is written to a file, and which code may read more than the names in it."""
+"""Which code may read more than the names in it."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 from typing import Any
@@ -10,33 +9,6 @@ from typing import Any
 import pytest
 
 from ov_backend.guards.reads import reads_unnamed
-from ov_backend.guards.traced_code import TracedCode
-
-CODE = TracedCode(frozenset({"ab" * 16}), frozenset({"scale", "forward"}), False, (dataclasses.asdict,), frozenset({"scale"}))  # type: ignore[arg-type]
-
-
-def test_another_process_reads_what_this_one_wrote() -> None:
-    assert TracedCode.from_json(CODE.as_json()) == CODE
-
-
-def test_a_root_without_a_name_is_not_written() -> None:
-    assert dataclasses.replace(CODE, roots=(lambda: None,)).as_json() is None  # type: ignore[arg-type]
-
-
-WRONG: dict[str, Any] = {
-    "digests": ["no list", [1], ["a"] * 5000, ["a" * 600]],
-    "names": [None, {"a": 1}, [None]],
-    "computes_names": [1, None, "no"],
-    "roots": [["nowhere:function"], ["dataclasses:missing"], ["dataclasses:MISSING"], 7],
-}
-
-
-@pytest.mark.parametrize("field", WRONG)
-def test_a_forged_description_is_no_code(field: str) -> None:
-    for value in WRONG[field]:
-        assert TracedCode.from_json({**(CODE.as_json() or {}), field: value}) is None
-    assert TracedCode.from_json({"digests": []}) is None
-    assert TracedCode.from_json(None) is None
 
 
 def by_constant(module: Any) -> Any:
