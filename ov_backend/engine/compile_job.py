@@ -234,7 +234,7 @@ class CompileJob:
         text = "" if self.request.text else self.resources.texts.last(self.request.kind)
         if text and self._guess is None and self.fits_beside():
             job = replace(self, request=self.request.led_to(text), _guess=None)
-            self._guess = Guess(text, job.load, lambda program: job.measured(lambda: job.compile(program)))
+            self._guess = Guess(text, job.load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
             self._bound = self.request
 
     def _known(self) -> Program | None:
@@ -338,10 +338,10 @@ class CompileJob:
                 raise
             return self.compile(program)
 
-    def compile(self, program: Program) -> CompiledProgram:
-        """Bind the request's weights and compile."""
+    def compile(self, program: Program, bound: Callable[[], object] = bool) -> CompiledProgram:
+        """Bind the request's weights and compile; ``bound()`` is called in between."""
         request = self.request
-        return program.compile(request.weights, request.settings, self._blob_entry(program), request.form.rewrite)
+        return program.compile(request.weights, request.settings, self._blob_entry(program), request.form.rewrite, bound)
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
         """The entries of the blob cache by subgraph; None if blobs are off, or if the program is split (its names may vary)."""

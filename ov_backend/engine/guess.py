@@ -17,32 +17,33 @@ log = logging.getLogger(__name__)
 class Guess:
     """One program that a thread of its own loads, binds and compiles.
 
+    A trace and the binding would keep each other waiting, for both are Python's: the guess begins with the binding, and the
+    trace goes on beside OpenVINO's compile.
+
     Args:
         text: of the program.
         load: the program with the description of its result, from the disk; None where it is not there.
-        make: binds and compiles it; also returns its size in bytes.
+        make: ``make(program, bound)`` binds and compiles it, and calls ``bound()`` in between; also returns its size in bytes.
     """
 
     def __init__(
         self,
         text: str,
         load: Callable[[], tuple[Program, Spec] | None],
-        make: Callable[[Program], tuple[CompiledProgram, int]],
+        make: Callable[[Program, Callable[[], object]], tuple[CompiledProgram, int]],
     ) -> None:
         self.text, self._load, self._make = text, load, make
         self._program: tuple[Program, Spec] | None = None
         self._made: tuple[CompiledProgram, int] | None = None
-        self._loaded = threading.Event()
+        self._bound = threading.Event()
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), name="ov_backend guess", daemon=True)
         self._thread.start()
+        self._bound.wait()
 
     def program(self, text: str) -> tuple[Program, Spec] | None:
-        """The program, if the guess was right; waits until it is loaded."""
-        if text != self.text:
-            return None
-        self._loaded.wait()
-        return self._program
+        """The program, if the guess was right."""
+        return self._program if text == self.text else None
 
     def made(self, text: str) -> tuple[CompiledProgram, int] | None:
         """What is compiled and its size, if the guess was right; waits until it is there."""
@@ -54,11 +55,10 @@ class Guess:
     def _run(self) -> None:
         try:
             self._program = self._load()
-            self._loaded.set()
             if self._program is not None:
-                self._made = self._make(self._program[0])
+                self._made = self._make(self._program[0], self._bound.set)
         except Exception as error:  # the call compiles it itself then, and reports its own error
             pass_on_signals(error)
             log.debug("Nothing was compiled beside the trace", exc_info=True)
         finally:
-            self._loaded.set()
+            self._bound.set()

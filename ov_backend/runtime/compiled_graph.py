@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -202,6 +202,7 @@ def bind_and_compile(
     settings: Settings,
     blob_entry: BlobEntry | None = None,
     rewrite: Rewrite | None = None,
+    bound: Callable[[], object] = bool,
 ) -> CompiledGraph:
     """Bind live weights to a graph and compile it.
 
@@ -211,6 +212,7 @@ def bind_and_compile(
         settings: device, precision and OpenVINO properties.
         blob_entry: the blob is imported from there if it exists, and exported to there otherwise.
         rewrite: observe the ranges of the layers, or compute layers in 8 bits; on the CPU device only, and without blobs.
+        bound: called when what is left is OpenVINO's, which keeps no other thread of Python waiting.
 
     Raises:
         InputMismatch: a weight is missing or has another shape or dtype than its slot.
@@ -231,11 +233,12 @@ def bind_and_compile(
     else:
         start = time.perf_counter()
         model, buffers, observed, in_8_bits = _bound(graph, live, settings, rewrite)
-        bound = time.perf_counter()
+        made = time.perf_counter()
         config |= _without_overflow(model, settings.device)
+        bound()
         compiled = shared_kernels.compile_model(model, settings.device, config, dynamic)
         del model  # the compiled model holds all that the device needs of the constants
-        timings = Timings(bind=bound - start, compile=time.perf_counter() - bound)
+        timings = Timings(bind=made - start, compile=time.perf_counter() - made)
         if blob_entry is not None:
             blob_entry.save(compiled.export_model().getvalue())
     start = time.perf_counter()

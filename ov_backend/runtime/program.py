@@ -51,6 +51,7 @@ class Program:
         settings: Settings,
         blob_entry: Callable[[str], BlobEntry] | None = None,
         rewrite: Rewrite | None = None,
+        bound: Callable[[], object] = bool,
     ) -> CompiledProgram:
         """Bind live weights to every subgraph and compile them.
 
@@ -59,12 +60,13 @@ class Program:
             settings: device, precision and OpenVINO properties.
             blob_entry: a subgraph's entry in the blob cache, by the subgraph's name; None uses no blob cache.
             rewrite: see :func:`bind_and_compile`.
+            bound: see :func:`bind_and_compile`; of a split program, called for each subgraph.
 
         Raises:
             NothingIn8Bits: layers were to be computed in 8 bits, and none is.
         """
         parts = {
-            name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name), rewrite)
+            name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name), rewrite, bound)
             for name, model in self.models.items()
         }
         if isinstance(rewrite, Quantize) and not any(part.layers_in_8_bits for part in parts.values()):
