@@ -103,7 +103,7 @@ def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> i
     if options.json:
         print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
     else:
-        later = "" if fallbacks or blobs.enabled(settings) else " The next start compiles from them; it traces nothing."
+        later = "" if fallbacks or blobs.enabled(settings) else " The next start compiles from them; it converts nothing."
         print(f"The graphs are in {folder}.{later}" if folder else "The graphs are not kept: caching is switched off.")
     return 1 if fallbacks else 0
 

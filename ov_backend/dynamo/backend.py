@@ -263,7 +263,7 @@ class CompiledDynamoGraph:
         self.made.append((engine, name))
         if hooks.fallback is not None:
             _answered[name] = self._fallback.answered
-        return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, keyed_by_code=False))
+        return engine.network(name, holder, hooks=replace(hooks, host_key=lambda: name, watched=False))
 
     def _analyze(self, full: Sequence[Any], gradients: bool) -> SideEffects:
         key = (gradients, tuple(getattr(value, "requires_grad", None) for value in full))

@@ -174,6 +174,11 @@ class Blockwise(_Retried):
         """As of every network; not where it is answered by its blocks."""
         return not (self.left or self.refusal(self.module)) and super().prepare_ahead(signature)
 
+    def trace_ahead(self, signature: Signature) -> None:
+        """As of every network; not where it is answered by its blocks."""
+        if not (self.left or self.refusal(self.module)):
+            super().trace_ahead(signature)
+
     def by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a forward in PyTorch; the modules that it calls are answered by OpenVINO where possible.
 

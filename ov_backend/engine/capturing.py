@@ -84,7 +84,7 @@ class Capturing:
         """
         call, code = request.call, request.guard.code
         names = [spec.name for spec in call.signature.tensors]
-        reach = self._lookup.reach(code, call) if self._hooks.keyed_by_code else None
+        reach = self._lookup.reach(code, call) if self._hooks.watched else None
         try:
             with self._running(), self._hooks.tracing():
                 values = (request.weights, names, call.tensors, call.arguments)

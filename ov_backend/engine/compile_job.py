@@ -108,6 +108,8 @@ class CompileJob:
     #: The end of a compile in the background whose result may serve this request.
     ahead: threading.Event | None = None
     began: bool = False
+    #: Whether a call waits for it; else no stage is reported, and nothing is compiled beside the trace.
+    for_call: bool = True
     _guess: Guess | None = None
     #: The request before the trace, whose weights were bound.
     _bound: CompileRequest | None = None
@@ -154,6 +156,15 @@ class CompileJob:
         finally:
             self._report("ready")
 
+    def trace(self) -> None:
+        """Only trace, so that the text is known when a call needs it.
+
+        Raises:
+            OVBackendError, Superseded: see :meth:`run`.
+        """
+        self.check_refusals()
+        self._program()
+
     def put(self, entry: CompiledEntry, size: int) -> None:
         """Put a result where later calls look it up."""
         key, timings = self.request.compiled_key, entry.program.timings
@@ -162,7 +173,8 @@ class CompileJob:
         self.resources.pressure.watch()
 
     def _report(self, stage: str) -> None:
-        self.context.report(self.resources, stage, self.request.call)
+        if self.for_call:
+            self.context.report(self.resources, stage, self.request.call)
 
     def check_refusals(self) -> None:
         """Raise if this cannot be compiled, as is known."""
@@ -232,7 +244,7 @@ class CompileJob:
     def _begin_guess(self) -> None:
         """Begin to compile beside the trace what such calls have led to last, if there is memory for it beside the others."""
         text = "" if self.request.text else self.resources.texts.last(self.request.kind)
-        if text and self._guess is None and self.fits_beside():
+        if text and self.for_call and self._guess is None and self.fits_beside():
             job = replace(self, request=self.request.led_to(text), _guess=None)
             self._guess = Guess(text, job.load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
             self._bound = self.request

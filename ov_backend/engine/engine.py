@@ -137,6 +137,14 @@ class Engine:
         """
         return sum(network.prepare_ahead(signature) for network, signature in match(calls, networks))
 
+    def trace_ahead(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> None:
+        """Trace what remembered calls will run, in their order.
+
+        That runs the modules' own code: nobody else may run or change a module meanwhile.
+        """
+        for network, signature in match(calls, networks):
+            network.trace_ahead(signature)
+
     def is_prepared(self, calls: Sequence[RememberedCall], networks: Sequence[Network]) -> bool:
         """Whether the calls of a remembered run, one of a UNet among them, find all that they need compiled.
 

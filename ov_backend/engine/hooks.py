@@ -22,13 +22,12 @@ class NetworkHooks:
         host_key: returns anything outside of module and call that changes the result; it is a part of the key.
         tracing: entered around a capture, in the worker's thread; a host may patch in simpler code with equal results.
         ignore: names of attributes that the host sets on modules, and that are neither weights nor code.
-        host_modules: names of Python modules whose state the host takes care of; only their bytecode is in the fingerprint.
-        traced_code: functions that ``tracing`` patches in; they are in the fingerprint too.
+        host_modules: names of Python modules whose state the host takes care of; only their bytecode is watched.
+        traced_code: functions that ``tracing`` patches in; they are watched too.
         fallback: answers a call that OpenVINO cannot; None is the original forward.
         capture: traces a call; graphs with symbolic sizes need another function.
         generalize: maps a call to one with dynamic sizes, under which its graph is looked up.
-        keyed_by_code: look up stored graphs by the fingerprint of the module's code, without tracing it; otherwise by the
-            text of the traced graph.
+        watched: whether the module's code and state are looked at before each call; Dynamo does so for its own graphs.
         quantizable: whether the precision "int8" applies to it; other networks are computed in the device's own precision then.
         function: what the module computes, where its class does not tell; a part of the key of a recipe for int8.
         block_refusal: why a module inside must be no network of its own, or ""; for a network that is answered by its blocks.
@@ -44,7 +43,7 @@ class NetworkHooks:
     fallback: Callable[..., Any] | None = None
     capture: Callable[..., Captured] = capture
     generalize: Callable[[Call], Call] = lambda call: call
-    keyed_by_code: bool = True
+    watched: bool = True
     quantizable: bool = False
     function: str = ""
     block_refusal: Callable[[torch.nn.Module], str] = lambda module: ""

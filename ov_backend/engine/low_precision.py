@@ -135,7 +135,7 @@ class LowPrecision:
         if settings.precision != "int8" or not self._hooks.quantizable:
             if self._hooks.quantizable:
                 self._statistics.int8 = {}
-            elif settings.precision == "int8" and not self._hooks.keyed_by_code:
+            elif settings.precision == "int8" and not self._hooks.watched:
                 self._statistics.tell_int8(self._name, "off", _NOT_STATIC)
             return plain
         if not multiplies_8_bits_exactly():
@@ -149,7 +149,7 @@ class LowPrecision:
             return _quantized(settings, recipe) if recipe is not None and own else plain
         recipe = self._resources.recipes.get(*identity)
         if recipe is None:
-            self._statistics.tell_int8(self._name, "calibrating", CALIBRATES if self._hooks.keyed_by_code else GRAPH_CALIBRATES)
+            self._statistics.tell_int8(self._name, "calibrating", CALIBRATES if self._hooks.watched else GRAPH_CALIBRATES)
             return self._observation(identity).form(plain.settings)
         self._tell(recipe)
         return plain if recipe.refused else _quantized(settings, recipe)
@@ -161,14 +161,14 @@ class LowPrecision:
                 self._identities.clear()
             tensors = dict(self._module.named_parameters()) or dict(weights.tensors)
             kind = f"{type(self._module).__module__}.{type(self._module).__qualname__} {self._hooks.function}"
-            checkpoint = checkpoint_of(tensors) if self._hooks.keyed_by_code else weights.digest
+            checkpoint = checkpoint_of(tensors) if self._hooks.watched else weights.digest
             self._identities[weights.digest] = architecture_of(kind, tensors), checkpoint
         return self._identities[weights.digest]
 
     def _observation(self, identity: tuple[str, str]) -> _Observed:
         observed = self._observed.pop(identity, None)
         if observed is None:
-            observed = _Observed(next(_numbers), Calibration(MAX_CALLS if self._hooks.keyed_by_code else MAX_GRAPH_CALLS))
+            observed = _Observed(next(_numbers), Calibration(MAX_CALLS if self._hooks.watched else MAX_GRAPH_CALLS))
         self._observed[identity] = observed
         if len(self._observed) > _MAX_OBSERVED:
             del self._observed[next(iter(self._observed))]

@@ -165,9 +165,9 @@ class Network:
         """
         if os.getpid() != self._pid:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
-        if self.hooks.keyed_by_code and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
+        if self.hooks.watched and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
             raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
-        if self.hooks.keyed_by_code and (mode := foreign_mode()):
+        if self.hooks.watched and (mode := foreign_mode()):
             raise CaptureError(f"{mode} is active, which sees every operator")
         if derives_forward():
             raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
@@ -240,6 +240,26 @@ class Network:
                 raise
             log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
             return False
+
+    def trace_ahead(self, signature: Signature) -> None:
+        """Trace what calls of a signature will run, if it is not known to which text that leads.
+
+        It runs the module's own code: nobody else may run or change the module meanwhile.
+        """
+        if worker.inside() or os.getpid() != self._pid:
+            return
+        try:
+            with torch.no_grad():
+                call = self._binder.like(signature)
+                request = self._find(call, False, None) if call is not None else None
+            if isinstance(request, CompileRequest) and not request.text:
+                job = CompileJob(self.resources, request, self._job_context, for_call=False)
+                with contextlib.suppress(Superseded):
+                    self.resources.worker.run(("trace", request.compiled_key), job.trace)
+        except Exception as error:  # a call would report it
+            if not is_failure(error):
+                raise
+            log.debug("%s cannot be traced ahead", self.name, exc_info=True)
 
     def is_prepared(self, signature: Signature) -> bool:
         """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""

@@ -35,7 +35,7 @@ class NetworkStats:
 
     Attributes:
         captures: how often it was traced.
-        graph_hits: how often a graph was loaded from the disk instead.
+        graph_hits: how often its program was loaded from the disk, and not converted.
         compiles: how often OpenVINO compiled it.
         blob_hits: how often a compiled graph was loaded from the disk instead.
         calls: number of calls answered by OpenVINO, as a whole or by blocks.

@@ -86,7 +86,7 @@ class Guards:
 
     def candidates(self, codes: list[TracedCode]) -> Iterator[Guard]:
         """A guard for each of these codes; where there is none, the network's last one, and before the first trace a wide one."""
-        if not self._hooks.keyed_by_code:
+        if not self._hooks.watched:
             yield self._guards.get(FixedCode.traced) or self._add(FixedCode())
         elif codes:
             for code in codes:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import json
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from ov_backend.errors import CaptureError
+from ov_backend.errors import CaptureError, pass_on_signals
 from ov_backend.guards import autocast
 from ov_backend.guards.autocast import answered_otherwise
 from ov_backend.guards.pytree import Spec, flatten, restore
-from ov_backend.tensors import TensorSpec
+from ov_backend.tensors import FROM_NAME, TensorSpec
 
 #: The most forms of calls that are remembered.
 _MAX_FORMS = 256
@@ -139,6 +140,18 @@ class Binder:
         if key[-1] is not None:
             self._remember(key, values, call)
         return call
+
+    def like(self, signature: Signature) -> Call | None:
+        """A call of a signature, with zeros; None where its text does not tell the arguments, or the modes are others now."""
+        try:
+            spec, _ = json.JSONDecoder().raw_decode(signature.statics)
+            zeros = [torch.zeros(each.shape, dtype=FROM_NAME[each.dtype]) for each in signature.tensors]
+            bound = inspect.BoundArguments(self._signature, OrderedDict(restore({"dict": spec}, zeros)))
+            call = self(bound.args, bound.kwargs)
+        except (ValueError, LookupError, TypeError, AttributeError, CaptureError) as error:  # a file may say anything
+            pass_on_signals(error)
+            return None
+        return call if call.signature == signature else None
 
     def _remember(self, key: Hashable, values: Sequence[Any], call: Call) -> None:
         """Take note of a call, unless a default is one of its tensors."""

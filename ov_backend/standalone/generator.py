@@ -233,7 +233,8 @@ class PictureGenerator:
                 engine.resources.ahead.cancel()
         engine.resources.ahead.wait()
         ready = partial(self._show_ready, engine, run, networks, begun > 0)
-        self._do_early(self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler), ready)
+        traces = partial(engine.trace_ahead, run.calls, networks)
+        self._do_early(traces, self._fit_previews, lambda: make_sampler(DEFAULT, self._own_sampler), ready)
 
     def _show_ready(self, engine: Engine, run: Likely, networks: Sequence[Network], is_new: bool) -> None:
         """Show what is ready, if everything is; no turn can begin meanwhile."""

@@ -205,6 +205,8 @@ class Readiness:
             return
         try:
             may_show = not self._waiting and session.status.may_show_ready(run.size, is_new)
+            if may_show and sd_models.model_data.sd_model is model and session.engine is not None:
+                session.engine.trace_ahead(run.calls, _networks(run.calls, run.choices))  # a generation would wait for it too
             if may_show and sd_models.model_data.sd_model is model and _is_prepared(run):
                 result = prepared([run.size], run.batch, run.choices, run.guided)
                 session.status.job = Job("precompile", state="done", result=result)
