@@ -70,6 +70,11 @@ class AheadWorker:
         with self._idle:
             return len(self._waiting) + (self._running is not None)
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether a job of this key runs or waits."""
+        with self._idle:
+            return key in self._waiting or (self._running is not None and self._running[0] == key)
+
     @property
     def running(self) -> bool:
         """Whether a job runs now."""

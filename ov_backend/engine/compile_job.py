@@ -244,8 +244,11 @@ class CompileJob:
     def _begin_guess(self) -> None:
         """Begin to compile beside the trace what such calls have led to last, if there is memory for it beside the others."""
         text = "" if self.request.text else self.resources.texts.last(self.request.kind)
-        if text and self.for_call and self._guess is None and self.fits_beside():
-            job = replace(self, request=self.request.led_to(text), _guess=None)
+        request = self.request.led_to(text)
+        if not (text and self.for_call and self._guess is None) or self.resources.is_compiled_or_will_be(request.compiled_key):
+            return
+        if self.fits_beside():
+            job = replace(self, request=request, _guess=None)
             self._guess = Guess(text, job.load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
             self._bound = self.request
 
@@ -315,7 +318,7 @@ class CompileJob:
             placement,
             self.context.name,
             form=request.form.name,
-            signature=str(request.call.signature),
+            signature=request.call.signature,
             state=(request.digest, request.text, request.state.host),
         )
 

@@ -177,7 +177,7 @@ class CompiledEntry:
     network: str
     unverified: Unverified | None = None
     form: str = ""
-    signature: str = ""
+    signature: Signature | None = None
     state: tuple[str, str, str] = ("", "", "")
     errors: dict[int, float] = field(default_factory=dict)
 

