@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from ov_backend import devices, fx_utils, partitioning
 from ov_backend.cache import key as keys
-from ov_backend.cache.key import CacheKey, cache_key
+from ov_backend.cache.key import cache_key
 from ov_backend.cache.store import GraphStore
 from ov_backend.cache.store import open_store as open_store  # hosts take it from here
 from ov_backend.capture.trace import Captured
@@ -113,7 +113,7 @@ class Compiler:
 
     def _stored(self) -> Program | None:
         model = self._load(self.key)
-        return None if model is None else Program.single(model, str(self.key))
+        return None if model is None else Program.single(model, self.key)
 
     def _unsupported(self, gm: GraphModule) -> dict[Node, str]:
         """The operators that must stay in PyTorch; the capture of a graph with symbolic sizes ensures that there are none."""
@@ -136,7 +136,7 @@ class Compiler:
         if not in_pytorch and all(spec.exists for spec in _specs(gm, (*slots, *inputs))):
             model = self._converted(gm, slots, inputs, self._extra)
             self._put(self.key, model)
-            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}), str(self.key))
+            return Program(None, {"": model}, tuple(slots), partitioning.coverage(gm, {}), self.key)
         return self._convert_parts(gm, in_pytorch)
 
     def _convert_parts(self, gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Program:
@@ -186,10 +186,10 @@ class Compiler:
                 log.debug("%s", error)
             raise
 
-    def _load(self, key: CacheKey) -> WeightlessModel | None:
-        return None if self._store is None else load(self._store, str(key))
+    def _load(self, key: str) -> WeightlessModel | None:
+        return None if self._store is None else load(self._store, key)
 
-    def _put(self, key: CacheKey, model: WeightlessModel) -> None:
+    def _put(self, key: str, model: WeightlessModel) -> None:
         if self._store is None:
             return
         try:
@@ -197,7 +197,7 @@ class Compiler:
         except (OSError, RuntimeError) as error:  # no temporary folder, or no space in it: OpenVINO writes files only
             log.warning("A graph is kept in memory only, because no temporary file can be written: %s.", last_line(error))
             return
-        self._store.put(str(key), files)
+        self._store.put(key, files)
 
 
 def lowered(captured: Captured, settings: Settings) -> GraphModule:
@@ -224,7 +224,7 @@ def _versions() -> dict[str, str]:
 
 def text_key(
     gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings, output: object = None
-) -> CacheKey:
+) -> str:
     """The key of a lowered graph, from its text.
 
     Args:

@@ -195,7 +195,7 @@ def test_a_damaged_entry_is_removed_and_replaced(store: GraphStore, caplog: pyte
         return x.exp() + 1
 
     graph = captured(f, X)
-    key = str(Compiler(graph, SETTINGS).key)
+    key = Compiler(graph, SETTINGS).key
     store.put(key, {"model.xml": b"<net/>", "model.bin": b"", "graph.json": b"{}"})
     with caplog.at_level(logging.WARNING):
         compiled(f, X, store=store)
@@ -207,7 +207,7 @@ def test_a_damaged_entry_is_removed_and_replaced(store: GraphStore, caplog: pyte
 
 def key_of(function: Callable[..., Any], x: torch.Tensor, **settings: Any) -> str:
     graph, changed = captured(function, x), SETTINGS.replace(**settings)
-    return str(Compiler(graph, changed).key)
+    return Compiler(graph, changed).key
 
 
 def test_what_the_key_of_a_text_depends_on() -> None:

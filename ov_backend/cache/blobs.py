@@ -81,7 +81,7 @@ def blob(store: GraphStore, graph: str, part: str, weights: str, settings: Setti
     }
     extra = f"blob {BLOB_VERSION}"
     key = cache_key(text=graph, call=part, slots=weights, settings=compile_settings, versions=versions, extra=extra)
-    return Blob(store, str(key))
+    return Blob(store, key)
 
 
 def _plain(value: object) -> object:

@@ -1,7 +1,7 @@
 """The key of a stored graph: the hash of its text and of other named ingredients.
 
-Weights are no ingredient, because graphs are stored without them. :func:`differing_ingredients` compares two keys, so that a
-cache miss can be explained. The design follows jax's ``cache_key``: one function and named ingredients.
+Weights are no ingredient, because graphs are stored without them. The design follows jax's ``cache_key``: one function and named
+ingredients.
 """
 
 from __future__ import annotations
@@ -9,22 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 #: Increased whenever capture, lowering or conversion produce other graphs, so that older entries are missed.
 LOWERING_VERSION = 21
-
-
-@dataclass(frozen=True)
-class CacheKey:
-    """A key and the hash of each of its ingredients."""
-
-    digest: str
-    ingredients: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        return self.digest
 
 
 def cache_key(
@@ -35,8 +23,8 @@ def cache_key(
     settings: Mapping[str, Any],
     versions: Mapping[str, str],
     extra: str = "",
-) -> CacheKey:
-    """The key under which a graph is stored.
+) -> str:
+    """The key under which a graph is stored: 32 hexadecimal digits.
 
     Args:
         text: of the graph, with arguments and edges.
@@ -55,19 +43,12 @@ def cache_key(
         "lowering": str(LOWERING_VERSION),
         "extra": extra,
     }
-    ingredients = tuple((name, _digest(text)) for name, text in parts.items())
-    return CacheKey(_digest(_text(ingredients)), ingredients)
+    return name_of(*((name, _digest(text)) for name, text in parts.items()))
 
 
 def name_of(*parts: object) -> str:
     """A name for what has these parts (JSON-able): 32 hexadecimal digits."""
     return _digest(_text(parts))
-
-
-def differing_ingredients(a: CacheKey, b: CacheKey) -> list[str]:
-    """The names of the ingredients in which two keys differ; empty for equal keys."""
-    left, right = dict(a.ingredients), dict(b.ingredients)
-    return [name for name in left if left[name] != right.get(name)]
 
 
 def _text(value: object) -> str:

@@ -235,7 +235,7 @@ class CompileJob:
         self._report("convert")
         with stats.time("convert"):
             of_graph = compiler.Compiler(captured, self.request.settings, resources.store, self.context.name, self._known)
-            self.request = self.request.led_to(str(of_graph.key))
+            self.request = self.request.led_to(of_graph.key)
             compiled = resources.convert(self.context.name, captured, of_graph)
             if resources.epoch == self.request.epoch:
                 resources.texts.note(self.request.state, self.request.kind, self.request.text)

@@ -77,11 +77,6 @@ class CodeGuard:
         return self._walk.caches
 
     @property
-    def opaque(self) -> list[str]:
-        """What the fingerprint could not describe, in words; a graph is not stored under such a fingerprint."""
-        return self._walk.opaque
-
-    @property
     def refused(self) -> str:
         """Why no trace would be right, or ""."""
         return self._walk.refused
@@ -148,7 +143,6 @@ class FixedCode:
     containers: tuple[Any, ...] = ()
     names: tuple[Any, ...] = ()
     caches: tuple[Any, ...] = ()
-    opaque: tuple[str, ...] = ()
 
     def check(self) -> bool:
         """Always true."""

@@ -65,7 +65,7 @@ class NameWalk(OptionWalk):
         self._read_of_function(function)
         module, code = module_of(function), function.__code__
         if goes_by_hashes(code) and MEMBERS_ONLY.isdisjoint((f"{module}.{function.__qualname__}", f"{module}.{code.co_name}")):
-            self._of_this_process(f"{path} makes a set, or reads a hash or an address")
+            self._of_this_module()
         if makes_texts(code) and f"{module}.{code.co_name}" not in TEXTS_OF_NAMES:
             self._makes_texts = path
 
@@ -95,7 +95,7 @@ class NameWalk(OptionWalk):
             if name is not None and not re.search(rf"\b{name}$", path):
                 self.volatile[path] = f"it calls {name} by another name, so nothing tells what it reads"
             if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
-                self._of_this_process(f"{path} is {value.__name__}, which goes by hashes or addresses")
+                self._of_this_module()
         super()._value(value, path)
 
     def _asks(self, value: object, path: str) -> bool:
@@ -116,7 +116,7 @@ class NameWalk(OptionWalk):
             if cache.cache_info().currsize:
                 self.watch.content(lambda: cache.cache_info().misses)
                 self._add(misses, number_of(cache))
-                self._of_this_process(f"{path} keeps results of earlier calls")
+                self._of_this_module()
         self._value(function, path)
 
     def _cells(self, function: types.FunctionType, path: str) -> None:

@@ -39,7 +39,6 @@ class Notes:
     def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
         self.watch = Watch()
         self.tensors: list[LooseTensor] = []
-        self.opaque: list[str] = []
         #: Why something that answers otherwise at each call must not be used, by its path.
         self.volatile: dict[str, str] = {}
         #: Functions with a ``functools.lru_cache``; a trace leaves stand-ins there.
@@ -128,11 +127,9 @@ class Notes:
         of_members = OF_MEMBERS | self._tested if kind == ":" else OF_MEMBERS  # computed names are those of attributes
         return self._names is None and name not in OF_LOADING | of_members
 
-    def _of_this_process(self, reason: str) -> None:
+    def _of_this_module(self) -> None:
         """What a trace reads of hashes and addresses holds for this very module in this process."""
         self._add("process", number_of(self._root))
-        if len(self.opaque) < 8:
-            self.opaque.append(reason)
 
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
@@ -160,8 +157,6 @@ class Notes:
         elif self._own_names and (keeps_state(value) or not str(type(value).__module__).startswith(_PACKAGES)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, whose state cannot be seen"
         self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))
-        if len(self.opaque) < 8:
-            self.opaque.append(f"{path} is a {type(value).__qualname__}")
 
     def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
         value = table[name]

@@ -270,7 +270,7 @@ class ValueWalk(Notes):
             if all(isinstance(item, (*SCALARS, type)) for item in value):
                 self._set(value, path)
             else:
-                self._of_this_process(f"{path} is a set of objects, whose order is that of their hashes")
+                self._of_this_module()
             for item in value:
                 if type(item) not in _PLAIN and not isinstance(item, type):
                     self._value(item, f"{path}'s item")
@@ -285,7 +285,7 @@ class ValueWalk(Notes):
         self._without_order.discard(id(value))
         self._add(list(map(repr, value)))
         if any(isinstance(item, type) for item in value):
-            self._of_this_process(f"{path} is a set of classes, whose order differs between processes")
+            self._of_this_module()
         else:  # what code makes of the set, even of an empty one, has an order of its own
             self._add(hash("the seed"), *map(hash, value))
 

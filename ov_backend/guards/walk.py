@@ -1,8 +1,8 @@
 """A walk over everything that a forward can read, apart from its weights' values: code, attributes, objects, closures, globals.
 
-The walk makes three things at once: a fingerprint that another process computes alike, a cheap look that says whether
+The walk makes three things at once: a fingerprint by which earlier traces are found again, a cheap look that says whether
 anything was exchanged since, and the tensors that lie outside parameters and buffers. What it cannot describe by value it
-calls opaque: a graph of such a forward is not stored under the fingerprint.
+calls opaque, and describes by its identity.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class Walk(ModuleWalk):
         fingerprint: of everything.
         watch: says whether everything is still the same object.
         tensors: those outside parameters and buffers.
-        opaque: what could not be described by value, in words.
         codes: code objects that were walked.
         refused: why no trace would be right, or "".
     """
@@ -122,7 +121,7 @@ class Walk(ModuleWalk):
         while self._later:
             self._value(*self._later.popleft())
         if self._makes_texts and self._has_address:
-            self._of_this_process(f"{self._makes_texts} makes a text, perhaps of {self._has_address} with its address")
+            self._of_this_module()
         self.refused = self.refused or self._volatile()
         self.fingerprint = self._hash.hexdigest()
         self.watch.begin()

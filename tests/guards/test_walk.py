@@ -33,7 +33,7 @@ def test_a_configuration_that_differs_has_another_fingerprint() -> None:
 
 def test_what_cannot_be_described_is_named() -> None:
     module = Scaled(lambda m: 2.0, stream=(each for each in [1]))
-    assert any("generator" in words for words in Walk(module, [module.forward]).opaque)
+    assert any("generator" in words for words in Walk(module, [module.forward]).volatile.values())
 
 
 def test_a_class_that_has_no_name_of_its_module_is_described() -> None:
