@@ -58,7 +58,7 @@ def compile_ahead(
     if resources.epoch != request.epoch or not is_untouched(request, marks):
         return
     job.check_refusals()
-    program = resources.programs.get(request.text) or job.load()
+    program = resources.programs.get(request.text) or job.load(is_guessed=True)
     if program is None:
         return
     resources.evict_dead()

@@ -199,8 +199,8 @@ class CompileJob:
                 resources.programs.put(self.request.text, program, self.context.group)
         return program
 
-    def load(self) -> tuple[Program, Spec] | None:
-        """The program from the store, or None; also where the text is not known."""
+    def load(self, is_guessed: bool = False) -> tuple[Program, Spec] | None:
+        """The program from the store, or None; also where the text is not known, or is a guess that does not fit."""
         store, text, context = self.resources.store, self.request.text, self.context
         if store is None or not text:
             return None
@@ -209,6 +209,8 @@ class CompileJob:
         if model is None:
             return None
         if not self._fits(model):
+            if is_guessed:
+                return None
             log.warning("Ignoring a stored graph of %s: it does not fit this call. It will be captured again.", context.name)
             store.remove(text)
             return None
@@ -249,7 +251,7 @@ class CompileJob:
             return
         if self.fits_beside():
             job = replace(self, request=request, _guess=None)
-            self._guess = Guess(text, job.load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
+            self._guess = Guess(text, lambda: job.load(is_guessed=True), lambda program, bound: job.measured(lambda: job.compile(program, bound)))
             self._bound = self.request
 
     def _known(self) -> Program | None:

@@ -144,3 +144,16 @@ def test_what_cannot_be_traced_ahead_is_left_to_the_call(strict: Strict) -> None
     other.trace_ahead(signature)  # outside of autocast
     assert counts(other) == (0, 0)
     assert_right(other, module, *inputs())
+
+
+def test_a_stored_graph_that_was_a_wrong_guess_stays(strict: Strict, caplog: pytest.LogCaptureFixture) -> None:
+    settings = strict(low_memory="off")
+    fill(settings)
+    module = Small()
+    module.convolution = torch.nn.Conv2d(4, 8, 5, padding=2)  # the same kind of call, with other weights
+    assert_right(network_of(settings, module), module, *inputs())
+    module = Small()
+    network = network_of(settings, module)
+    assert_right(network, module, *inputs())
+    assert network.statistics.graph_hits == 1
+    assert not caplog.records
