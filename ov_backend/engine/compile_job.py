@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -251,7 +252,8 @@ class CompileJob:
             return
         if self.fits_beside():
             job = replace(self, request=request, _guess=None)
-            self._guess = Guess(text, lambda: job.load(is_guessed=True), lambda program, bound: job.measured(lambda: job.compile(program, bound)))
+            load = partial(job.load, is_guessed=True)
+            self._guess = Guess(text, load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
             self._bound = self.request
 
     def _known(self) -> Program | None:
