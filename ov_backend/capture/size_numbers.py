@@ -1,4 +1,4 @@
-"""What Python computes from sizes: numbers that a graph with symbolic sizes takes as inputs.
+"""What Python computes from sizes and floats: numbers that a graph with symbolic sizes takes as inputs.
 
 OpenVINO adds, subtracts and multiplies sizes as Python does. All else (powers, remainders, square roots, what is rounded) Python
 computes at each call, exactly and for every operation that Python has.
@@ -37,7 +37,7 @@ def take_as_inputs(gm: GraphModule, numbers: Numbers, lengths: int) -> None:
     found: dict[str, list[Node]] = {}
     for node in reversed(list(gm.graph.nodes)):
         value = node.meta.get("val")
-        if node.op == "call_function" and isinstance(value, NUMBERS) and node.users and not _stays(node, sized):
+        if isinstance(value, NUMBERS) and node.users and not _stays(node, sized):
             if all(isinstance(user.meta.get("val"), NUMBERS) and not _stays(user, sized) for user in node.users):
                 continue
             name = f"{type(value).__name__} {value.node.expr}"

@@ -36,6 +36,9 @@ from ov_backend.tensors import strides_like
 from ov_backend.tracing_flag import flag_of_this_thread
 
 _aten = torch.ops.aten
+#: Of each input; of a float it is its value.
+Shapes = tuple[tuple[int | float, ...], ...]
+
 
 @dataclass(frozen=True)
 class SymbolicTrace:
@@ -51,15 +54,15 @@ class SymbolicTrace:
 
     gm: GraphModule
     places: Mapping[Any, tuple[int, int]]
-    sizes: Mapping[Any, int]
-    meets_conditions: Callable[[tuple[tuple[int, ...], ...]], bool]
-    strides: Callable[[tuple[tuple[int, ...], ...]], list[tuple[int, ...]]]
+    sizes: Mapping[Any, int | float]
+    meets_conditions: Callable[[Shapes], bool]
+    strides: Callable[[Shapes], list[tuple[int, ...]]]
 
 
 def trace(
     function: Callable[..., Any],
     slots: Sequence[torch.Tensor],
-    inputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor | float],
     dims: Mapping[int, tuple[int, ...]],
     decompositions: Mapping[Any, Any],
 ) -> SymbolicTrace:
@@ -68,7 +71,7 @@ def trace(
     Args:
         function: what to trace.
         slots: weights; their sizes are fixed.
-        inputs: one call's tensors; only shape and dtype are used.
+        inputs: one call's tensors, of which only shape and dtype are used, and floats, which are symbols.
         dims: which dimensions of which inputs are symbols.
         decompositions: how operators are decomposed.
 
@@ -84,22 +87,24 @@ def trace(
     check_operators(gm)
     refuse_assertions(gm)
     gm = remove_dead_code(write_attention(gm))
-    places = {fakes[i].shape[d].node.expr: (i, d) for i in dims for d in dims[i]}
-    sizes = {symbol: int(inputs[i].shape[d]) for symbol, (i, d) in places.items()}
+    places = {_shape(fakes[i])[d].node.expr: (i, d) for i in dims for d in dims[i]}
+    sizes = {symbol: _shape(inputs[i])[d] for symbol, (i, d) in places.items()}
     guards = _guards(env, fakes)
 
     @functools.lru_cache(maxsize=4096)
-    def meets_conditions(shapes: tuple[tuple[int, ...], ...]) -> bool:
+    def meets_conditions(shapes: Shapes) -> bool:
         metas = [
-            torch.empty(shape, dtype=fake.dtype, device="meta").as_strided(shape, strides_like(shape, given.stride()))
-            for shape, fake, given in zip(shapes, fakes, inputs)
+            torch.empty(shape, dtype=given.dtype, device="meta").as_strided(shape, strides_like(shape, given.stride()))
+            if isinstance(given, torch.Tensor)
+            else shape[0]
+            for shape, given in zip(shapes, inputs)
         ]
         return bool(guards(metas))
 
     results = [node.meta["val"] for node in output_node(gm).args[0]]
 
     @functools.lru_cache(maxsize=4096)
-    def strides(shapes: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
+    def strides(shapes: Shapes) -> list[tuple[int, ...]]:
         now = {symbol: shapes[i][d] for symbol, (i, d) in places.items()}
         return [tuple(number(stride, now) for stride in result.stride()) for result in results]
 
@@ -117,12 +122,12 @@ def _guards(env: ShapeEnv, fakes: Sequence[Any]) -> Callable[[Sequence[Any]], An
 def _traced(
     function: Callable[..., Any],
     slots: Sequence[torch.Tensor],
-    inputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor | float],
     dims: Mapping[int, tuple[int, ...]],
     table: Mapping[Any, Any],
 ) -> tuple[GraphModule, ShapeEnv, list[Any]]:
     with torch.inference_mode(False):
-        slots, inputs = list(map(_plain, slots)), list(map(_plain, inputs))
+        slots, inputs = list(map(_plain, slots)), [_plain(x) if isinstance(x, torch.Tensor) else x for x in inputs]
     env = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
     try:
@@ -144,7 +149,14 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, strides_like(tensor.shape, tensor.stride()), dtype=tensor.dtype)
 
 
-def _symbols(mode: FakeTensorMode, tensor: torch.Tensor, dims: Sequence[int], name: str) -> Any:
+def _shape(value: Any) -> Sequence[Any]:
+    return value.shape if isinstance(value, torch.Tensor) else (value,)
+
+
+def _symbols(mode: FakeTensorMode, tensor: torch.Tensor | float, dims: Sequence[int], name: str) -> Any:
+    if isinstance(tensor, float):
+        symbol = mode.shape_env.create_unspecified_symbol(tensor, ConstantSource(name), DimDynamic.DYNAMIC)
+        return mode.shape_env.create_symfloatnode(symbol, hint=tensor, source=ConstantSource(name))
     kinds = [DimDynamic.DYNAMIC if d in dims else DimDynamic.STATIC for d in range(tensor.dim())]
     context = getattr(symbolic_shapes, "StatelessSymbolicContext", None)  # since torch 2.2
     how = {"dynamic_dims": kinds} if context is None else {"symbolic_context": context(dynamic_sizes=kinds)}

@@ -25,7 +25,8 @@ from ov_backend.partitioning import dynamic_shapes
 from ov_backend.settings import Settings
 from ov_backend.tensors import TensorSpec, with_strides
 
-_Shapes = tuple[tuple[int, ...], ...]
+#: Of tensors; of a float it is its value.
+_Shapes = tuple[tuple[int | float, ...], ...]
 
 _INT32_MAX = (1 << 31) - 1
 #: For how many shapes the numbers are remembered.
@@ -37,10 +38,12 @@ _ARITHMETIC = (ArithmeticError, AssertionError, AttributeError, LookupError, Not
 class SizedWeightHolder(WeightHolder):
     """As :class:`WeightHolder`, but takes tensors only: sizes are read from the tensors, other values are fixed.
 
-    A whole number for which Dynamo has a symbol is passed as the length of a tensor without memory, so that it has one here.
+    A whole number for which Dynamo has a symbol is passed as the length of a tensor without memory, so that it has one here,
+    and a float as a tensor of one element.
 
     Attributes:
         tensors: indices of the arguments that its forward takes.
+        floats: indices of those that it takes as a tensor of one element.
         lengths: indices of those that it takes as the length of a tensor.
         fixed: values of all other arguments, by the argument's index; they are no sizes of tensors either.
         places: where each of Dynamo's symbols can be read: index of the argument, and dimension (None: it is the argument).
@@ -50,6 +53,7 @@ class SizedWeightHolder(WeightHolder):
         super().__init__(graph, graph.weights(full), len(full))
         self.graph, self.places = graph, dict[Any, tuple[int, int | None]](graph.places())
         self._sizes: dict[int, tuple[int, int | None]] = {}
+        self.floats: list[int] = []
         self.lengths: list[int] = []
         self.fixed: dict[int, Any] = {}
         for i, shape in enumerate(graph.shapes):
@@ -57,8 +61,8 @@ class SizedWeightHolder(WeightHolder):
                 continue
             if shape in self.places:
                 self._sizes[i] = self.places[shape]
-            elif getattr(shape, "is_symbol", False) and full[i] > 1:
-                self.lengths.append(i)
+            elif getattr(shape, "is_symbol", False) and (isinstance(full[i], float) or full[i] > 1):
+                (self.floats if isinstance(full[i], float) else self.lengths).append(i)
                 self.places[shape] = i, None
             else:
                 self.fixed[i] = full[i]
@@ -67,15 +71,18 @@ class SizedWeightHolder(WeightHolder):
     def hold(self, full: Sequence[Any]) -> list[Any]:
         """Hold the weights among a call's arguments; returns the other tensors."""
         super().hold(full)
-        return [*(full[i] for i in self.tensors), *(torch.empty(()).expand(full[i]) for i in self.lengths)]
+        floats = [torch.tensor(full[i], dtype=torch.float64) for i in self.floats]
+        return [*(full[i] for i in self.tensors), *floats, *(torch.empty(()).expand(full[i]) for i in self.lengths)]
 
     def join(self, inputs: Sequence[Any]) -> list[Any]:
         """All arguments: weights, tensors, fixed values, and the tensors' sizes."""
         arguments: list[Any] = [None] * self._count
         for i, name in self._weights.items():
             arguments[i] = self._buffers[name]
-        for i, value in zip([*self.tensors, *self.lengths], inputs):
+        for i, value in zip([*self.tensors, *self.floats, *self.lengths], inputs):
             arguments[i] = value.shape[0] if i in self.lengths else value
+            if i in self.floats and isinstance(value, torch.Tensor):
+                arguments[i] = value.item()
         for i, value in self.fixed.items():
             arguments[i] = value
         for i, (argument, dim) in self._sizes.items():
@@ -87,9 +94,9 @@ class SizedWeightHolder(WeightHolder):
         result = super().forward(*inputs)
         return [value if isinstance(value, torch.Tensor) else None for value in result]
 
-    def sizes(self, full: Sequence[Any]) -> dict[Any, int]:
+    def sizes(self, full: Sequence[Any]) -> dict[Any, int | float]:
         """What Dynamo's symbols are in a call."""
-        return {symbol: int(full[i] if d is None else full[i].shape[d]) for symbol, (i, d) in self.places.items()}
+        return {symbol: full[i] if d is None else int(full[i].shape[d]) for symbol, (i, d) in self.places.items()}
 
 
 class Variant:
@@ -106,7 +113,7 @@ class Variant:
     def __init__(self, holder: SizedWeightHolder, settings: Settings, full: Sequence[Any]) -> None:
         self.holder, self._settings = holder, settings
         self.numbers: size_numbers.Numbers = {}
-        self._full_lengths = [full[i] for i in holder.lengths]
+        self._given = *(full[i] for i in holder.floats), *(torch.empty(()).expand(full[i]) for i in holder.lengths)
         self._example = tuple(holder.sizes(full).values())
         self._traced: SymbolicTrace | None = None
         self._ready: tuple[GraphModule, Any] | None = None
@@ -114,7 +121,7 @@ class Variant:
         self._limits: tuple[tuple[float, ...], ...] = ()
         shapes = [holder.graph.shapes[i] for i in holder.tensors]
         self._dims = {i: tuple(d for d, size in enumerate(shape) if not isinstance(size, int)) for i, shape in enumerate(shapes)}
-        self._dims |= {len(shapes) + i: (0,) for i in range(len(holder.lengths))}
+        self._dims |= {len(shapes) + i: (0,) for i in range(len(holder.floats) + len(holder.lengths))}
         self._values: Callable[[_Shapes], tuple[int | float | bool, ...]] = lambda shapes: ()
 
     def prepare(self, full: Sequence[Any]) -> None:
@@ -145,13 +152,15 @@ class Variant:
             return False
 
     def _shapes(self, full: Sequence[Any]) -> _Shapes:
-        return *(tuple(full[i].shape) for i in self.holder.tensors), *((full[i],) for i in self.holder.lengths)
+        numbers = [*self.holder.floats, *self.holder.lengths]
+        return *(tuple(full[i].shape) for i in self.holder.tensors), *((full[i],) for i in numbers)
 
     def _serves(self, shapes: _Shapes) -> bool:
         assert self._traced is not None
-        if any(size > limit for shape, limits in zip(shapes, self._limits) for size, limit in zip(shape, limits)):
+        if any(abs(size) > limit for shape, limits in zip(shapes, self._limits) for size, limit in zip(shape, limits)):
             return False
-        if any(length < 2 for (length,) in shapes[len(self.holder.tensors) :]) or not self._traced.meets_conditions(shapes):
+        lengths = shapes[len(self.holder.tensors) + len(self.holder.floats) :]
+        if any(length < 2 for (length,) in lengths) or not self._traced.meets_conditions(shapes):
             return False
         return all(abs(value) <= _INT32_MAX for value in self._values(shapes) if isinstance(value, int))
 
@@ -162,14 +171,16 @@ class Variant:
             dataclasses.replace(spec, shape=tuple(-1 if d in self._dims[i] else s for d, s in enumerate(spec.shape)))
             for i, spec in enumerate(call.signature.tensors[:count])
         ]
-        values = self._values(tuple(tuple(tensor.shape) for tensor in call.tensors))
+        floats = range(count, count + len(self.holder.floats))
+        shapes = tuple((each.item(),) if i in floats else tuple(each.shape) for i, each in enumerate(call.tensors))
+        values = self._values(shapes)
         dtypes = map(size_numbers.dtype_of, self.numbers.values())
         numbers = [torch.tensor(value, dtype=dtype) for value, dtype in zip(values, dtypes)]
         specs += [TensorSpec.of(f"number_{i}", each) for i, each in enumerate(numbers)]
         signature = Signature(tuple(specs), call.signature.statics)
         return dataclasses.replace(call, signature=signature, tensors=(*call.tensors[:count], *numbers))
 
-    def _returned(self, sizes: tuple[int, ...]) -> dict[int, Any]:
+    def _returned(self, sizes: tuple[int | float, ...]) -> dict[int, Any]:
         """The results that are numbers, by their indices; ``sizes`` are what Dynamo's symbols are in the call."""
         symbols = dict(zip(self.holder.places, sizes))
         return {i: number(value, symbols) for i, value in self.holder.graph.returned.items()}
@@ -214,7 +225,7 @@ class Variant:
     ) -> Captured:
         specs: list[Any] = []
         live = list(weights.values())
-        given = [*tensors[: len(self.holder.tensors)], *(torch.empty(()).expand(n) for n in self._full_lengths)]
+        given = [*tensors[: len(self.holder.tensors)], *self._given]
 
         def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             args, kwargs = arguments(inputs)
@@ -235,7 +246,7 @@ class Variant:
         self._ready, self._results = None, spec
         return Captured(gm, tuple(weights), tuple(names), spec, unlifted_constants(gm), retrace)
 
-    def _accept(self, traced: SymbolicTrace, inputs: Sequence[torch.Tensor]) -> GraphModule:
+    def _accept(self, traced: SymbolicTrace, inputs: Sequence[torch.Tensor | float]) -> GraphModule:
         """Check a trace, and make it the graph that answers.
 
         Raises:
@@ -243,12 +254,15 @@ class Variant:
             CaptureError: a number is beyond what OpenVINO computes with.
         """
         factor = dynamic_shapes.check(traced.gm, traced.sizes, self._settings)
-        self._limits = tuple(tuple(max(1, size) * factor for size in tensor.shape) for tensor in inputs)
+        shapes = tuple(tuple(each.shape) if isinstance(each, torch.Tensor) else (each,) for each in inputs)
+        self._limits = tuple(tuple(max(1, abs(size)) * factor for size in shape) for shape in shapes)
         size_numbers.take_as_inputs(traced.gm, self.numbers, len(self.holder.lengths))
         symbolic_trace.spell_sizes_for_the_converter(traced.gm)
         self._traced = traced
-        self._values = functools.lru_cache(_REMEMBERED)(functools.partial(_values, traced, tuple(self.numbers.values())))
-        if not self._serves(tuple(tuple(tensor.shape) for tensor in inputs)):
+        self._values = functools.partial(_values, traced, tuple(self.numbers.values()))
+        if not self.holder.floats:  # which hardly come back, and of which -0.0 is equal to 0.0
+            self._values = functools.lru_cache(_REMEMBERED)(self._values)
+        if not self._serves(shapes):
             raise CaptureError("a number that is computed from its sizes is beyond 32 bits")
         return traced.gm
 

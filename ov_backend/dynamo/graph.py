@@ -124,13 +124,14 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
 def _unwrap_floats(gm: GraphModule) -> set[int]:
     """Indices of the arguments that are Python floats.
 
-    With dynamic shapes Dynamo passes floats as tensors, and the graph calls ``item`` on them; these calls are removed.
+    From a float's second value on Dynamo passes it as a tensor, and the graph calls ``item`` on it; these calls are removed.
     """
     floats: set[int] = set()
     for i, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
         if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False) and all(_is_item(user) for user in node.users):
             floats.add(i)
             for user in list(node.users):
+                node.meta["example_value"] = example_of(user)
                 user.replace_all_uses_with(node)
                 gm.graph.erase_node(user)
     if floats:
@@ -172,6 +173,8 @@ def example_of(node: Node) -> Any:
 def _shape(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return tuple(map(_shape, value.shape))
+    if isinstance(value, torch.SymFloat):
+        return value.node.expr
     if isinstance(value, torch.SymInt):
         constant_size = value.node.maybe_as_int()
         return value.node.expr if constant_size is None else int(constant_size)

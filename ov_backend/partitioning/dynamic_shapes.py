@@ -19,12 +19,12 @@ from ov_backend.settings import Settings, operator_name
 _FACTORS = (64, 8)
 
 
-def check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> float:
+def check(gm: GraphModule, sizes: Mapping[Any, int | float], settings: Settings) -> float:
     """The factor by which the sizes of a traced graph may grow while OpenVINO computes all of it.
 
     Args:
         gm: ATen graph with symbolic sizes.
-        sizes: the sizes that the symbols had when it was traced.
+        sizes: the sizes, and the floats, that the symbols were when it was traced.
         settings: which operators may not run in OpenVINO.
 
     Raises:
@@ -39,7 +39,7 @@ def check(gm: GraphModule, sizes: Mapping[Any, int], settings: Settings) -> floa
         raise ConversionError(f"{operator_name(node.target)} {why}")
     for factor in _FACTORS:
         with contextlib.suppress(ArithmeticError):  # a number of so large sizes is beyond what there is
-            grown = _concrete(gm, {symbol: size * factor for symbol, size in sizes.items()})
+            grown = _concrete(gm, {symbol: max(1, abs(size)) * factor for symbol, size in sizes.items()})
             if int64_range.largest(grown, settings.wide_integers) == int64_range.largest(traced, settings.wide_integers):
                 return math.inf
             if not inexact_values(grown, settings):
