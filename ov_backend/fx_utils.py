@@ -161,7 +161,7 @@ def _content(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}#{hashlib.sha256(raw).hexdigest()}"
 
 
-def concrete(value: Any, sizes: Mapping[Any, int]) -> Any:
+def concrete(value: Any, sizes: Mapping[Any, float]) -> Any:
     """A value of a trace, or several, with sizes in the symbols' place.
 
     Raises:
@@ -174,7 +174,7 @@ def concrete(value: Any, sizes: Mapping[Any, int]) -> Any:
     return number(value, sizes)
 
 
-def number(value: Any, sizes: Mapping[Any, int]) -> Any:
+def number(value: Any, sizes: Mapping[Any, float]) -> Any:
     """A number of a trace, as Python computes it for these sizes; any other value is returned as it is.
 
     Raises:

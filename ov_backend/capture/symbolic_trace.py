@@ -36,8 +36,10 @@ from ov_backend.tensors import strides_like
 from ov_backend.tracing_flag import flag_of_this_thread
 
 _aten = torch.ops.aten
+#: What PyTorch's own rules write where a number is a symbol.
+_PRIMS = {getattr(torch.ops.prims, name).default: getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div")}
 #: Of each input; of a float it is its value.
-Shapes = tuple[tuple[int | float, ...], ...]
+Shapes = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class SymbolicTrace:
 
     gm: GraphModule
     places: Mapping[Any, tuple[int, int]]
-    sizes: Mapping[Any, int | float]
+    sizes: Mapping[Any, float]
     meets_conditions: Callable[[Shapes], bool]
     strides: Callable[[Shapes], list[tuple[int, ...]]]
 
@@ -82,6 +84,7 @@ def trace(
     if any(mutates(node) for node in gm.graph.nodes):
         gm, env, fakes = _traced(functionalize(function, remove="mutations"), slots, inputs, dims, decompositions)
     for node in gm.graph.nodes:
+        node.target = _PRIMS.get(node.target, node.target)
         if mutates(node):
             raise CaptureError(f"it writes to its inputs or weights ({node.target})")
     check_operators(gm)
@@ -94,9 +97,7 @@ def trace(
     @functools.lru_cache(maxsize=4096)
     def meets_conditions(shapes: Shapes) -> bool:
         metas = [
-            torch.empty(shape, dtype=given.dtype, device="meta").as_strided(shape, strides_like(shape, given.stride()))
-            if isinstance(given, torch.Tensor)
-            else shape[0]
+            _meta(tuple(map(int, shape)), given) if isinstance(given, torch.Tensor) else shape[0]
             for shape, given in zip(shapes, inputs)
         ]
         return bool(guards(metas))
@@ -109,6 +110,10 @@ def trace(
         return [tuple(number(stride, now) for stride in result.stride()) for result in results]
 
     return SymbolicTrace(gm, places, sizes, meets_conditions, strides)
+
+
+def _meta(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(shape, dtype=like.dtype, device="meta").as_strided(shape, strides_like(shape, like.stride()))
 
 
 def _guards(env: ShapeEnv, fakes: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:

@@ -174,7 +174,9 @@ class CompiledDynamoGraph:
 
     def __call__(self, *args: Any) -> Any:
         """Answer one call."""
-        full = self.graph.full(args)
+        return self.graph.wrapped(self._answer(self.graph.full(args)))
+
+    def _answer(self, full: Sequence[Any]) -> Any:
         if self.engine.settings.min_block_size == math.inf:
             return self._dry_run(full)
         gradients = torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in full)

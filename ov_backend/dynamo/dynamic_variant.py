@@ -26,7 +26,7 @@ from ov_backend.settings import Settings
 from ov_backend.tensors import TensorSpec, with_strides
 
 #: Of tensors; of a float it is its value.
-_Shapes = tuple[tuple[int | float, ...], ...]
+_Shapes = tuple[tuple[float, ...], ...]
 
 _INT32_MAX = (1 << 31) - 1
 #: For how many shapes the numbers are remembered.
@@ -94,7 +94,7 @@ class SizedWeightHolder(WeightHolder):
         result = super().forward(*inputs)
         return [value if isinstance(value, torch.Tensor) else None for value in result]
 
-    def sizes(self, full: Sequence[Any]) -> dict[Any, int | float]:
+    def sizes(self, full: Sequence[Any]) -> dict[Any, float]:
         """What Dynamo's symbols are in a call."""
         return {symbol: full[i] if d is None else int(full[i].shape[d]) for symbol, (i, d) in self.places.items()}
 
@@ -122,7 +122,7 @@ class Variant:
         shapes = [holder.graph.shapes[i] for i in holder.tensors]
         self._dims = {i: tuple(d for d, size in enumerate(shape) if not isinstance(size, int)) for i, shape in enumerate(shapes)}
         self._dims |= {len(shapes) + i: (0,) for i in range(len(holder.floats) + len(holder.lengths))}
-        self._values: Callable[[_Shapes], tuple[int | float | bool, ...]] = lambda shapes: ()
+        self._values: Callable[[_Shapes], tuple[float | bool, ...]] = lambda shapes: ()
 
     def prepare(self, full: Sequence[Any]) -> None:
         """Trace and compile for a call.
@@ -180,7 +180,7 @@ class Variant:
         signature = Signature(tuple(specs), call.signature.statics)
         return dataclasses.replace(call, signature=signature, tensors=(*call.tensors[:count], *numbers))
 
-    def _returned(self, sizes: tuple[int | float, ...]) -> dict[int, Any]:
+    def _returned(self, sizes: tuple[float, ...]) -> dict[int, Any]:
         """The results that are numbers, by their indices; ``sizes`` are what Dynamo's symbols are in the call."""
         symbols = dict(zip(self.holder.places, sizes))
         return {i: number(value, symbols) for i, value in self.holder.graph.returned.items()}
@@ -267,7 +267,7 @@ class Variant:
         return traced.gm
 
 
-def _values(traced: SymbolicTrace, numbers: Sequence[Any], shapes: _Shapes) -> tuple[int | float | bool, ...]:
+def _values(traced: SymbolicTrace, numbers: Sequence[Any], shapes: _Shapes) -> tuple[float | bool, ...]:
     """The numbers that a graph reads in a call with inputs of these shapes."""
     sizes = {symbol: shapes[i][d] for symbol, (i, d) in traced.places.items()}
     return tuple(number(each, sizes) for each in numbers)

@@ -24,7 +24,7 @@ class DynamoGraph:
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
         _inline_calls(gm)
-        self._floats = _unwrap_floats(gm)
+        self._floats, self._float_results = _unwrap_floats(gm), _unwrap_float_results(gm)
         _remove_inactive_dropouts(gm)
         #: Paths of the weights that are attributes of the graph.
         self.attributes = [*(name for name, _ in gm.named_parameters()), *(name for name, _ in gm.named_buffers())]
@@ -58,6 +58,13 @@ class DynamoGraph:
         """All inputs: the weights that are attributes of the graph, then the arguments."""
         values = [float(arg) if i in self._floats else arg for i, arg in enumerate(args)]
         return [*(_attribute(self.gm, name) for name in self.attributes), *values]
+
+    def wrapped(self, result: Any) -> Any:
+        """What Dynamo expects of a result: each float as a tensor."""
+        if not self._float_results:
+            return result
+        types = self._float_results
+        return [torch.tensor(each, dtype=types[i]) if i in types else each for i, each in enumerate(result)]
 
     def weights(self, full: Sequence[Any]) -> list[int]:
         """Indices of the weights in :meth:`full`."""
@@ -137,6 +144,20 @@ def _unwrap_floats(gm: GraphModule) -> set[int]:
     if floats:
         gm.recompile()
     return floats
+
+
+def _unwrap_float_results(gm: GraphModule) -> dict[int, torch.dtype]:
+    """Let a graph return floats for which it makes tensors at its end; the types of these tensors by the results' indices."""
+    (output,) = (node for node in gm.graph.nodes if node.op == "output")
+    results, types = list(output.args[0]) if isinstance(output.args[0], (tuple, list)) else [], dict[int, torch.dtype]()
+    for i, node in enumerate(list(results)):
+        made = isinstance(node, Node) and node.target is torch.scalar_tensor and isinstance(node.args[0], Node)
+        if made and isinstance(example_of(node.args[0]), torch.SymFloat):
+            results[i], types[i] = node.args[0], node.kwargs.get("dtype", torch.get_default_dtype())
+    if types:
+        output.args = (tuple(results),)
+        gm.recompile()
+    return types
 
 
 def _is_item(node: Node) -> bool:

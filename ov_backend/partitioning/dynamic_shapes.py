@@ -19,7 +19,7 @@ from ov_backend.settings import Settings, operator_name
 _FACTORS = (64, 8)
 
 
-def check(gm: GraphModule, sizes: Mapping[Any, int | float], settings: Settings) -> float:
+def check(gm: GraphModule, sizes: Mapping[Any, float], settings: Settings) -> float:
     """The factor by which the sizes of a traced graph may grow while OpenVINO computes all of it.
 
     Args:
@@ -38,7 +38,7 @@ def check(gm: GraphModule, sizes: Mapping[Any, int | float], settings: Settings)
     for node, why in {**reasons, **inexact_values(traced, settings)}.items():
         raise ConversionError(f"{operator_name(node.target)} {why}")
     for factor in _FACTORS:
-        with contextlib.suppress(ArithmeticError):  # a number of so large sizes is beyond what there is
+        with contextlib.suppress(ArithmeticError, TypeError, ValueError):  # a number of so large sizes is beyond what there is
             grown = _concrete(gm, {symbol: max(1, abs(size)) * factor for symbol, size in sizes.items()})
             if int64_range.largest(grown, settings.wide_integers) == int64_range.largest(traced, settings.wide_integers):
                 return math.inf
@@ -47,7 +47,7 @@ def check(gm: GraphModule, sizes: Mapping[Any, int | float], settings: Settings)
     return 1
 
 
-def _concrete(gm: GraphModule, sizes: Mapping[Any, int]) -> GraphModule:
+def _concrete(gm: GraphModule, sizes: Mapping[Any, float]) -> GraphModule:
     """A copy with sizes in the symbols' place; numbers are arguments then, as in a static graph of these sizes."""
     graph, copies = Graph(), dict[Node, Any]()
     for node in gm.graph.nodes:

@@ -206,6 +206,61 @@ def test_whole_numbers_among_the_arguments(compiled: Compile) -> None:
         agree(g(x, n), f(x, n))
 
 
+_net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU()).eval()
+FLOATS: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "arithmetic": lambda x, t: (_net(x) * t, t - x, x / t, t**2 - x * (t / 3)),
+    "powers": lambda x, t: (_net(x).abs() ** t, t**x),
+    "integers": lambda x, t: (_net(x), (x > 0).int() * t),
+    "parameters": lambda x, t: (F.leaky_relu(_net(x), t), x.clamp(-t, t), torch.lerp(x, x * x, t), torch.add(x, x, alpha=t)),
+    "tensors": lambda x, t: _net(x) * torch.tensor(t) + torch.full((8,), t),
+    "comparisons": lambda x, t: torch.where(x > t, x, t),
+    "decisions": lambda x, t: _net(x) * t if t > 100 else _net(x) + t,
+    "roots of what may be negative": lambda x, t: _net(x) * (2 - t) ** 0.5,
+    "whole parts": lambda x, t: _net(x) * int(t * 10),
+}
+
+
+@needs_python_numbers
+@pytest.mark.parametrize("name", list(FLOATS))
+def test_a_float_that_changes_needs_no_graph_of_its_own(compiled: Compile, name: str) -> None:
+    function = FLOATS[name]
+    g = compiled(function, dynamic=None)
+    values = [0.3 + 0.17 * i for i in range(7)]
+    for t in values:
+        x = torch.randn(4, 6)
+        agree(g(x, t), function(x, t))
+    assert compiles() <= 3
+    assert calls() == len(values)
+    assert not fallbacks()
+
+
+@needs_python_numbers
+def test_floats_among_the_results_are_floats(compiled: Compile) -> None:
+    def step(x: torch.Tensor, t: float) -> tuple[torch.Tensor, float, dict[str, float]]:
+        return _net(x) * t, t + 0.25, {"half": t / 2}
+
+    g = compiled(step, dynamic=None)
+    t = 0.5
+    for _ in range(6):
+        x = torch.randn(4, 6)
+        (y, *floats), (expected, *others) = g(x, t), step(x, t)
+        agree(y, expected)
+        assert floats == others
+        t = floats[0]
+    assert (compiles(), calls()) == (3, 6)
+
+
+@needs_python_numbers
+def test_a_float_keeps_its_sign_and_what_is_no_number(compiled: Compile) -> None:
+    def f(x: torch.Tensor, t: float) -> torch.Tensor:
+        return x.abs() / (t * torch.ones(6))
+
+    g = compiled(f, dynamic=None)
+    for t in (0.5, 0.25, 0.75, 0.0, -0.0, 0.0, math.inf, -math.inf, math.nan, 1e-30):
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(g(x, t), f(x, t), equal_nan=True)
+
+
 def test_a_failure_of_the_symbolic_trace_leads_to_static_graphs(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("no such number")
