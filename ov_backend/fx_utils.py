@@ -186,8 +186,10 @@ def number(value: Any, sizes: Mapping[Any, float]) -> Any:
     if _PythonAnalysis is None and isinstance(value, torch.SymFloat) and expression.is_integer and expression.has(sympy.Pow):
         raise CaptureError("this version of PyTorch takes powers of sizes for decimal numbers")
     if isinstance(expression, sympy.Basic):
-        interpret = _PythonAnalysis is not None
-        expression = sympy_interp(_PythonAnalysis, dict(sizes), expression) if interpret else expression.subs(dict(sizes))
+        try:
+            expression = sympy_interp(_PythonAnalysis, dict(sizes), expression)
+        except AttributeError:  # the analysis has no sines, for one; torch 2.1 does not have the analysis
+            expression = expression.subs(dict(sizes))
     if isinstance(value, torch.SymBool):
         return bool(expression)
     return float(expression) if isinstance(value, torch.SymFloat) else int(expression)

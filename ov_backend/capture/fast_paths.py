@@ -103,13 +103,19 @@ def _is_replaced(module: torch.nn.Module, name: str, kind: type[torch.nn.Module]
 def fast_attention(*args: Any, attn_mask: torch.Tensor | None = None, is_causal: bool = False, **kwargs: Any) -> Any:
     """Attention with the numbers of PyTorch's fast path, which takes a mask for true where it is not 0, and for nothing else.
 
-    A row that masks everything gives NaN there, and the hint that a mask is causal says nothing.
+    A row that masks everything gives NaN there, and the hint that a mask is causal says nothing. Its result is contiguous with
+    the batch first, which here is the second dimension.
     """
     function = torch.nn.functional.multi_head_attention_forward
     if attn_mask is None:
-        return function(*args, **kwargs)
+        result, weights = function(*args, **kwargs)
+        return _batch_outermost(result), weights
     mask = torch.zeros_like(attn_mask).masked_fill(attn_mask != 0, float("-inf"))
     result, weights = function(*args, attn_mask=mask, **kwargs)  # [length, batch, channels]
     highest = mask.amax(-1)  # of each row; OpenVINO has no conversion for ``all``
     highest = highest.view(result.shape[1], -1, result.shape[0]).amin(1).t() if highest.dim() == 2 else highest[:, None]
-    return result.masked_fill((highest != 0)[..., None], float("nan")), weights
+    return _batch_outermost(result.masked_fill((highest != 0)[..., None], float("nan"))), weights
+
+
+def _batch_outermost(result: torch.Tensor) -> torch.Tensor:
+    return result.transpose(0, 1).clone(memory_format=torch.contiguous_format).transpose(0, 1)

@@ -215,7 +215,8 @@ FLOATS: dict[str, Callable[[torch.Tensor, float], Any]] = {
     "tensors": lambda x, t: _net(x) * torch.tensor(t) + torch.full((8,), t),
     "comparisons": lambda x, t: torch.where(x > t, x, t),
     "decisions": lambda x, t: _net(x) * t if t > 100 else _net(x) + t,
-    "roots of what may be negative": lambda x, t: _net(x) * (2 - t) ** 0.5,
+    "roots of what may be negative": lambda x, t: _net(x) * (9 - t) ** 0.5,
+    "angles": lambda x, t: (x * math.cos(t), _net(x) * math.sin(t)),
     "whole parts": lambda x, t: _net(x) * int(t * 10),
 }
 
