@@ -2,7 +2,7 @@
 
 A network cannot be used as a whole where its forward belongs to other code, or does more than compute. The modules inside it
 still can. Each is a network of its own, under the same rules: right, or in PyTorch. Where a module cannot be used, those that
-its own forward calls are tried next, down to modules without children, which always stay in PyTorch.
+its own forward calls are tried next, down to modules without children, which mostly stay in PyTorch.
 
 Calls are met at ``torch.nn.Module.__call__``. Other code may save and exchange the forwards of modules in the meantime; it
 never finds one of ours among them.
@@ -46,6 +46,8 @@ from ov_backend.patching import class_member, unwrap
 
 #: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
 _MAX_RENEWALS = 2
+#: A module without children is left alone behind so many sizes of its inputs: they depend on values, and each needs a graph.
+_MAX_SIZES = 8
 _UNSTEADY = "its code or its attributes change at every call"
 
 #: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
@@ -217,7 +219,7 @@ class Blockwise(_Retried):
 
     def _network_of(self, original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any] | None:
         """What answers a call of a module, or None where PyTorch does."""
-        if not module._modules or module._forward_hooks or module._forward_pre_hooks or module is self.module:
+        if not self._may_divide_at(module) or module._forward_hooks or module._forward_pre_hooks or module is self.module:
             return None
         if isinstance(module, torch.jit.ScriptModule):
             return None
@@ -231,6 +233,10 @@ class Blockwise(_Retried):
         self._called.add(id(module))
         block.group, block.precision.path = self._group, self._inside.get(id(module))
         return None if block.left else block
+
+    def _may_divide_at(self, module: torch.nn.Module) -> bool:
+        """Whether a module is large enough to be a block."""
+        return bool(module._modules)
 
     def block_at(self, path: str | None, original: Callable[..., Any], module: torch.nn.Module) -> Block | None:
         """The block that answers a module now, or None where PyTorch does, or where the module has another path."""
@@ -340,6 +346,8 @@ class Block(_Retried):
         return shadow is not self.shadow or (shadow is None and _forward_of_class(self.module) is not self._of_class)
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
+        if not self.module._modules and call.signature not in self._codes and len(self._codes) >= _MAX_SIZES:
+            raise CaptureError("its inputs have ever new sizes")
         self.resources.last, self.starts = "" if self.starts else self.name, False
         return super()._lookup_or_compile(call, interrupted)
 

@@ -17,9 +17,13 @@ from ov_backend.patching import is_patched
 
 
 class BlockwiseOnDemand(Blockwise):
-    """As :class:`Blockwise`, and nothing else needs to patch the calls of modules. Every call is tried as a whole first."""
+    """As :class:`Blockwise`, and nothing else needs to patch the calls of modules. Every call is tried as a whole first.
+
+    Where no module with children is a block, those without children that multiply by weights are.
+    """
 
     _reason = ""
+    _takes_layers = False
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self.resources.settings.fallback == "raise" or isinstance(error, DeviceError) or not self._may_compute():
@@ -38,8 +42,21 @@ class BlockwiseOnDemand(Blockwise):
         return True
 
     def _by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        before = self.statistics.block_calls
+        self._takes_layers |= not any(child._modules for child in self.module.modules() if child is not self.module)
         with _patched():
-            return super()._by_blocks(reason, forward, args, kwargs)
+            result = super()._by_blocks(reason, forward, args, kwargs)
+        self._takes_layers |= self.statistics.block_calls == before  # from the next call on
+        return result
+
+    def _may_divide_at(self, module: torch.nn.Module) -> bool:
+        return super()._may_divide_at(module) or (self._takes_layers and _multiplies(module))
+
+
+def _multiplies(module: torch.nn.Module) -> bool:
+    """Whether a module multiplies by weights, as far as these tell: it has a matrix that is no table to look up rows in."""
+    is_table = isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+    return not is_table and any(weight is not None and weight.dim() > 1 for weight in module._parameters.values())
 
 
 class _SharedPatch:

@@ -87,7 +87,7 @@ def _kinds(values: Sequence[Any]) -> tuple[Hashable, ...] | None:
     tensors: set[int] = set()
     for value in values:
         kind = type(value)
-        if kind in _KINDS and id(value) not in tensors:
+        if kind in _KINDS and id(value) not in tensors and not value.is_nested:
             tensors.add(id(value))
             kinds.append((kind, value.shape, value.dtype, value.layout, value.device, value.requires_grad))
         elif kind in _PLAIN:
@@ -169,6 +169,8 @@ class Binder:
         for name, tensor in leaves:
             if type(tensor) not in _KINDS:
                 raise CaptureError(f"input {name} is a {type(tensor).__name__}, a class of tensors that may compute otherwise")
+            if tensor.is_nested:
+                raise CaptureError(f"input {name} is a nested tensor, which OpenVINO does not have")
             if tensor.device.type != "cpu":
                 raise CaptureError(f"input {name} is on {tensor.device}; only tensors in the host's memory can be passed on")
             if tensor.requires_grad and torch.is_grad_enabled():

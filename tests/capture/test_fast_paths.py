@@ -70,7 +70,8 @@ class Both(nn.Module):
 
 def assert_eager(network: Network, module: nn.Module, **masks: Any) -> None:
     with torch.no_grad():
-        torch.testing.assert_close(network(X, **masks), module(X, **masks), rtol=1e-4, atol=1e-5, equal_nan=True, check_stride=True)
+        actual, expected = network(X, **masks), module(X, **masks)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True, check_stride=True)
 
 
 def other_activation(made: nn.TransformerEncoderLayer) -> None:

@@ -59,6 +59,38 @@ class Nested(torch.nn.Module):
         return self.last(self.inner(x))
 
 
+class Layers(torch.nn.Module):
+    """Layers without modules of their own, and between them something that cannot be traced."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.norm, self.between = torch.nn.LayerNorm(4), between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.last(self.between(self.norm(self.first(x))))
+        return result
+
+
+class InAList(Layers):
+    """As layers, and one of its modules has children, but no forward."""
+
+    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(between)
+        self.more = torch.nn.ModuleList([torch.nn.ReLU()])
+
+
+def packed(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.utils.rnn.pack_padded_sequence(x[None], torch.tensor([2]), batch_first=True).data
+
+
+BETWEEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a choice of rows": lambda h: h[h.sum(-1) > -1e9],
+    "a value": lambda h: h * float(h.detach().numpy().max()),
+    "counts": lambda h: h * torch.bincount(h[:, 0].long() * 0).sum(),
+    "repeated rows": lambda h: torch.repeat_interleave(h, torch.tensor([1, 2]), 0),
+    "packed rows": packed,
+}
 x = torch.randn(2, 4)
 Strict = Callable[..., Settings]
 
@@ -80,6 +112,41 @@ def test_its_blocks_run_in_openvino(kind: Callable[[], torch.nn.Module], lenient
     assert list(stats["by_blocks"].values()) == [2]
     assert torch.nn.Module.__call__ is CALL
     assert getattr(net, "calls", 0) == getattr(twin, "calls", 0)
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_layers_are_the_blocks_of_a_network_without_any_other(name: str, lenient: Strict) -> None:
+    net = Layers(BETWEEN[name]).eval()
+    with torch.no_grad():
+        expected = net(x)
+        with ov_backend.accelerate({"net": net}, lenient()) as accelerated:
+            for _ in range(2):
+                agree(net(x), expected)
+            (stats,) = accelerated.stats().values()
+    assert (stats["calls"], stats["block_calls"], stats["fallbacks"]) == (2, 4, {})
+
+
+def test_layers_become_blocks_once_no_other_module_was_one(lenient: Strict) -> None:
+    net = InAList(BETWEEN["a choice of rows"]).eval()
+    with torch.no_grad(), ov_backend.accelerate({"net": net}, lenient()) as accelerated:
+        for _ in range(3):
+            net(x)
+        (stats,) = accelerated.stats().values()
+    assert (stats["calls"], stats["block_calls"]) == (2, 4)
+
+
+def test_a_layer_whose_inputs_have_ever_new_sizes_stays_in_pytorch(lenient: Strict) -> None:
+    net = Layers(lambda h: h[h[:, 0] >= h[0, 0]]).eval()
+    inputs = [torch.cat([torch.randn(1, 4), torch.randn(12, 4)]) for _ in range(40)]
+    with torch.no_grad():
+        expected = [net(each) for each in inputs]
+        with ov_backend.accelerate({"net": net}, lenient()) as accelerated:
+            for each, wanted in zip(inputs, expected):
+                agree(net(each), wanted)
+            (stats,) = accelerated.stats().values()
+    assert stats["calls"] == 40
+    assert stats["compiles"] <= 9
+    assert stats["blocks_in_pytorch"] == {"Linear: its inputs have ever new sizes": 1}
 
 
 def test_the_calls_of_modules_are_patched_only_while_its_forward_runs(lenient: Strict) -> None:
