@@ -5,13 +5,15 @@ A message says what was given, what is expected and what to do.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import pathlib
 import re
+import signal
 import traceback
 from collections.abc import Callable, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -117,8 +119,31 @@ def as_failure(error: Exception) -> OVBackendError:
 
 
 def is_of_signal(error: BaseException) -> bool:
-    """Whether the handler of a signal has raised an exception: a function that is called with a number and its caller's frame."""
-    return any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Whether the handler of a signal has raised an exception, or another that was being handled when this one was raised.
+
+    The code of a frame says whether it is that of a handler, whatever this has done with its variables. A handler that handles no
+    signal any more is a function that was called with a number and its caller's frame.
+    """
+    frames = _frames_below(error)
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} if frames else set()
+    return any(frame.f_code in handlers or _handles_signal(frame) for frame in frames)
+
+
+def _frames_below(error: BaseException) -> list[FrameType]:
+    """The frames below the one that has caught an exception, with those of an exception that one of them was handling."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    before = error.__context__
+    if before is not None and before.__traceback__ is not None and before.__traceback__.tb_frame in frames:
+        frames += _frames_below(before)
+    return frames
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code of a handler: a function, a method, an object that can be called, or either with arguments."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = type(handler).__call__ if callable(handler) and not hasattr(handler, "__code__") else handler
+    return getattr(function, "__code__", None)
 
 
 def _handles_signal(frame: FrameType) -> bool:
