@@ -167,7 +167,8 @@ def short_repr(value: object, length: int = 200) -> str:
     """A value that a user gave, for a message: its repr, in one line of at most ``length`` characters."""
     try:
         text = " ".join(repr(value).split("\n"))
-    except Exception:  # the object's own, or a whole number of thousands of digits
+    except Exception as error:  # the object's own, or a whole number of thousands of digits
+        pass_on_signals(error)
         text = f"a {type(value).__name__} that cannot be written"
     return text if len(text) <= length else f"{text[: length - 3]}..."
 

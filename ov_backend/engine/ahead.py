@@ -134,7 +134,8 @@ class AheadWorker:
             self._running, self.changes = (key, ended), self.changes + 1
         try:
             job()
-        except Exception:  # in a thread of its own: the call that needs it does it itself, and reports its own error
+        except Exception as error:  # the call that needs it does it itself, and reports its own error
+            pass_on_signals(error)
             log.debug("Nothing was prepared ahead", exc_info=True)
         finally:
             with self._idle:
