@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._dynamo.utils import counters
 
 from ov_backend.errors import first_line
 
-#: ``given_up(where, reason, options)``: Dynamo makes no graph of a frame; the result says whether the caller is to get an error
-#: where there is no other graph.
+#: ``given_up(where, reason, options)``: Dynamo makes no graph of a frame; the result says whether the caller is to get an error.
 GivenUp = Callable[[str, str, Mapping[str, Any]], bool]
 #: Where Dynamo's functions that compile a frame stand.
 _CONVERTING = "torch._dynamo.convert_frame"
@@ -57,13 +55,9 @@ class _FrameWatch:
 
     def __init__(self) -> None:
         self._allowed = contextlib.ExitStack()
-        self._graphs = 0
-        #: What ``torch.compile`` has made graphs for, by its ``id``: the backend with its options.
-        self._have_graphs: dict[int, weakref.ref[Any]] = {}
 
     def begin(self, *_: Any) -> None:
         """Dynamo begins to compile a frame."""
-        self._graphs = counters["stats"]["unique_graphs"]
         if _is_watched(_backend_of(_compiling(sys._getframe(1)))):
             self._allowed.enter_context(recurrent_networks_allowed())
 
@@ -72,16 +66,11 @@ class _FrameWatch:
         self._allowed.close()
         error, compiling = sys.exc_info()[1], _compiling(sys._getframe(1))
         configured = _backend_of(compiling)
-        if compiling is None or not _is_watched(configured):
-            return
-        if counters["stats"]["unique_graphs"] > self._graphs:
-            self._have_graphs[id(configured)] = weakref.ref(configured)
-        if isinstance(error, torch._dynamo.exc.Unsupported):
+        if compiling is not None and _is_watched(configured) and isinstance(error, torch._dynamo.exc.Unsupported):
             code, options = compiling.f_locals["code"], getattr(configured, "kwargs", {}).get("options") or {}
             where = f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
             given_up: GivenUp = _function(configured).frame_given_up
-            known = self._have_graphs.get(id(configured))
-            if given_up(where, first_line(error), options) and (known is None or known() is not configured):
+            if given_up(where, first_line(error), options):
                 _raise_it(error)
 
 
