@@ -79,7 +79,11 @@ def stats() -> dict[str, dict[str, Any]]:
     """
     networks = {name: each for engine in list(_engines.values()) for name, each in engine.stats().items()}
     networks.update((where, statistics.as_dict()) for where, statistics in _given_up.items())
-    return {name: {**each, "answered_by": _answered.get(name, Answered()).by} for name, each in networks.items()}
+    answered = {name: each.by for name, each in _answered.items()}
+    for where, reason in [each for broken in _broken for each in broken.items()]:
+        networks[where] = NetworkStats(fallbacks=Counter([f"Dynamo makes no graph of it: {reason}"])).as_dict()
+        answered[where] = "eager"
+    return {name: {**each, "answered_by": answered.get(name, "")} for name, each in networks.items()}
 
 
 def reset() -> None:
@@ -89,6 +93,7 @@ def reset() -> None:
         _engines.clear()
         _answered.clear()
         _given_up.clear()
+        _broken.clear()
     for engine in engines:
         engine.clear()
 
@@ -102,6 +107,8 @@ _engines: dict[Settings, Engine] = {}
 _answered: dict[str, Answered] = {}
 #: By function, the statistics of those of which Dynamo makes no graph.
 _given_up: dict[str, NetworkStats] = {}
+#: Functions without a graph, each with the reason: for every backend with its options one dict, which is emptied by a graph.
+_broken: list[dict[str, str]] = []
 _numbers = itertools.count()
 _registering = threading.Lock()
 
@@ -113,8 +120,15 @@ def frame_given_up(where: str, reason: str, options: Mapping[str, Any]) -> bool:
     return parse_options(options).fallback == "raise"
 
 
+def frames_broken(broken: dict[str, str]) -> None:
+    """Take note of functions whose first operator breaks the graph, each with the reason."""
+    if not any(each is broken for each in _broken):
+        _broken.append(broken)
+
+
 #: For those who give Dynamo these functions themselves.
 openvino_fx.frame_given_up = openvino_ts.frame_given_up = frame_given_up  # type: ignore[attr-defined]
+openvino_fx.frames_broken = openvino_ts.frames_broken = frames_broken  # type: ignore[attr-defined]
 
 
 def _engine(settings: Settings) -> Engine:

@@ -135,3 +135,25 @@ def test_with_fallback_raise_a_graph_break_does_not_raise() -> None:
         agree(compiled(X), program(X))
     assert calls() == 2
     assert not fallbacks()
+
+
+class Disabled(torch.nn.Module):
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
+def broken_first(x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break()
+    return x.sin()
+
+
+@pytest.mark.parametrize(("program", "name"), [(torch.cov, "cov"), (Disabled(), "forward at "), (broken_first, "graph ")])
+def test_a_function_that_breaks_at_once_has_an_entry_unless_a_graph_follows(program: Any, name: str) -> None:
+    ov_backend.prepare_torch()
+    with torch.no_grad():
+        torch.compile(program, backend="openvino_fx")(X[0])
+    ((entry, network),) = ov_backend.stats().items()
+    assert entry.startswith(name)
+    assert network["calls"] == name.startswith("graph")
+    assert all(reason.startswith("Dynamo makes no graph of it: ") for reason in network["fallbacks"])
