@@ -164,9 +164,9 @@ def _root(module: str) -> str:
 
 
 def short_repr(value: object, length: int = 200) -> str:
-    """A value that a user gave, for a message: its repr, in one line of at most ``length`` characters."""
+    """A value that a user gave, for a message: its repr without addresses, in one line of at most ``length`` characters."""
     try:
-        text = " ".join(repr(value).split("\n"))
+        text = re.sub(r" at 0x[0-9a-fA-F]+(?=>)", "", " ".join(repr(value).split("\n")))
     except Exception as error:  # the object's own, or a whole number of thousands of digits
         pass_on_signals(error)
         text = f"a {type(value).__name__} that cannot be written"
@@ -187,6 +187,7 @@ def last_line(error: object) -> str:
 _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\(?(?:Hint|Developer debug context|Explanation): .*"), ""),
     (re.compile(r"(?: object)? at 0x[0-9a-fA-F]+"), ""),
+    (re.compile(r"\b0x[0-9a-fA-F]+?(?=for\b)"), "an address "),  # OpenVINO writes no space there
     (re.compile(r"\b0x[0-9a-fA-F]+"), "an address"),
     (re.compile(re.escape(str(pathlib.Path(__file__).parent)) + r"[\w/\\]*\.py(?::\d+)?"), "ov_backend"),
     (re.compile(r"\bov_backend(?:\.\w+)*\.(?=\w)"), ""),
