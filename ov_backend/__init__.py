@@ -79,9 +79,14 @@ def _frame_given_up(where: str, reason: str, options: Mapping[str, Any]) -> bool
     return given_up
 
 
-#: Dynamo calls the first attribute of a backend when it resets; :mod:`ov_backend.dynamo.frames` calls the second.
+def _frames_broken(broken: dict[str, str]) -> None:
+    import_module("ov_backend.dynamo.backend").frames_broken(broken)
+
+
+#: Dynamo calls the first attribute of a backend when it resets; :mod:`ov_backend.dynamo.frames` calls the others.
 openvino_fx.reset = openvino_ts.reset = _reset  # type: ignore[attr-defined]
 openvino_fx.frame_given_up = openvino_ts.frame_given_up = _frame_given_up  # type: ignore[attr-defined]
+openvino_fx.frames_broken = openvino_ts.frames_broken = _frames_broken  # type: ignore[attr-defined]
 
 
 def _register() -> None:

@@ -22,7 +22,7 @@ from ov_backend.cache.store import open_store as open_store  # hosts take it fro
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion import serialization
 from ov_backend.conversion.converter import UnsupportedNodes, WeightlessModel, convert
-from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line
+from ov_backend.errors import ConversionError, NothingToCompute, first_line, last_line, pass_on_signals
 from ov_backend.guards import pytree
 from ov_backend.lowering import lower
 from ov_backend.lowering.complex_pairs import complex_pairs
@@ -195,6 +195,7 @@ class Compiler:
         try:
             files = serialization.dump(model)
         except (OSError, RuntimeError) as error:  # no temporary folder, or no space in it: OpenVINO writes files only
+            pass_on_signals(error)
             log.warning("A graph is kept in memory only, because no temporary file can be written: %s.", last_line(error))
             return
         self._store.put(key, files)
@@ -271,4 +272,5 @@ def _check_result(model: WeightlessModel) -> None:
     try:
         pytree.restore(description, [torch.zeros(())] * len(model.returns))
     except Exception as error:  # a container of a forged name may raise anything
+        pass_on_signals(error)
         raise ConversionError(f"its result cannot be restored ({first_line(error)})") from error

@@ -15,7 +15,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.errors import DeviceError, short_repr
+from ov_backend.errors import DeviceError, cleaned, pass_on_signals, short_repr
 from ov_backend.settings import Settings, environment
 
 VIRTUAL = ("AUTO", "HETERO", "MULTI", "BATCH")
@@ -193,8 +193,9 @@ def _problem(device: str, config: Mapping[str, Any]) -> str:
     try:
         core().compile_model(ov.Model([opset13.relu(x)], [x]), device, dict(config))
     except (RuntimeError, TypeError) as error:  # it takes no objects of some types
+        pass_on_signals(error)
         lines = [line for line in str(error).splitlines() if line.strip(" ;") and not line.startswith("Exception from")]
-        return " ".join(" ".join(lines[-1:]).split()) or "no message"
+        return cleaned(" ".join(" ".join(lines[-1:]).split()))
     return ""
 
 

@@ -5,13 +5,15 @@ A message says what was given, what is expected and what to do.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import pathlib
 import re
+import signal
 import traceback
 from collections.abc import Callable, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -117,8 +119,31 @@ def as_failure(error: Exception) -> OVBackendError:
 
 
 def is_of_signal(error: BaseException) -> bool:
-    """Whether the handler of a signal has raised an exception: a function that is called with a number and its caller's frame."""
-    return any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Whether the handler of a signal has raised an exception, or another that was being handled when this one was raised.
+
+    The code of a frame says whether it is that of a handler, whatever this has done with its variables. A handler that handles no
+    signal any more is a function that was called with a number and its caller's frame.
+    """
+    frames = _frames_below(error)
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} if frames else set()
+    return any(frame.f_code in handlers or _handles_signal(frame) for frame in frames)
+
+
+def _frames_below(error: BaseException) -> list[FrameType]:
+    """The frames below the one that has caught an exception, with those of an exception that one of them was handling."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+    before = error.__context__
+    if before is not None and before.__traceback__ is not None and before.__traceback__.tb_frame in frames:
+        frames += _frames_below(before)
+    return frames
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code of a handler: a function, a method, an object that can be called, or either with arguments."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = type(handler).__call__ if callable(handler) and not hasattr(handler, "__code__") else handler
+    return getattr(function, "__code__", None)
 
 
 def _handles_signal(frame: FrameType) -> bool:
@@ -139,10 +164,11 @@ def _root(module: str) -> str:
 
 
 def short_repr(value: object, length: int = 200) -> str:
-    """A value that a user gave, for a message: its repr, in one line of at most ``length`` characters."""
+    """A value that a user gave, for a message: its repr without addresses, in one line of at most ``length`` characters."""
     try:
-        text = " ".join(repr(value).split("\n"))
-    except Exception:  # the object's own, or a whole number of thousands of digits
+        text = re.sub(r" at 0x[0-9a-fA-F]+(?=>)", "", " ".join(repr(value).split("\n")))
+    except Exception as error:  # the object's own, or a whole number of thousands of digits
+        pass_on_signals(error)
         text = f"a {type(value).__name__} that cannot be written"
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
@@ -161,6 +187,7 @@ def last_line(error: object) -> str:
 _NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\(?(?:Hint|Developer debug context|Explanation): .*"), ""),
     (re.compile(r"(?: object)? at 0x[0-9a-fA-F]+"), ""),
+    (re.compile(r"\b0x[0-9a-fA-F]+?(?=for\b)"), "an address "),  # OpenVINO writes no space there
     (re.compile(r"\b0x[0-9a-fA-F]+"), "an address"),
     (re.compile(re.escape(str(pathlib.Path(__file__).parent)) + r"[\w/\\]*\.py(?::\d+)?"), "ov_backend"),
     (re.compile(r"\bov_backend(?:\.\w+)*\.(?=\w)"), ""),

@@ -168,6 +168,15 @@ def test_nothing_of_torch_or_python_is_replaced(path: Path) -> None:
                 assert not PROCESS_WIDE.match(ast.unparse(target)), f"{path}:{node.lineno} replaces {ast.unparse(target)}"
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if package_of(path) in BASE | CORE | {"dynamo", "pipelines", "report"}])
+def test_what_catches_any_exception_asks_whose_it_is(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ExceptHandler) and node.type is not None:
+            caught = {each.id for each in ast.walk(node.type) if isinstance(each, ast.Name)}
+            asks = re.search(r"pass_on_signals\(|is_failure\(|is_of_callback\(|raise$", ast.unparse(node), re.MULTILINE)
+            assert asks or not caught & {"Exception", "RuntimeError"}, f"{path}:{node.lineno} may swallow the program's exception"
+
+
 def test_scripts_hold_one_thin_file() -> None:
     files = sorted((ROOT / "scripts").glob("*.py"))
     assert [file.name for file in files] == ["openvino_accelerate.py"]

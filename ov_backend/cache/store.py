@@ -21,6 +21,7 @@ from pathlib import Path
 from ov_backend import posix
 from ov_backend.cache import ownership
 from ov_backend.cache.entry_file import DAMAGE, GRAPHS, RUNS, Kind, OtherVersion, pack, unpack
+from ov_backend.errors import pass_on_signals
 from ov_backend.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class GraphStore:
         except FileNotFoundError:
             return None
         except DAMAGE as error:
+            pass_on_signals(error)
             self._warn(f"Ignoring the stored {self.kind.noun} {path}: {_line(error)}. It will be replaced.")
             if not isinstance(error, (OSError, MemoryError, OtherVersion)):  # these are no fault of the file
                 _unlink(path)
@@ -91,6 +93,7 @@ class GraphStore:
         try:
             self._write_persistently(path, files)
         except (OSError, ValueError) as error:
+            pass_on_signals(error)
             self._warn(f"Cannot store a {self.kind.noun} in {self.folder}: {_line(error)}. It is kept in memory only.")
             return False
         self._trim(path)

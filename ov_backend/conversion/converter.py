@@ -21,7 +21,7 @@ from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel, param
 from ov_backend.conversion.negative_indices import count_from_start
 from ov_backend.conversion.refusals import refused_in_graph, refused_one_by_one
 from ov_backend.conversion.torchscript import convert_through_torchscript
-from ov_backend.errors import ConversionError, NothingToCompute
+from ov_backend.errors import ConversionError, NothingToCompute, pass_on_signals
 from ov_backend.fx_utils import graph_module, output_node
 from ov_backend.tensors import FROM_NAME, TO_NAME, TO_OV, TensorSpec, constant, share
 
@@ -137,6 +137,7 @@ def _convert_directly(gm: GraphModule) -> ov.Model:
     try:
         return _own_literals(pytorch_frontend().convert(pytorch_frontend().load(decoder)))
     except Exception as error:
+        pass_on_signals(error)
         refused = refused_in_graph(gm) or refused_one_by_one(gm)
         if not refused:
             raise ConversionError(f"OpenVINO could not convert the graph: {summary(error)}") from error

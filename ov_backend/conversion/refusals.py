@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend
 from ov_backend.conversion.model import same_shape
+from ov_backend.errors import pass_on_signals
 from ov_backend.fx_utils import graph_module, is_getitem, values_read
 from ov_backend.tensors import TO_OV, TensorSpec
 
@@ -22,7 +23,8 @@ def refused_in_graph(gm: GraphModule) -> dict[str, str]:
     decoder = fx_decoder(gm)
     try:
         model = pytorch_frontend().convert_partially(pytorch_frontend().load(decoder))
-    except Exception:  # the converter fails on operators that it has left unconverted; its exceptions have no common base
+    except Exception as error:  # it fails on operators that it has left unconverted; its exceptions have no common base
+        pass_on_signals(error)
         return {}
     refused = {op.get_friendly_name().split("/")[0] for op in model.get_ops() if op.get_type_name() in _UNCONVERTED}
     del decoder  # the unconverted operators read the graph through it
@@ -48,7 +50,8 @@ def _converts(node: Node, gm: GraphModule) -> bool:
                 model.inputs[i].get_node().set_element_type(TO_OV[value.dtype])
         model.validate_nodes_and_infer_types()
         specs = [TensorSpec.of("", value) for value in values_read(node)]
-    except Exception:  # a dtype that OpenVINO does not have, or one of the converter's exceptions, which have no common base
+    except Exception as error:  # a dtype that OpenVINO does not have, or one of the converter's, which have no common base
+        pass_on_signals(error)
         return False
     finally:
         del decoder  # it must live until the conversion returns

@@ -14,7 +14,7 @@ import openvino as ov
 from ov_backend.conversion.index_limits import Limit
 from ov_backend.conversion.model import WeightlessModel, parameter_name, parameter_names, same_shape
 from ov_backend.devices import core
-from ov_backend.errors import ConversionError
+from ov_backend.errors import ConversionError, pass_on_signals
 from ov_backend.tensors import FROM_NAME, TO_OV, TensorSpec
 
 
@@ -46,6 +46,7 @@ def load(files: Mapping[str, bytes]) -> WeightlessModel:
         graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]), limits)
         _check(graph)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        pass_on_signals(error)
         raise ConversionError(f"the stored graph cannot be read: {error}") from error
     return graph
 

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from ov_backend import tracing_lock
 from ov_backend.conversion.frontend import pytorch_frontend, summary
 from ov_backend.conversion.torchscript_ops import compose
-from ov_backend.errors import ConversionError
+from ov_backend.errors import ConversionError, pass_on_signals
 from ov_backend.fx_utils import placeholders
 
 
@@ -32,4 +32,5 @@ def convert_through_torchscript(gm: GraphModule) -> ov.Model:
         decoder = TorchScriptPythonDecoder(script, skip_freeze=True)  # must stay alive until the conversion returns
         return pytorch_frontend().convert(pytorch_frontend().load(decoder))
     except Exception as error:  # of the trace, or of the converter
+        pass_on_signals(error)
         raise ConversionError(f"OpenVINO could not convert the graph by way of TorchScript: {summary(error)}") from error

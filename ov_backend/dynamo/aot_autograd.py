@@ -20,7 +20,7 @@ from ov_backend.capture.untraceable import why_untraceable
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.dynamo.side_effects import SideEffects
 from ov_backend.engine.engine import Network
-from ov_backend.errors import CaptureError
+from ov_backend.errors import CaptureError, pass_on_signals
 from ov_backend.lowering.decompositions import training_decompositions
 from ov_backend.tracing_flag import flag_of_this_thread
 
@@ -114,6 +114,7 @@ class _TracedFunction:
             with tracing(None):
                 return self._compiled(*args)
         except RuntimeError as error:
+            pass_on_signals(error)
             if self._traced:
                 raise
             self._refusal = why_untraceable(error)

@@ -32,8 +32,8 @@ from ov_backend.dynamo.options import parse as parse_options
 from ov_backend.dynamo.parts import Parts, untraceable
 from ov_backend.dynamo.recompute_backward import RecomputeBackward
 from ov_backend.dynamo.side_effects import SideEffects
+from ov_backend.dynamo.without_graph import WithoutGraph
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards import autocast
 from ov_backend.partitioning import int64_range
@@ -78,8 +78,8 @@ def stats() -> dict[str, dict[str, Any]]:
     ``answered_by`` says what answered the calls that OpenVINO could not: "inductor", "eager", or "" if there were none.
     """
     networks = {name: each for engine in list(_engines.values()) for name, each in engine.stats().items()}
-    networks.update((where, statistics.as_dict()) for where, statistics in _given_up.items())
-    return {name: {**each, "answered_by": _answered.get(name, Answered()).by} for name, each in networks.items()}
+    named = {name: {**each, "answered_by": _answered.get(name, Answered()).by} for name, each in networks.items()}
+    return {**named, **_without_graph.stats()}
 
 
 def reset() -> None:
@@ -88,7 +88,7 @@ def reset() -> None:
         engines = list(_engines.values())
         _engines.clear()
         _answered.clear()
-        _given_up.clear()
+        _without_graph.clear()
     for engine in engines:
         engine.clear()
 
@@ -100,21 +100,16 @@ openvino_fx.reset = openvino_ts.reset = reset  # type: ignore[attr-defined]
 _engines: dict[Settings, Engine] = {}
 #: By network, what answered the last call that OpenVINO could not.
 _answered: dict[str, Answered] = {}
-#: By function, the statistics of those of which Dynamo makes no graph.
-_given_up: dict[str, NetworkStats] = {}
+_without_graph = WithoutGraph()
 _numbers = itertools.count()
 _registering = threading.Lock()
 
 
-def frame_given_up(where: str, reason: str, options: Mapping[str, Any]) -> bool:
-    """Count a function of which Dynamo makes no graph; returns whether the user wants an error where only PyTorch can answer."""
-    _given_up.setdefault(where, NetworkStats()).fall_back(where, f"Dynamo makes no graph of it: {reason}")
-    _answered[where] = Answered("eager")
-    return parse_options(options).fallback == "raise"
-
-
+#: Dynamo's watch calls them, see :mod:`ov_backend.dynamo.frames`.
+frame_given_up, frames_broken = _without_graph.give_up, _without_graph.note
 #: For those who give Dynamo these functions themselves.
 openvino_fx.frame_given_up = openvino_ts.frame_given_up = frame_given_up  # type: ignore[attr-defined]
+openvino_fx.frames_broken = openvino_ts.frames_broken = frames_broken  # type: ignore[attr-defined]
 
 
 def _engine(settings: Settings) -> Engine:

@@ -17,7 +17,7 @@ from ov_backend.capture.trace import Captured, unlifted_constants
 from ov_backend.compiler import first_decompositions
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.engine.engine import Network
-from ov_backend.errors import CaptureError, OVBackendError, first_line
+from ov_backend.errors import CaptureError, OVBackendError, first_line, pass_on_signals
 from ov_backend.fx_utils import number
 from ov_backend.guards.pytree import Spec, flatten, restore
 from ov_backend.guards.signature import Call, Signature
@@ -148,7 +148,8 @@ class Variant:
             return False
         try:
             return self._serves(self._shapes(full)) and self._returned(tuple(self.holder.sizes(full).values())) is not None
-        except _ARITHMETIC:  # a condition or a number is beyond what can be computed
+        except _ARITHMETIC as error:  # a condition or a number is beyond what can be computed
+            pass_on_signals(error)
             return False
 
     def _shapes(self, full: Sequence[Any]) -> _Shapes:
@@ -210,6 +211,7 @@ class Variant:
         except OVBackendError:
             raise
         except Exception as error:
+            pass_on_signals(error)
             text = f"{type(error).__name__}: {first_line(error)}"
             raise CaptureError(f"it cannot be traced with symbolic sizes: {text}") from error
 

@@ -31,7 +31,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     """
     if not callable(model):
         raise SettingsError(f"The model is {short_repr(model)}; it must be a module or a function.")
-    reporter, breaks = Reporter(CompiledDynamoGraph, parse_options(options)), list[str]()
+    reporter, breaks, without_graph = Reporter(CompiledDynamoGraph, parse_options(options)), list[str](), list[str]()
 
     def collect(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         reason = getattr(gm, "compile_subgraph_reason", None)
@@ -41,6 +41,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
 
     def given_up(where: str, reason: str, options: Mapping[str, Any]) -> bool:
         breaks.append(f"{reason} in {where}")
+        without_graph.append(f"Dynamo makes no graph of {where}: {reason}")
         return False
 
     collect.frame_given_up = given_up  # type: ignore[attr-defined]
@@ -50,7 +51,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
         torch.compile(model, backend=collect, dynamic=False)(*inputs, **keywords)
     breaks += () if breaks else map(first_line, _counted() - before)
     torch._dynamo.reset()
-    return Report(tuple(reporter.reports()), tuple(breaks))
+    return Report(tuple(reporter.reports()), tuple(breaks), tuple(without_graph))
 
 
 def _counted() -> Counter[str]:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import inspect
 import sys
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._dynamo import external_utils
 from torch._dynamo.utils import counters
 
 from ov_backend.errors import first_line
 
-#: ``given_up(where, reason, options)``: Dynamo makes no graph of a frame; the result says whether the caller is to get an error
-#: where there is no other graph.
+#: ``given_up(where, reason, options)``: Dynamo makes no graph of a frame; the result says whether the caller is to get an error.
 GivenUp = Callable[[str, str, Mapping[str, Any]], bool]
 #: Where Dynamo's functions that compile a frame stand.
 _CONVERTING = "torch._dynamo.convert_frame"
@@ -53,17 +55,22 @@ def _have_dynamo_call() -> None:
 
 
 class _FrameWatch:
-    """Looks at the frames of those backends that have an attribute ``frame_given_up``, a :data:`GivenUp`."""
+    """Looks at the frames of those backends that have an attribute ``frame_given_up``, a :data:`GivenUp`.
+
+    Where the first operator of a function breaks its graph, Dynamo calls no backend for it, and for what follows it may. The
+    backend's ``frames_broken``, if it has that, takes a dict of such functions, which is empty as soon as there is a graph.
+    """
 
     def __init__(self) -> None:
         self._allowed = contextlib.ExitStack()
-        self._graphs = 0
-        #: What ``torch.compile`` has made graphs for, by its ``id``: the backend with its options.
-        self._have_graphs: dict[int, weakref.ref[Any]] = {}
+        self._graphs, self._breaks = 0, Counter[str]()
+        #: By the ``id`` of what ``torch.compile`` has made of a backend and its options: that, and its functions without a graph,
+        #: each with the reason; None once it has a graph.
+        self._broken: dict[int, tuple[weakref.ref[Any], dict[str, str] | None]] = {}
 
     def begin(self, *_: Any) -> None:
         """Dynamo begins to compile a frame."""
-        self._graphs = counters["stats"]["unique_graphs"]
+        self._graphs, self._breaks = counters["stats"]["unique_graphs"], Counter(counters["graph_break"])
         if _is_watched(_backend_of(_compiling(sys._getframe(1)))):
             self._allowed.enter_context(recurrent_networks_allowed())
 
@@ -74,15 +81,37 @@ class _FrameWatch:
         configured = _backend_of(compiling)
         if compiling is None or not _is_watched(configured):
             return
-        if counters["stats"]["unique_graphs"] > self._graphs:
-            self._have_graphs[id(configured)] = weakref.ref(configured)
         if isinstance(error, torch._dynamo.exc.Unsupported):
-            code, options = compiling.f_locals["code"], getattr(configured, "kwargs", {}).get("options") or {}
-            where = f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
+            options = getattr(configured, "kwargs", {}).get("options") or {}
             given_up: GivenUp = _function(configured).frame_given_up
-            known = self._have_graphs.get(id(configured))
-            if given_up(where, first_line(error), options) and (known is None or known() is not configured):
+            if given_up(_place(compiling), first_line(error), options):
                 _raise_it(error)
+        elif hasattr(_function(configured), "frames_broken"):
+            self._note_break(configured, compiling)
+
+    def _note_break(self, configured: Any, compiling: types.FrameType) -> None:
+        known, broken = self._broken.get(id(configured), (None, {}))
+        if known is None or known() is not configured:
+            known, broken = weakref.ref(configured), {}
+        if counters["stats"]["unique_graphs"] > self._graphs and broken is not None:
+            broken.clear()
+            broken = None
+        elif broken is not None and (reasons := Counter(counters["graph_break"]) - self._breaks):
+            broken[_place(compiling)] = first_line(next(iter(reasons)))
+            _function(configured).frames_broken(broken)
+        self._broken[id(configured)] = known, broken
+
+
+def _place(compiling: types.FrameType) -> str:
+    """The name and place of the function that Dynamo compiles; of a function that it has wrapped, those of the latter."""
+    code = compiling.f_locals["code"]
+    if code.co_filename == external_utils.__file__:
+        function: Any = compiling.f_locals["locals"].get("fn")
+        function = inspect.unwrap(getattr(function, "forward", function))
+        if not hasattr(function, "__code__"):
+            return str(getattr(function, "__name__", type(function).__name__))
+        code = function.__code__
+    return f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
 
 
 def _raise_it(error: Any) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ov_backend.engine import worker
 from ov_backend.engine.worker import Worker
+from ov_backend.errors import pass_on_signals
 from ov_backend.guards.content import Mark
 from ov_backend.guards.weights import WeightsGuard
 
@@ -114,7 +115,8 @@ class AheadWorker:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ov_backend ahead")
             self._pool.submit(self._run_next)
-        except RuntimeError:  # the interpreter ends
+        except RuntimeError as error:  # the interpreter ends
+            pass_on_signals(error)
             with self._idle:
                 self._waiting.clear()
                 self._has_thread = False
@@ -132,7 +134,8 @@ class AheadWorker:
             self._running, self.changes = (key, ended), self.changes + 1
         try:
             job()
-        except Exception:  # the call that needs it does it itself, and reports its own error
+        except Exception as error:  # the call that needs it does it itself, and reports its own error
+            pass_on_signals(error)
             log.debug("Nothing was prepared ahead", exc_info=True)
         finally:
             with self._idle:

@@ -24,7 +24,7 @@ from ov_backend.engine.pressure import enough_mappings, relieve_mappings
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import ConversionError, DeviceError, OVBackendError, as_failure, is_of_callback, last_line
+from ov_backend.errors import ConversionError, DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
 from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
@@ -290,6 +290,7 @@ class CompileJob:
                 self._make_room()
                 compiled, size = self.measured(lambda: self._with_all_memory(program))
         except RuntimeError as error:  # OpenVINO's own errors are RuntimeErrors
+            pass_on_signals(error)
             kind = OVBackendError if devices.accepts_properties(self.request.settings) else DeviceError
             refused = kind(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ov_backend.cache.store import GraphStore, run_store
+from ov_backend.errors import pass_on_signals
 from ov_backend.guards.signature import Signature
 from ov_backend.guards.weights import weights_of
 from ov_backend.tensors import TensorSpec
@@ -109,7 +110,8 @@ class History:
         try:
             listed = json.loads(files[_FILE])["runs"] if files is not None else []
             return [_run_of(each) for each in listed[:_MAX_RUNS]]
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            pass_on_signals(error)
             return []
 
     def calls(self, model: str, request: str) -> tuple[RememberedCall, ...]:

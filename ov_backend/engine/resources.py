@@ -26,7 +26,7 @@ from ov_backend.engine.request import CompiledEntry, CompiledKey
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
-from ov_backend.errors import called_back
+from ov_backend.errors import called_back, pass_on_signals
 from ov_backend.guards.signature import Signature
 from ov_backend.quantization.recipes import Recipes
 from ov_backend.settings import Settings
@@ -213,8 +213,9 @@ class Resources:
             if sys.is_finalizing():  # a thread would never begin, and Python 3.11 would wait for it
                 return
             threading.Thread(target=self._evict_dead, name="ov_backend evict", daemon=True).start()
-        except (RuntimeError, AttributeError):  # the interpreter ends; its modules may be gone already
+        except (RuntimeError, AttributeError) as error:  # the interpreter ends; its modules may be gone already
             self._evicting = False
+            pass_on_signals(error)
 
     def _evict_dead(self) -> None:
         self._evicting = False  # what is deleted from here on starts another thread

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 
+from ov_backend.errors import pass_on_signals
+
 
 def _is_known(device: str) -> bool:
     """Whether this PyTorch has an autocast of a device; 2.4 raises for those that it does not know."""
     try:
         torch.is_autocast_enabled(device)
-    except RuntimeError:
+    except RuntimeError as error:
+        pass_on_signals(error)
         return False
     except TypeError:  # before 2.4, where it takes no device
         return True

@@ -272,7 +272,8 @@ def buffer_digest(value: Any) -> str:
     """A digest of a buffer's bytes; a closed one has none."""
     try:
         return hashlib.sha256(memoryview(value).tobytes()).hexdigest()
-    except ValueError:
+    except ValueError as error:
+        pass_on_signals(error)
         return ""
 
 

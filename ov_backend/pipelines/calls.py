@@ -77,7 +77,8 @@ def request_of(pipe: Any, function: Callable[..., Any], args: tuple[Any, ...], k
     try:
         bound = inspect.signature(function).bind(pipe, *args, **kwargs)
         bound.apply_defaults()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_on_signals(error)
         return ""
     given = {name: value for name, value in list(bound.arguments.items())[1:] if value is not None and name not in _IGNORED}
     if "width" not in given or "height" not in given:

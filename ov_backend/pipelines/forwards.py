@@ -21,6 +21,7 @@ from ov_backend.capture.forward import capture
 from ov_backend.engine import worker
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.engine.hooked_network import HookedNetwork
+from ov_backend.errors import pass_on_signals
 from ov_backend.patching import inherited
 
 #: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
@@ -100,7 +101,8 @@ def following(
 def _made(make: Callable[[Callable[..., Any]], Callable[..., Any]], forward: Callable[..., Any]) -> Callable[..., Any]:
     try:
         return make(forward)
-    except (TypeError, ValueError):  # it has no signature; PyTorch can call it
+    except (TypeError, ValueError) as error:  # it has no signature; PyTorch can call it
+        pass_on_signals(error)
         log.warning("%r cannot run in OpenVINO, for it does not say what its parameters are.", forward)
         return forward
 

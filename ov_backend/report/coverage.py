@@ -122,22 +122,28 @@ class GraphReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The reports on all graphs of a model, and its graph breaks."""
+    """The reports on all graphs of a model, its graph breaks, and why Dynamo makes no graph of some functions."""
 
     graphs: tuple[GraphReport, ...]
     breaks: tuple[str, ...] = field(default=())
+    without_graph: tuple[str, ...] = field(default=())
 
     @property
     def percent(self) -> float:
-        """Share of the operators of all graphs that run in OpenVINO, in percent; 0 where there is no operator."""
-        total = sum(graph.operators for graph in self.graphs)
+        """Share of the operators that run in OpenVINO, in percent; 0 where there is no operator.
+
+        How many a function has of which there is no graph, nobody knows; it counts as one, and the share is the largest possible.
+        """
+        total = sum(graph.operators for graph in self.graphs) + len(self.without_graph)
         return 0.0 if not total else sum(graph.percent * graph.operators for graph in self.graphs) / total
 
     def text(self) -> str:
         """A summary for the terminal."""
         counts = f"{counted(len(self.graphs), 'graph')}, {counted(len(self.breaks), 'graph break')}"
-        head = f"{counts}, {self.percent:.4g} % of the operators in OpenVINO"
-        none = [] if self.graphs else ["    in PyTorch as a whole: Dynamo makes no graph of it"]
+        at_most = "at most " if self.percent and self.without_graph else ""
+        head = f"{counts}, {at_most}{self.percent:.4g} % of the operators in OpenVINO"
+        reasons = self.without_graph or (() if self.graphs else ("Dynamo makes no graph of it",))
+        none = [f"    in PyTorch as a whole: {reason}" for reason in reasons]
         graphs = [graph.text() for graph in self.graphs]
         return "\n".join([head, *none, *graphs, *(f"graph break: {place}" for place in self.breaks)])
 
@@ -146,7 +152,7 @@ class Report:
         graphs = [{**asdict(graph), "label": graph.label, "flops": graph.flops, "bytes": graph.bytes} for graph in self.graphs]
         for graph in graphs:
             del graph["title"]  # the label says it
-        return {"percent": self.percent, "graphs": graphs, "breaks": list(self.breaks)}
+        return {"percent": self.percent, "graphs": graphs, "breaks": list(self.breaks), "without_graph": list(self.without_graph)}
 
     def json(self) -> str:
         """The report as JSON."""

@@ -35,7 +35,8 @@ def draw(report: Mapping[str, Any]) -> str:
     height = y + len(foot) * _LINE + 8
     columns = min(_IN_A_ROW, max(1, len(graphs)))
     width = max(columns * (_WIDTH + _GAP) + _GAP, 2 * _GAP + 7 * min(_IN_A_LINE, max(map(len, foot), default=0)), 420)
-    title = f"{report['percent']:.4g} % of the operators in OpenVINO, {counted(len(breaks), 'graph break')}"
+    at_most = "at most " if report["percent"] and report["without_graph"] else ""
+    title = f"{at_most}{report['percent']:.4g} % of the operators in OpenVINO, {counted(len(breaks), 'graph break')}"
     body = "\n".join(lines)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'

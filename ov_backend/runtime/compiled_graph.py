@@ -16,7 +16,7 @@ import torch
 from ov_backend import devices, transformations
 from ov_backend.conversion.index_limits import Limit, check_limits
 from ov_backend.conversion.model import WeightlessModel
-from ov_backend.errors import InputMismatch, PositionOutOfRange, as_failure, last_line, pass_on_signals
+from ov_backend.errors import InputMismatch, PositionOutOfRange, as_failure, is_failure, last_line
 from ov_backend.runtime import shared_kernels
 from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.runtime.saturation import multiplies_8_bits_exactly
@@ -91,8 +91,9 @@ class CompiledGraph:
         try:
             with self._lock:  # a request serves one caller at a time
                 results = self._run(arguments, results, dynamic)
-        except RuntimeError as error:  # of OpenVINO
-            pass_on_signals(error)
+        except RuntimeError as error:
+            if not is_failure(error):
+                raise
             if any(kind == "output" for kind, _, _ in self.limits):  # some operators look at their positions themselves
                 raise PositionOutOfRange(f"a position may be out of range: {last_line(error)}") from error
             raise as_failure(error) from error
@@ -334,6 +335,8 @@ def _in_computed_type(
     try:
         convert_precision(model, *types)
     except RuntimeError as error:
+        if not is_failure(error):
+            raise
         log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
         return None
     return model, (buffer,)
@@ -348,6 +351,8 @@ def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any], dynamic:
     try:
         compiled = shared_kernels.import_model(data, device, config, dynamic)
     except RuntimeError as error:
+        if not is_failure(error):
+            raise
         log.warning("Ignoring a stored blob: %s. It will be compiled again.", last_line(error).rstrip("."))
         blob_entry.remove()
         return None

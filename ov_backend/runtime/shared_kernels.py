@@ -20,6 +20,7 @@ import openvino as ov
 import openvino.opset13 as ops
 
 from ov_backend import devices
+from ov_backend.errors import is_failure
 
 #: How many generated kernels the CPU device keeps: those that parts of one graph share, and those of sizes that may come back.
 KERNELS = "CPU_RUNTIME_CACHE_CAPACITY"
@@ -111,6 +112,8 @@ def _takes_kernels() -> bool:
     x = ops.parameter([1], np.float32)
     try:
         devices.core().compile_model(ov.Model([ops.relu(x)], [x]), "CPU", {KERNELS: _SHARED})
-    except RuntimeError:
+    except RuntimeError as error:
+        if not is_failure(error):
+            raise
         return False
     return True

@@ -107,7 +107,7 @@ def test_with_fallback_raise_a_program_without_a_graph_raises() -> None:
         compiled(X)
 
 
-def test_with_fallback_raise_a_program_that_has_a_graph_does_not_raise_for_the_rest() -> None:
+def test_with_fallback_raise_a_function_without_a_graph_raises_where_there_are_graphs_too() -> None:
     rest = Scripted().eval()
 
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -115,8 +115,45 @@ def test_with_fallback_raise_a_program_that_has_a_graph_does_not_raise_for_the_r
         torch._dynamo.graph_break()
         return rest(y)
 
+    with torch.no_grad(), pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(program, backend="openvino_fx", options={"fallback": "raise", "precision": "f32"})(X)
+    report = ov_backend.explain(program, X)
+    assert report.graphs
+    assert report.percent < 100
+    assert "at most" in report.text()
+    assert "in PyTorch as a whole: Dynamo makes no graph of forward at" in report.text()
+
+
+def test_with_fallback_raise_a_graph_break_does_not_raise() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x.cos()
+        torch._dynamo.graph_break()
+        return y.sin()
+
     with torch.no_grad():
         compiled = torch.compile(program, backend="openvino_fx", options={"fallback": "raise", "precision": "f32"})
         agree(compiled(X), program(X))
-    assert calls() == 1
-    assert len(fallbacks()) == 1
+    assert calls() == 2
+    assert not fallbacks()
+
+
+class Disabled(torch.nn.Module):
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
+def broken_first(x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break()
+    return x.sin()
+
+
+@pytest.mark.parametrize(("program", "name"), [(torch.cov, "cov"), (Disabled(), "forward at "), (broken_first, "graph ")])
+def test_a_function_that_breaks_at_once_has_an_entry_unless_a_graph_follows(program: Any, name: str) -> None:
+    ov_backend.prepare_torch()
+    with torch.no_grad():
+        torch.compile(program, backend="openvino_fx")(X[0])
+    ((entry, network),) = ov_backend.stats().items()
+    assert entry.startswith(name)
+    assert network["calls"] == name.startswith("graph")
+    assert all(reason.startswith("Dynamo makes no graph of it: ") for reason in network["fallbacks"])

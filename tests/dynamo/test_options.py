@@ -77,6 +77,7 @@ REFUSED = {
     "misspelt": ({"PERFORMANCE_HINT": "LATENCY", "NUM_STREAM": 1}, "Did you mean 'NUM_STREAMS'"),
     "a bad value": ({"NUM_STREAMS": "many"}, "'many'"),
     "an unknown choice": ({"PERFORMANCE_HINT": "FAST"}, "FAST"),
+    "an object": ({"PERFORMANCE_HINT": object()}, "<object object>((?!0x).)*leave it out"),
 }
 
 

@@ -135,6 +135,7 @@ def test_what_lies_below_a_hook_runs_in_openvino(name: str, hooked: Callable[[An
     stats = accelerated.stats()["net"]
     assert (stats["calls"], stats["fallbacks"]) == (3, {})
     assert stats["compiles"] == compiles > 0, "weights that come back with the same content need no compile"
+    assert not any(word in reason for reason in stats["by_blocks"] for word in ("Error", "_apply", "0x"))
     accelerated.restore()
     agree(net(X), twin(X))
 
