@@ -84,7 +84,7 @@ class _FrameWatch:
         if isinstance(error, torch._dynamo.exc.Unsupported):
             options = getattr(configured, "kwargs", {}).get("options") or {}
             given_up: GivenUp = _function(configured).frame_given_up
-            if given_up(_place(compiling), first_line(error), options):
+            if given_up(_place(compiling), first_line(error), options) and not _raises_itself(error):
                 _raise_it(error)
         elif hasattr(_function(configured), "frames_broken"):
             self._note_break(configured, compiling)
@@ -112,6 +112,12 @@ def _place(compiling: types.FrameType) -> str:
             return str(getattr(function, "__name__", type(function).__name__))
         code = function.__code__
     return f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
+
+
+def _raises_itself(error: BaseException) -> bool:
+    """Whether Dynamo gives a frame up because the program raises an error there, which then is its caller's."""
+    observed = getattr(torch._dynamo.exc, "ObservedException", ())
+    return isinstance(error.__cause__, observed) or isinstance(error.__context__, observed)
 
 
 def _raise_it(error: Any) -> None:
