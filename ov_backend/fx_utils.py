@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._sympy import reference
 from torch.utils._sympy.interp import sympy_interp
 
+from ov_backend.autocast_regions import is_marked
 from ov_backend.errors import CaptureError
 from ov_backend.settings import operator_name
 
@@ -137,6 +138,8 @@ def _node_text(node: Node, numbers: dict[Node, int], gm: GraphModule) -> Iterabl
         yield operator_name(node.target) if node.op == "call_function" else str(node.op)
     yield _argument_text(node.args if node.op != "placeholder" else (), numbers)
     yield _argument_text(node.kwargs, numbers)
+    if is_marked(node):
+        yield "float32"
     value = node.meta.get("val")
     for item in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(item, torch.Tensor):

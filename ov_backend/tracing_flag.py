@@ -18,7 +18,7 @@ from typing import Any
 from torch.fx import Graph, Tracer, _symbolic_trace
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
-from ov_backend import tracing_lock
+from ov_backend import autocast_regions, tracing_lock
 
 _FLAG = "_is_fx_tracing_flag"
 
@@ -58,9 +58,12 @@ _WITHOUT_PATCHES: dict[str, Any] = {
 
 @contextlib.contextmanager
 def flag_of_this_thread() -> Iterator[None]:
-    """In this block ``make_fx`` patches nothing, and sets the flag for its own thread only; one thread at a time enters it."""
+    """In this block ``make_fx`` patches nothing, and sets the flag for its own thread only; one thread at a time enters it.
+
+    The nodes that it makes are marked (:mod:`ov_backend.autocast_regions`).
+    """
     variables: dict[str, Any] = vars(_symbolic_trace)
-    with tracing_lock.lock():
+    with tracing_lock.lock(), autocast_regions.marked():
         before = variables[_FLAG], vars(PythonKeyTracer).get("trace")
         variables[_FLAG], PythonKeyTracer.trace = _of_thread, _trace
         try:

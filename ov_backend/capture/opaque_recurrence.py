@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ov_backend.autocast_regions import is_float32_kept
+
 _LIBRARY = torch.library.Library("ov_backend", "FRAGMENT")
 #: PyTorch's functions of whole networks of layers, by the name of our operator for one layer in one direction.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -24,20 +26,21 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 def _define(name: str) -> None:
     """Define ``<name>_layer``: x [T, N, I], two weights, two biases, h and c [1, N, H]; its result joins y, h and c in time.
 
-    Only an LSTM has a c; the others ignore what is given and do not return it.
+    Only an LSTM has a c; the others ignore what is given and do not return it. The last argument says whether it is computed in
+    float32 in every precision.
     """
     function, states = FUNCTIONS[name], 2 if name == "lstm" else 1
 
-    def layer(x: Any, w: Any, r: Any, b: Any, more_b: Any, h: Any, c: Any, reverse: bool) -> torch.Tensor:
+    def layer(x: Any, w: Any, r: Any, b: Any, more_b: Any, h: Any, c: Any, reverse: bool, exact: bool) -> torch.Tensor:
         state = (h, c) if name == "lstm" else h
         y, *last = function(x.flip(0) if reverse else x, state, [w, r, b, more_b], True, 1, 0.0, False, False, False)
         return torch.cat([y.flip(0) if reverse else y, *last])
 
-    def shape(x: Any, w: Any, r: Any, b: Any, more_b: Any, h: Any, c: Any, reverse: bool) -> torch.Tensor:
+    def shape(x: Any, w: Any, r: Any, b: Any, more_b: Any, h: Any, c: Any, reverse: bool, exact: bool) -> torch.Tensor:
         return x.new_empty((x.shape[0] + states, *h.shape[1:]))
 
     tensors = ", ".join(f"Tensor {each}" for each in ("x", "w", "r", "b", "more_b", "h", "c"))
-    _LIBRARY.define(f"{name}_layer({tensors}, bool reverse) -> Tensor")
+    _LIBRARY.define(f"{name}_layer({tensors}, bool reverse, bool exact) -> Tensor")
     _LIBRARY.impl(f"{name}_layer", layer, "CPU")
     _LIBRARY.impl(f"{name}_layer", shape, "Meta")
 
@@ -89,7 +92,7 @@ def _network(
         outputs = []
         for direction in range(directions):
             i = layer * directions + direction
-            joined = operator(x, *next(every), *(state[i : i + 1] for state in given), direction == 1)
+            joined = operator(x, *next(every), *(state[i : i + 1] for state in given), direction == 1, is_float32_kept())
             outputs.append(joined[:steps])
             for k, states_so_far in enumerate(last):
                 states_so_far.append(joined[steps + k : steps + k + 1])

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ov_backend import tracing_lock
+from ov_backend.autocast_regions import traced_again
 from ov_backend.capture.opaque_recurrence import WholeRecurrences
 from ov_backend.capture.untraceable import why_untraceable
 from ov_backend.errors import CaptureError, pass_on_signals
@@ -72,7 +73,7 @@ def trace(
     try:
         gm = functionalize_intermediates(_make_fx(function, slots, inputs, decompositions))
         if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
-            gm = _make_fx(functionalize(gm, remove="mutations"), slots, inputs, decompositions)
+            gm = _make_fx(functionalize(traced_again(gm), remove="mutations"), slots, inputs, decompositions)
     except CaptureError:
         raise
     except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
-from ov_backend import fx_utils
+from ov_backend import autocast_regions, fx_utils
 from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend, summary
 from ov_backend.conversion.index_limits import extremes, limits_of
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel, parameter_name, parameter_names, same_shape
@@ -66,7 +66,7 @@ def convert(
         raise ConversionError(f"{missing[0].name} is of {missing[0].dtype}, which OpenVINO does not have")
     positions = [(f"output_{len(outputs) + i}", node.meta["val"].dtype) for i, (node, _) in enumerate(limits.computed)]
     outputs += tuple(TensorSpec(name, (2,), TO_NAME[dtype]) for name, dtype in positions)
-    model = _order_results(convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed), renamed)
+    model = _order_results(convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed, originals), renamed)
     _type_parameters(model, names, specs)
     _check_shapes(model, outputs, renamed, originals)
     _cast_outputs(model, outputs)
@@ -117,6 +117,8 @@ def _with_named_placeholders(
             copies[node].meta = dict(node.meta)
         elif node.op != "output":
             copies[node] = graph.node_copy(node, lambda n: copies[n])
+            if autocast_regions.is_marked(node):
+                copies[node]._rename(autocast_regions.PREFIX + node.name)
             if node.op == "get_attr":  # torch 2.1 notes no value
                 copies[node].meta.setdefault("val", getattr(gm, str(node.target)))
             originals.update({added.name: node.name for added in count_from_start(copies[node])})
@@ -132,7 +134,7 @@ def _cloned(node: Node) -> Node:
     return node
 
 
-def _convert_directly(gm: GraphModule) -> ov.Model:
+def _convert_directly(gm: GraphModule, originals: Mapping[str, str]) -> ov.Model:
     decoder = fx_decoder(gm)
     try:
         return _own_literals(pytorch_frontend().convert(pytorch_frontend().load(decoder)))
@@ -141,7 +143,7 @@ def _convert_directly(gm: GraphModule) -> ov.Model:
         refused = refused_in_graph(gm) or refused_one_by_one(gm)
         if not refused:
             raise ConversionError(f"OpenVINO could not convert the graph: {summary(error)}") from error
-        raise UnsupportedNodes(refused) from error
+        raise UnsupportedNodes({originals.get(name, name): operator for name, operator in refused.items()}) from error
     finally:
         del decoder  # it must live until the conversion returns
 

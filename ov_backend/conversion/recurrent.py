@@ -9,6 +9,8 @@ from typing import Any
 from openvino import opset13 as ov
 from openvino.frontend.pytorch import ConversionExtension
 
+from ov_backend.autocast_regions import PREFIX
+
 
 def extensions() -> list[ConversionExtension]:
     """What the frontend needs to convert the layers."""
@@ -24,7 +26,10 @@ def _layer(sequence: Callable[..., Any], context: Any) -> list[Any]:
     batch, steps = (ov.gather(ov.shape_of(x), ov.constant([dim]), ov.constant(0)) for dim in (1, 0))
     size = r.get_partial_shape()[1].get_length()
     given = (_swapped(x), _swapped(h), _swapped(c), ov.broadcast(steps, batch), w, r, b, more_b, size, direction)
-    y, *states = sequence(*given).outputs()
+    computed = sequence(*given)
+    if context.get_values_from_const_input(8):
+        computed.set_friendly_name(PREFIX + computed.get_name())
+    y, *states = computed.outputs()
     return [ov.concat([_swapped(ov.squeeze(y, ov.constant([1]))), *map(_swapped, states)], 0).output(0)]
 
 

@@ -16,6 +16,7 @@ import torch
 from torch._guards import tracing
 from torch.fx import GraphModule
 
+from ov_backend.autocast_regions import traced_again
 from ov_backend.capture.untraceable import why_untraceable
 from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.dynamo.side_effects import SideEffects
@@ -158,7 +159,7 @@ class _FunctionalGraph:
 
     def _add(self, args: Sequence[Any]) -> Network:
         self._weights = {i for i, arg in enumerate(args) if self._constants and self._owner.is_constant(arg)}
-        self._holder = WeightHolder(self._gm, sorted(self._weights), len(args))
+        self._holder = WeightHolder(traced_again(self._gm), sorted(self._weights), len(args))
         self._network = self._owner.network(self._name, self._holder)
         return self._network
 

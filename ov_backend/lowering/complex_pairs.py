@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_map
 
+from ov_backend.autocast_regions import MarkingAgain, is_marked, keeping
 from ov_backend.fx_utils import output_node, placeholders, storage_of
 from ov_backend.lowering.decompose import laid_out, retraced
 
@@ -99,7 +100,7 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
 
 
-class _InPairs(Interpreter):
+class _InPairs(MarkingAgain):
     """Runs a graph with pairs in the place of complex tensors."""
 
     def __init__(self, gm: GraphModule) -> None:
@@ -113,7 +114,8 @@ class _InPairs(Interpreter):
         if rule := _rule_of(n.target):
             args, kwargs = tree_map(self._pair, self.fetch_args_kwargs_from_env(n))
             if _is_complex(n.meta.get("val")) or any(isinstance(each, Pair) for each in tree_flatten((args, kwargs))[0]):
-                result = rule(*args, **kwargs)
+                with keeping(is_marked(n)):
+                    result = rule(*args, **kwargs)
                 if result is not NotImplemented and _is_like(result, n.meta.get("val")):
                     return _as_node(result, n)
         return _as_node(super().run_node(n), n)

@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ov_backend import tracing_lock
+from ov_backend.autocast_regions import MarkingAgain
 from ov_backend.errors import pass_on_signals
 from ov_backend.fx_utils import is_getitem
 from ov_backend.lowering.decompositions import Table
@@ -64,7 +65,7 @@ def _writes(gm: GraphModule) -> bool:
     return any(mutates(node) for node in gm.graph.nodes)
 
 
-class _Compared(Interpreter):
+class _Compared(MarkingAgain):
     """Runs a graph, and notes the operators whose results have other shapes or dtypes than those of the graph's nodes.
 
     A result of other strides is laid out as the node's, so that what follows sees the strides of eager.

@@ -18,6 +18,7 @@ import openvino as ov
 import torch
 from openvino import opset13
 
+from ov_backend.autocast_regions import PREFIX
 from ov_backend.tensors import TO_OV, constant
 from ov_backend.transformations.convert_precision import WeightBuffer
 from ov_backend.transformations.nodes import Constants, is_packed
@@ -41,8 +42,9 @@ ROUNDED_ONCE = frozenset({
 })
 #: ATen's operators that autocast computes in bfloat16 with all that they add, and those whose weights do not decide the type.
 _PRODUCTS = frozenset({
-    *("addbmm", "addmm", "addmv", "baddbmm", "bmm", "linear", "matmul", "mm", "mv"),
-    *("_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "convolution"),
+    *("_addmm_activation", "addbmm", "addmm", "baddbmm", "bmm", "linalg_vecdot", "linear", "matmul", "mm"),
+    *("_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *("convolution", "scaled_dot_product_attention"),
 })
 _NORMALIZATIONS = frozenset({
     *("_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "batch_norm", "native_batch_norm"),
@@ -131,10 +133,10 @@ def _low_nodes(nodes: Sequence[ov.Node], constants: Constants) -> set[str]:
     rounding_once = _operators_that_round_once(nodes, constants)
     low = set[str]()
     for node in nodes:
-        if not _is_float(node) or node.output(0) in constants:
+        if not _is_float(node) or node.output(0) in constants or node.get_friendly_name().startswith(PREFIX):
             continue
         values = [value for value in node.input_values() if value.get_element_type() == _F32]
-        if node.get_type_name() in PRODUCTS:
+        if node.get_type_name() in PRODUCTS and _operator(node)[1] in _PRODUCTS | {""}:
             low.add(node.get_name())
         elif any(value.get_node().get_name() in low for value in values):  # a rewrite may choose between two numbers of its own
             is_part = _operator(node)[1] in _PRODUCTS | _NORMALIZATIONS

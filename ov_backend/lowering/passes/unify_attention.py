@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.autocast_regions import mark_as
 from ov_backend.fx_utils import argument, only_first_result_is_read
 
 _aten = torch.ops.aten
@@ -42,6 +43,7 @@ def _replace(gm: GraphModule, node: Node) -> None:
             (*node.args[:3], mask, argument(node, "dropout_p"), argument(node, "is_causal")),
             {} if scale is None else {"scale": scale},
         )
+    mark_as(unified, node)
     result = node.meta.get("val")
     if result is not None:
         unified.meta["val"] = result[0]
