@@ -1,6 +1,6 @@
 """Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
 
-All were seen with OpenVINO 2026.4; those of convolutions, quotients and reductions have modules of their own.
+All were seen with OpenVINO 2026.4; those of convolutions, quotients, reductions and sums have modules of their own.
 
 Wrong numbers:
 
@@ -43,6 +43,7 @@ from ov_backend.transformations.reductions import (
     is_behind_a_reduction,
     of_infinities,
 )
+from ov_backend.transformations.sums_of_halves import ADDING_UP, add_up_in_float32
 
 #: Operators whose weights the device packs, and what is folded into a weight before.
 _CONVOLUTIONS = frozenset({"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"})
@@ -65,6 +66,8 @@ def avoid_faults(model: ov.Model) -> None:
             _behind_a_reshape(node)
         elif kind in REDUCTIONS:
             avoid_faults_of_reduction(node, constants)
+        elif kind in ADDING_UP:
+            add_up_in_float32(node)
         elif kind == "MaxPool" and node.get_output_element_type(0).is_real():
             of_infinities(node)
         elif kind == "GatherElements" and node.input_value(0).get_node().get_type_name() in ("Slice", "StridedSlice"):
