@@ -1,9 +1,8 @@
 """The parts of a program in which PyTorch's autocast would keep float32, and the nodes that a trace makes there.
 
-A program may switch the autocast of the CPU off for a part of itself, as for the angles of positions. Autocast is mostly off during
-a trace, and then nothing in the graph would say so; yet in the default precision the device computes products in bfloat16.
-So each node that a trace makes in such a part is marked. The mark says the same of a graph's text, so that graphs that differ in
-it have different keys.
+A program may switch the autocast of the CPU off for a part of itself, as for the angles of positions. Autocast is mostly off
+during a trace, and nothing in the graph would say so; yet in the default precision the device computes products in bfloat16. So
+each node that a trace makes in such a part is marked. The mark is a part of the graph's text, and so of its key.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ def marked() -> Iterator[None]:
     """In this block traces mark nodes; it patches PyTorch, so the lock of traces has to be held."""
     before = {name: vars(_Autocast)[name] for name in ("__enter__", "__exit__")}
     own, state = vars(PythonKeyTracer).get("create_node"), vars(_of_thread).copy()
-    _Autocast.__enter__, _Autocast.__exit__ = _noted(**before)  # type: ignore[method-assign]
-    PythonKeyTracer.create_node = _marking(PythonKeyTracer.create_node)  # type: ignore[method-assign]
+    _Autocast.__enter__, _Autocast.__exit__ = _noted(**before)
+    PythonKeyTracer.create_node = _marking(PythonKeyTracer.create_node)
     _of_thread.off, _of_thread.kept = [], 0  # another thread's trace may have seen one begin here, and not end
     try:
         yield
@@ -96,7 +95,7 @@ def marked() -> Iterator[None]:
         if own is None:
             del PythonKeyTracer.create_node
         else:
-            PythonKeyTracer.create_node = own  # type: ignore[method-assign]
+            PythonKeyTracer.create_node = own
 
 
 def _noted(__enter__: Callable[..., Any], __exit__: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -13,6 +13,7 @@ import openvino as ov
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
+from torch.fx.node import map_arg
 
 from ov_backend import autocast_regions, fx_utils
 from ov_backend.conversion.frontend import fx_decoder, pytorch_frontend, summary
@@ -66,7 +67,8 @@ def convert(
         raise ConversionError(f"{missing[0].name} is of {missing[0].dtype}, which OpenVINO does not have")
     positions = [(f"output_{len(outputs) + i}", node.meta["val"].dtype) for i, (node, _) in enumerate(limits.computed)]
     outputs += tuple(TensorSpec(name, (2,), TO_NAME[dtype]) for name, dtype in positions)
-    model = _order_results(convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed, originals), renamed)
+    model = convert_through_torchscript(renamed) if through_torchscript else _convert_directly(renamed, originals)
+    model = _order_results(model, renamed)
     _type_parameters(model, names, specs)
     _check_shapes(model, outputs, renamed, originals)
     _cast_outputs(model, outputs)
@@ -116,9 +118,10 @@ def _with_named_placeholders(
             copies[node] = graph.call_function(torch.ops.aten.view.default, (copies[node.args[0]], [*node.meta["val"].shape]))
             copies[node].meta = dict(node.meta)
         elif node.op != "output":
-            copies[node] = graph.node_copy(node, lambda n: copies[n])
-            if autocast_regions.is_marked(node):
-                copies[node]._rename(autocast_regions.PREFIX + node.name)
+            name = autocast_regions.PREFIX * autocast_regions.is_marked(node) + node.name
+            args, kwargs = map_arg((node.args, node.kwargs), copies.__getitem__)
+            copies[node] = graph.create_node(node.op, node.target, args, kwargs, name)
+            copies[node].meta = dict(node.meta)
             if node.op == "get_attr":  # torch 2.1 notes no value
                 copies[node].meta.setdefault("val", getattr(gm, str(node.target)))
             originals.update({added.name: node.name for added in count_from_start(copies[node])})

@@ -9,6 +9,7 @@ from torch._guards import tracing
 from torch.fx import GraphModule
 
 from ov_backend import tracing_lock
+from ov_backend.autocast_regions import is_marked
 from ov_backend.conversion.frontend import pytorch_frontend, summary
 from ov_backend.conversion.torchscript_ops import compose
 from ov_backend.errors import ConversionError, pass_on_signals
@@ -23,6 +24,8 @@ def convert_through_torchscript(gm: GraphModule) -> ov.Model:
     Raises:
         ConversionError: the graph cannot be traced, or its trace cannot be converted.
     """
+    if any(map(is_marked, gm.graph.nodes)):
+        raise ConversionError("the graph is not converted by way of TorchScript, where no mark says what keeps float32")
     gm = compose(gm)
     values = [node.meta["val"] for node in placeholders(gm)]
     zeros = tuple(torch.zeros(tuple(value.shape), dtype=value.dtype) for value in values)
