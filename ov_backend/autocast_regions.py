@@ -82,14 +82,14 @@ def traced_again(gm: GraphModule) -> Callable[..., Any]:
 def marked() -> Iterator[None]:
     """In this block traces mark nodes; it patches PyTorch, so the lock of traces has to be held."""
     before = {name: vars(_Autocast)[name] for name in ("__enter__", "__exit__")}
-    own, state = vars(PythonKeyTracer).get("create_node"), vars(_of_thread).copy()
+    own, off = vars(PythonKeyTracer).get("create_node"), _of_thread.off
     _Autocast.__enter__, _Autocast.__exit__ = _noted(**before)
     PythonKeyTracer.create_node = _marking(PythonKeyTracer.create_node)
-    _of_thread.off, _of_thread.kept = [], 0  # another thread's trace may have seen one begin here, and not end
+    _of_thread.off = []  # another thread's trace may have seen one begin here, and not end
     try:
         yield
     finally:
-        vars(_of_thread).update(state)
+        _of_thread.off = off
         for name, function in before.items():
             setattr(_Autocast, name, function)
         if own is None:

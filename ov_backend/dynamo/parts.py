@@ -24,8 +24,6 @@ from ov_backend.fx_utils import is_getitem, output_node, placeholders
 
 #: Makes of a part, and its number, what answers its calls.
 Make = Callable[[GraphModule, int], Callable[..., Any]]
-#: What begins and ends an autocast in a graph.
-_BEGIN, _END = torch.amp.autocast_mode._enter_autocast, torch.amp.autocast_mode._exit_autocast
 
 
 def untraceable(graph: DynamoGraph, full: Sequence[Any], gradients: bool) -> dict[Node, str]:
@@ -112,8 +110,7 @@ class Parts:
         runs = [(key, list(run)) for key, run in itertools.groupby(nodes, _outside(nodes, apart).__contains__)]
         if all(is_outside for is_outside, _ in runs):
             raise CaptureError(self.reason)
-        off = _without_autocast(nodes)
-        cuts, numbers = [_cut(gm, run, run[0] in off and not is_outside) for is_outside, run in runs], itertools.count(1)
+        cuts, numbers = [_cut(gm, run) for _, run in runs], itertools.count(1)
         self._steps = [
             _Step(piece if is_outside else make(piece, next(numbers)), inputs, outputs, last)
             for (is_outside, _), (piece, inputs, outputs), last in zip(runs, cuts, _last_uses([cut[1:] for cut in cuts], gm))
@@ -155,20 +152,8 @@ def _outside(nodes: Sequence[Node], apart: Iterable[Node]) -> set[Node]:
     return outside
 
 
-def _without_autocast(nodes: Sequence[Node]) -> set[Node]:
-    """The nodes for which the graph has switched the autocast of the CPU off."""
-    found, begun = set[Node](), dict[Node, bool]()
-    for node in nodes:
-        if node.target is _BEGIN and node.args[0] == "cpu":
-            begun[node] = not node.args[2]
-        elif node.target is _END:
-            begun.pop(node.args[0], None)
-        found.update([node] if [*begun.values()][-1:] == [True] else [])
-    return found
-
-
-def _cut(gm: GraphModule, nodes: Sequence[Node], off: bool) -> tuple[GraphModule, list[Node], list[Node]]:
-    """Consecutive nodes as a graph of their own, which may switch autocast off; its inputs and outputs in the whole graph."""
+def _cut(gm: GraphModule, nodes: Sequence[Node]) -> tuple[GraphModule, list[Node], list[Node]]:
+    """Consecutive nodes as a graph of their own; its inputs and outputs as nodes of the whole graph."""
     own, graph, copies = set(nodes), Graph(), dict[Node, Node]()
     sources = list(dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in own))
     inputs = [source for source in sources if source.op != "get_attr"]
@@ -176,11 +161,8 @@ def _cut(gm: GraphModule, nodes: Sequence[Node], off: bool) -> tuple[GraphModule
     for source in inputs:
         copies[source] = graph.placeholder(source.name)
         copies[source].meta = dict(source.meta)
-    begun = graph.call_function(_BEGIN, ("cpu", None, False, None)) if off else None
     for node in [*(source for source in sources if source.op == "get_attr"), *nodes]:
         copies[node] = graph.node_copy(node, lambda each: copies[each])
-    if begun is not None:
-        graph.call_function(_END, (begun,))
     graph.output(tuple(copies[node] for node in outputs))
     return GraphModule(gm, graph), inputs, outputs
 

@@ -39,6 +39,7 @@ from ov_backend.errors import (
     PositionOutOfRange,
     pass_on_signals,
 )
+from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
@@ -192,7 +193,7 @@ class Blockwise(_Retried):
         """
         if _running.get() is self:
             return forward(*args, **kwargs)
-        with paused():
+        with paused(), autocast.noted():
             return self._by_blocks(reason, forward, args, kwargs)
 
     def _by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from functools import partial
 import torch
 
 from ov_backend import compiler, devices, garbage
+from ov_backend.autocast_regions import keeping
 from ov_backend.cache import blobs, memory
 from ov_backend.capture.trace import Captured
 from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
@@ -230,7 +231,8 @@ class CompileJob:
         resources, stats, dtype = self.resources, self.context.stats, self.request.autocast
         self._begin_guess()
         self._report("capture")
-        with stats.time("capture"), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        casts, keeps = dtype not in (None, torch.float32), keeping(dtype is torch.float32)
+        with stats.time("capture"), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=casts), keeps:
             captured, self.request = self.context.capture(self.request)
         if not self.context.is_current(self.request, False):
             raise Superseded  # the graph may be of the old or the new code, and belongs to neither state for certain

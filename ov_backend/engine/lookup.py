@@ -258,7 +258,7 @@ class Lookup:
             generation=weights.generation,
             epoch=self._resources.epoch,
             abandoned=threading.Event(),
-            autocast=autocast.of_cpu(),
+            autocast=autocast.of_program(),
         )
 
     def _form(self, guard: Guard) -> Form:

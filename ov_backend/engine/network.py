@@ -37,6 +37,7 @@ from ov_backend.errors import (
     is_failure,
     pass_on_signals,
 )
+from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
@@ -113,6 +114,9 @@ class Network:
         """
         if worker.inside():  # another network, which contains this one, is being traced
             return self.forward(*args, **kwargs)
+        if self.hooks.keyed_by_code and autocast.is_around():
+            with autocast.noted():
+                return self(*args, **kwargs)
         try:
             with paused() as recorder:
                 result = self._answer(args, kwargs)
@@ -133,7 +137,8 @@ class Network:
         try:  # after the handlers: within them the forward would find an error that is being handled
             if isinstance(failed, NothingToCompute):
                 return self.forward(*args, **kwargs)
-            return self._fall_back(failed, args, kwargs)
+            with autocast.noted() if self.hooks.keyed_by_code else contextlib.nullcontext():
+                return self._fall_back(failed, args, kwargs)
         finally:
             del failed  # its traceback leads to this frame
 

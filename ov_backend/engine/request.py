@@ -121,7 +121,7 @@ class CompileRequest:
         generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
         abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
-        autocast: PyTorch's autocast dtype in the caller's thread, None if it is off.
+        autocast: the dtype of PyTorch's autocast in the caller's thread, see :func:`ov_backend.guards.autocast.of_program`.
     """
 
     call: Call

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ov_backend.errors import last_line, pass_on_signals
-from ov_backend.guards import content
+from ov_backend.guards import autocast, content
 
 #: Give values to code that no recorder sees.
 _LEAVE_TORCH = {getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__array__", "__dlpack__")}
@@ -75,7 +75,7 @@ class Tape:
     def replay(self) -> list[torch.Tensor]:
         """Compute the step again: the blocks as they answer now, the operators between them in PyTorch."""
         values = {slot: x if _is_weight(x) else x.clone() for slot, x in self._given.items()}
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # operators were noted with the casts of their time
+        with torch.no_grad(), _under_autocast(None):  # operators were noted with the casts of their time
             for number, step in enumerate(self._steps):
                 args, kwargs = tree_map(lambda x: values[x] if isinstance(x, _Slot) else x, (step.args, step.kwargs))
                 for slot, value in zip(step.results, tree_flatten(step.run(*args, **kwargs))[0]):
@@ -204,7 +204,7 @@ class Recorder(TorchDispatchMode):
 
         def write() -> None:
             self._watch(state)
-            again = partial(_under_autocast, torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype(), run)
+            again = partial(_run_under_autocast, autocast.of_program(), run)
             self._write(again, self._read(args, dict(kwargs)), result)
             self._derived.update(self._memory[self._slots[tensor]] for tensor in _tensors(result))
 
@@ -321,9 +321,16 @@ def _random_states(func: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     return [torch.get_rng_state() if generator is None else generator.get_state()]
 
 
-def _under_autocast(enabled: bool, dtype: torch.dtype, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with torch.autocast("cpu", dtype=dtype, enabled=enabled):
+def _run_under_autocast(dtype: torch.dtype | None, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _under_autocast(dtype):
         return run(*args, **kwargs)
+
+
+def _under_autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    """The autocast of which :func:`ov_backend.guards.autocast.of_program` says a dtype."""
+    if dtype is None and autocast.of_cpu() is None:
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype not in (None, torch.float32))
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

@@ -5,6 +5,9 @@ A trace runs in a thread of its own, where nothing of autocast was set, under th
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,6 +80,49 @@ else:  # before PyTorch 2.4; since then these warn at every call, which takes lo
         return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
 
     _dtype_of_cpu = torch.get_autocast_cpu_dtype
+
+
+class _OfThread(threading.local):
+    """How many autocasts, of whatever device, are not the program's: those around an accelerated call."""
+
+    around: int | None = None
+
+
+_of_thread = _OfThread()
+
+
+def _depth() -> int:
+    """How many autocasts this thread is inside of."""
+    depth: int = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return depth - 1
+
+
+def is_around() -> bool:
+    """Whether there are autocasts around this call, and no call further up the stack has noted them."""
+    return _of_thread.around is None and _depth() > 0
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[None]:
+    """In this block, the autocasts around it are not the program's."""
+    before = _of_thread.around
+    _of_thread.around = _depth() if before is None else before
+    try:
+        yield
+    finally:
+        _of_thread.around = before
+
+
+def of_program() -> torch.dtype | None:
+    """As :func:`of_cpu`, but float32 where the program has switched autocast off.
+
+    PyTorch counts the autocasts of all devices together.
+    """
+    dtype = of_cpu()
+    if dtype is not None or torch.is_autocast_enabled():
+        return dtype
+    return torch.float32 if _depth() > (_of_thread.around or 0) else None
 
 
 def answered_otherwise() -> frozenset[str]:

@@ -210,8 +210,8 @@ class Binder:
 
 def _modes() -> str:
     """Modes outside the call that change what a forward computes."""
-    of_cpu = autocast.of_cpu()
-    text = "" if of_cpu is None else f" autocast={of_cpu}"
+    of_program = autocast.of_program()
+    text = "" if of_program is None else f" autocast={of_program}"
     if torch.is_autocast_enabled():  # of another device
         text += f" other={torch.get_autocast_gpu_dtype()}"
     default = torch.get_default_dtype()
