@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import hypothesis
 import torch
@@ -95,7 +96,7 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=3400, help="of all modules together")
     parser.add_argument("--graphs", type=int, default=5200)
     parser.add_argument("--networks", type=int, default=2000, help="random networks of layers")
-    parser.add_argument("--positions", type=int, default=500, help="networks of positions, in precision auto")
+    parser.add_argument("--positions", type=int, default=500, help="networks of positions, in precision auto, of each form")
     parser.add_argument("--precision", choices=["f32", "auto"], default="f32", help="of random graphs")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**6)))
     parser.add_argument("--only", nargs="*", default=None, help="modules whose names contain one of these")
@@ -107,8 +108,11 @@ def main() -> int:
     say("random graphs: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
     wrong_networks = networks(options.networks, options.seed, layers.judge)
     say(f"random networks of layers: {options.networks - len(wrong_networks)} right, {len(wrong_networks)} wrong")
-    wrong_positions = networks(options.positions, options.seed, positions.judge)
-    say(f"networks of positions and offsets: {options.positions} drawn, {len(wrong_positions)} wrong")
+    wrong_positions = []
+    for form in positions.FORMS:
+        found = networks(options.positions, options.seed, partial(positions.judge, form=form))
+        say(f"networks of positions and offsets, {form}: {options.positions} drawn, {len(found)} wrong")
+        wrong_positions += found
     names = [name for name in available() if options.only is None or any(each in name for each in options.only)]
     names = names if options.mutations else []
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -63,7 +63,7 @@ class Reference:
 Run = Callable[[], Sequence[torch.Tensor]]
 
 
-def reference(run: Run, count: int = _RUNS) -> Reference | None:
+def reference(run: Run, count: int = _RUNS, low: Run | None = None) -> Reference | None:
     """Compute the reference; None where autocast cannot."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -72,39 +72,41 @@ def reference(run: Run, count: int = _RUNS) -> Reference | None:
         for seed in range(count):
             noise = _Noise(seed)
             try:
-                with torch.autocast("cpu", dtype=torch.bfloat16):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low is None):
                     if seed:
                         with noise:
-                            runs.append([*run()])
+                            runs.append([*(low or run)()])
                     else:
-                        runs.append([*run()])
+                        runs.append([*(low or run)()])
             except RuntimeError:  # an operator that takes no two dtypes
                 return None
             rounded |= noise.rounded
     return Reference(exact, runs, rounded)
 
 
-def difference(got: Sequence[torch.Tensor], run: Run) -> str | None:
+def difference(got: Sequence[torch.Tensor], run: Run, low: Run | None = None) -> str | None:
     """What is wrong with results in the default precision: "" if nothing; None where autocast gives no answer.
 
     Args:
         got: the results.
-        run: computes them in eager PyTorch.
+        run: computes them in eager PyTorch, in float32.
+        low: computes them in eager PyTorch, in bfloat16, and so in its dtypes; None stands for ``run`` under autocast.
     """
     for count in (_RUNS, _MORE_RUNS):
-        known = reference(run, count)
+        known = reference(run, count, low)
         if known is None:
             return None
-        wrong = [words for i, each in enumerate(got) if (words := _beyond(each, i, known))]
+        dtypes = [each.dtype for each in (known.exact if low is None else known.runs[0])]
+        wrong = [words for i, each in enumerate(got) if (words := _beyond(each, i, known, dtypes[i]))]
         if not wrong:
             return ""
     return "; ".join(wrong)
 
 
-def _beyond(got: torch.Tensor, place: int, known: Reference) -> str:
+def _beyond(got: torch.Tensor, place: int, known: Reference, dtype: torch.dtype) -> str:
     exact, runs = known.exact[place], [run[place] for run in known.runs]
-    if got.shape != exact.shape or got.dtype != exact.dtype:
-        return f"result {place}: {got.dtype}{list(got.shape)} instead of {exact.dtype}{list(exact.shape)}"
+    if got.shape != exact.shape or got.dtype != dtype:
+        return f"result {place}: {got.dtype}{list(got.shape)} instead of {dtype}{list(exact.shape)}"
     if any(run.shape != exact.shape for run in runs) or not exact.numel():
         return ""
     if not exact.is_floating_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 from collections.abc import Callable
@@ -30,6 +31,12 @@ FROM_POSITIONS: dict[str, Compute] = {
     "p > threshold": lambda net, p: (p.float()[:, None] > net.scale * 100 + torch.arange(_WIDTH)).float() + net.weight,
     "exp(p - max)": lambda net, p: (p.float()[:, None] * 0.1 - p.float().max() * 0.1 + net.weight).exp(),
     "p.float().mean()": lambda net, p: (p.float()[:, None] - p.float().mean()) * net.weight,
+    "sin(p @ f), autocast off": lambda net, p: _without_autocast(lambda: (p.float()[:, None] @ net.frequencies[None]).sin()),
+    "sin(linear(p)), autocast off": lambda net, p: _without_autocast(
+        lambda: F.linear(p.float()[:, None], net.frequencies[:, None], net.weight).sin()
+    ),
+    "sin(dot(p, p))": lambda net, p: torch.dot(p.float(), p.float() / 1e4).sin() + net.table[p % 50],
+    "sin(cdist(p, t))": lambda net, p: torch.cdist(p.float()[:, None] * net.scale.float(), net.table[:_WIDTH, :1].float()).sin(),
     "gather of a table": lambda net, p: net.table[p % 50] + net.weight,
     "relative positions": lambda net, p: ((p[:, None] - p[None, :]).float() * net.frequencies[0]).cos() @ net.table[:_ROWS],
 }
@@ -38,6 +45,8 @@ BY_ROW: dict[str, Compute] = {
     "sin(x * f)": lambda net, x: (x * net.frequencies * 20).sin(),
     "sin(2 pi k x)": lambda net, x: (x[..., :4, None] * (2 ** torch.arange(4)) * math.pi).sin().flatten(-2),
     "cumsum(x)": lambda net, x: x.cumsum(-2),
+    "cumsum of repeated x": lambda net, x: x.repeat(40, *[1] * (x.dim() - 1)).cumsum(0)[-x.shape[0] :] / 40,
+    "scatter_add of repeated x": lambda net, x: torch.zeros_like(x).scatter_add(0, *_repeated(x)),
     "cumsum(x.abs()) sin": lambda net, x: x.abs().cumsum(-1).sin(),
     "cumprod": lambda net, x: (1 - x.sigmoid() * 0.1).cumprod(-1),
     "x + 1000 - 1000": lambda net, x: (x + net.offset) - net.offset,
@@ -82,8 +91,18 @@ JOINED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+def _without_autocast(compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return compute()
+
+
 def _pairs(angles: torch.Tensor) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+def _repeated(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    many = x.repeat(60, *[1] * (x.dim() - 1))
+    return torch.zeros(many.shape, dtype=torch.int64), many
 
 
 class PositionNetwork(torch.nn.Module):
@@ -138,14 +157,31 @@ class PositionNetwork(torch.nn.Module):
         return "\n".join(lines)
 
 
-def judge(seed: int, precision: str = "auto") -> str | None:
+#: What a network computes in: float32 weights, weights in bfloat16, or float32 under the caller's own autocast.
+FORMS = ("float32", "bfloat16", "autocast")
+
+
+def judge(seed: int, precision: str = "auto", form: str = "float32") -> str | None:
     """What is wrong with the answer of the network of one seed; "" if nothing; None where there is nothing to compare."""
-    network = PositionNetwork(seed)
-    inputs = [tensor.clone() for tensor in network.inputs]  # a network's own tensors are weights
+    network, bfloat16 = PositionNetwork(seed), form == "bfloat16"
+    x, positions = (tensor.clone() for tensor in network.inputs)  # a network's own tensors are weights
+    if bfloat16:
+        network, x = network.bfloat16(), x.bfloat16()
+    wide, own = copy.deepcopy(network).float(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=form == "autocast")
+
+    def low() -> tuple[torch.Tensor, ...]:
+        with own:
+            return network(x, positions)
+
     with torch.no_grad():
-        if not all(bool(value.isfinite().all()) for value in network(*inputs)):
+        try:
+            low()
+        except RuntimeError:  # an operator that takes no two dtypes
+            return None
+        if not all(bool(value.isfinite().all()) for value in wide(x.float(), positions)):
             return None
         engine = Engine(Settings(precision=precision, model_caching=False, fallback="raise"))
-        got = engine.network("network", network)(*inputs)
-    words = autocast.difference(got, lambda: network(*inputs))
-    return f"seed {seed}: {words}\n{network}" if words else words
+        with own:
+            got = engine.network("network", network)(x, positions)
+    words = autocast.difference(got, lambda: wide(x.float(), positions), None if form == "float32" else low)
+    return f"seed {seed} ({form}): {words}\n{network}" if words else words

@@ -41,6 +41,13 @@ def row() -> ov.Node:
 TYPES: dict[str, tuple[Callable[[ov.Node, ov.Node], ov.Node], str]] = {
     "before the first product": (lambda x, p: ops.sin(x), "f32"),
     "a product": (lambda x, p: product(p), "bf16"),
+    "a product of an operator that is not on autocast's list": (
+        lambda x, p: named(ops.matmul(p, p, False, True), "dot/aten.dot.default/MatMul"), "f32",
+    ),
+    "a product where autocast was off": (
+        lambda x, p: named(ops.matmul(p, p, False, True), "keeps_float32_mm/aten.mm.default/MatMul"), "f32",
+    ),
+    "an activation where autocast was off": (lambda x, p: named(ops.relu(p), "keeps_float32_relu/aten.relu.default/Relu"), "f32"),
     "its activation": (lambda x, p: ops.relu(p), "bf16"),
     "its bias": (lambda x, p: named(ops.add(p, row()), "mm/aten.mm.default/Add"), "bf16"),
     "its sum with a number": (lambda x, p: named(ops.add(p, number(3)), "add/aten.add.Tensor/Add"), "bf16"),
