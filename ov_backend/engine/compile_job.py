@@ -26,6 +26,7 @@ from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Supe
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import ConversionError, DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
+from ov_backend.guards import autocast
 from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
@@ -231,8 +232,7 @@ class CompileJob:
         resources, stats, dtype = self.resources, self.context.stats, self.request.autocast
         self._begin_guess()
         self._report("capture")
-        casts, keeps = dtype not in (None, torch.float32), keeping(dtype is torch.float32)
-        with stats.time("capture"), torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=casts), keeps:
+        with stats.time("capture"), autocast.like(dtype), keeping(dtype is torch.float32):
             captured, self.request = self.context.capture(self.request)
         if not self.context.is_current(self.request, False):
             raise Superseded  # the graph may be of the old or the new code, and belongs to neither state for certain

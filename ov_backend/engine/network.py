@@ -114,7 +114,7 @@ class Network:
         """
         if worker.inside():  # another network, which contains this one, is being traced
             return self.forward(*args, **kwargs)
-        if self.hooks.keyed_by_code and autocast.is_around():
+        if self.hooks.watched and autocast.is_around():
             with autocast.noted():
                 return self(*args, **kwargs)
         try:
@@ -137,7 +137,7 @@ class Network:
         try:  # after the handlers: within them the forward would find an error that is being handled
             if isinstance(failed, NothingToCompute):
                 return self.forward(*args, **kwargs)
-            with autocast.noted() if self.hooks.keyed_by_code else contextlib.nullcontext():
+            with autocast.noted() if self.hooks.watched else contextlib.nullcontext():
                 return self._fall_back(failed, args, kwargs)
         finally:
             del failed  # its traceback leads to this frame

@@ -330,7 +330,7 @@ def _under_autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextMana
     """The autocast of which :func:`ov_backend.guards.autocast.of_program` says a dtype."""
     if dtype is None and autocast.of_cpu() is None:
         return contextlib.nullcontext()
-    return torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype not in (None, torch.float32))
+    return autocast.like(dtype)
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

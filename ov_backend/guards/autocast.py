@@ -125,6 +125,12 @@ def of_program() -> torch.dtype | None:
     return torch.float32 if _depth() > (_of_thread.around or 0) else None
 
 
+def like(dtype: torch.dtype | None) -> torch.autocast:
+    """The autocast of the CPU of which :func:`of_program` has said a dtype, or one that is switched off."""
+    casts = dtype not in (None, torch.float32)
+    return torch.autocast("cpu", dtype=dtype if casts else torch.bfloat16, enabled=casts)
+
+
 def answered_otherwise() -> frozenset[str]:
     """The names of the questions that a trace would not answer as this thread does; mostly none."""
     found = _NOTHING if _of_others() == _OTHERS else _OF_OTHERS
