@@ -17,7 +17,9 @@ Wrong numbers:
 Compiling these ends the process:
 
 - attention whose result is read more than once,
-- a group normalisation of two axes, less another value.
+- a group normalisation of two axes, less another value,
+- elementwise arithmetic with, on one side, what the device computes as one operator (attention, or layers of two axes with
+  arithmetic between) and, on the other, the result of other elementwise arithmetic: `b(a(x)) + x.exp()`.
 
 Compiling these is refused:
 
@@ -52,6 +54,8 @@ _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 #: Of two factors between this and its reciprocal the product is neither 0 nor infinite.
 _SMALL = np.float32(2.0**-62)
 _FLOATS = frozenset({"f16", "bf16", "f32"})
+#: What keeps a shape, but is no elementwise arithmetic.
+_NOT_ELEMENTWISE = _PACKING | {"GroupNormalization", "MVN", "Parameter", "Roll"}
 #: What may have several results, and what may read numbers as booleans.
 _OF_SEVERAL = frozenset({"MaxPool", "Split", "TopK", "VariadicSplit"})
 _OF_BOOLEANS = frozenset({"Convert", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor"})
@@ -62,6 +66,8 @@ def avoid_faults(model: ov.Model) -> None:
     constants = Constants(model)
     for node in model.get_ordered_ops():
         kind = node.get_type_name()
+        if node.get_input_size() > 1 and "auto_broadcast" in node.get_attributes():
+            _apart_from_sequences(node, constants)
         if kind == "Abs" and len(node.get_output_shape(0)) == 1 and node.input_value(0).get_node().get_type_name() == "Concat":
             _behind_a_reshape(node)
         elif kind in REDUCTIONS:
@@ -244,6 +250,65 @@ def _behind_a_roll(node: ov.Node) -> None:
     value = rolled(node.output(0))
     for reader in readers:
         reader.replace_source_output(value.output(0))
+
+
+def _apart_from_sequences(node: ov.Node, constants: Constants) -> None:
+    """Have elementwise arithmetic read the end of a sequence by a roll, where it also reads the result of other arithmetic."""
+    ports = [port for port in node.inputs() if port.get_source_output() not in constants]
+    for port in ports:
+        end = port.get_source_output()
+        others = [other.get_source_output().get_node() for other in ports if other.get_source_output() != end]
+        if any(_meets(other, end.get_node(), constants) for other in others) and _ends_a_sequence(end, constants):
+            port.replace_source_output(rolled(end).output(0))
+
+
+def _meets(node: ov.Node, end: ov.Node, constants: Constants) -> bool:
+    """Whether a node is elementwise arithmetic and not of the value itself, which the device keeps in order."""
+    if not _is_elementwise(node, constants):
+        return False
+    return all(each.get_name() != end.get_name() for each in _through_arithmetic(node, constants))
+
+
+def _ends_a_sequence(output: ov.Output, constants: Constants) -> bool:
+    """Whether the device may compute a value, with the layers before it, as one operator that it adds nothing to."""
+    if not output.get_element_type().is_real():
+        return False
+    layers = list(_through_arithmetic(output.get_node(), constants))
+    if any(_is_attention(layer, constants) for layer in layers):
+        return True
+    if len(output.get_partial_shape()) != 2:
+        return False
+    sources = [layer.input_value(0).get_node() for layer in layers if _is_of_two_axes(layer, constants)]
+    return any(_is_of_two_axes(layer, constants) for source in sources for layer in _through_arithmetic(source, constants))
+
+
+def _is_of_two_axes(node: ov.Node, constants: Constants) -> bool:
+    """Whether a node is a product of a matrix with a constant."""
+    return node.get_type_name() == "MatMul" and node.input_value(1) in constants and len(node.get_output_partial_shape(0)) == 2
+
+
+def _through_arithmetic(node: ov.Node, constants: Constants) -> Iterator[ov.Node]:
+    """A node and all that it is computed of by elementwise arithmetic and changes of shape, up to the layers before them."""
+    waiting, seen = [node], set[str]()
+    while waiting:
+        node = waiting.pop()
+        if node.get_name() in seen:
+            continue
+        seen.add(node.get_name())
+        yield node
+        kind = node.get_type_name()
+        if kind in _FOLDED or (kind != "Swish" and _is_elementwise(node, constants)):
+            waiting += [value.get_node() for value in node.input_values() if value not in constants]
+
+
+def _is_elementwise(node: ov.Node, constants: Constants) -> bool:
+    """Whether a node is elementwise arithmetic: it broadcasts, or its only value that is no constant keeps its shape."""
+    if node.get_type_name() in _NOT_ELEMENTWISE or node.get_output_size() != 1:
+        return False
+    values = [value for value in node.input_values() if value not in constants]
+    if len(values) == 1 and values[0].get_partial_shape() == node.get_output_partial_shape(0):
+        return True
+    return bool(values) and "auto_broadcast" in node.get_attributes()
 
 
 def _of_five_axes(node: ov.Node) -> None:

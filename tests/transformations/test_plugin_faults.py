@@ -91,6 +91,82 @@ def test_attention_that_is_read_twice_is_compiled(weights: str, precision: str, 
     alone(compare_attention, weights, precision, tolerance)
 
 
+LAYERS: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": lambda y, x: y + 0.95 * x,
+    "difference": lambda y, x: y - x.relu(),
+    "first": lambda y, x: x.exp() * y,
+    "condition": lambda y, x: torch.where(x > 0, y, x),
+    "broadcast": lambda y, x: torch.maximum(y, x[:, :1].exp()),
+    "arithmetic": lambda y, x: y.relu() / (x.abs() + 1),
+    "views": lambda y, x: y.view(2, 4, 8).view(8, 8) + x.exp(),
+    "also a result": lambda y, x: torch.stack([y, y + x.exp()]),
+}
+
+
+class Layers(torch.nn.Module):
+    """Two layers with arithmetic between, whose result is read by ``reading``."""
+
+    def __init__(self, between: Callable[..., torch.Tensor], reading: str) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+        self.between, self.reading = between, LAYERS[reading]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.reading(self.second(self.between(self.first(x))), x)
+
+
+def compare_layers(precision: str, dtype: torch.dtype, tolerance: float) -> None:
+    """Every reading of the layers' result agrees with PyTorch's."""
+    x = torch.randn(8, 8)
+    for reading in LAYERS:
+        for between in (torch.clone, torch.tanh, torch.nn.functional.gelu):
+            module = Layers(between, reading).requires_grad_(False)
+            want = module(x)
+            network = engine_for(Settings(precision=precision, model_caching=False, fallback="raise"), module.to(dtype))
+            torch.testing.assert_close(network(x.to(dtype)).float(), want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "precision, dtype, tolerance", [("f32", torch.float32, 1e-3), ("f32", torch.float16, 0.01), ("bf16", torch.float32, 0.1)]
+)
+def test_layers_of_two_axes_are_read_beside_other_arithmetic(precision: str, dtype: torch.dtype, tolerance: float) -> None:
+    """In a process of its own: the device would end it."""
+    alone(compare_layers, precision, dtype, tolerance)
+
+
+@pytest.mark.parametrize(
+    "shape, between, reading",
+    [
+        ((8, 8), torch.tanh, lambda y, x: y + x),
+        ((2, 4, 8), torch.tanh, LAYERS["sum"]),
+        ((8, 8), torch.nn.functional.silu, LAYERS["sum"]),
+    ],
+    ids=["an input", "three axes", "not one operator"],
+)
+def test_layers_that_the_device_compiles_are_not_rolled(
+    shape: tuple[int, ...], between: Callable[..., torch.Tensor], reading: Callable[..., torch.Tensor]
+) -> None:
+    module = Layers(between, "sum").eval().requires_grad_(False)
+    module.reading = reading
+    model = ov.convert_model(module, example_input=torch.randn(shape), input=[shape])
+    avoid_faults(model)
+    assert not any(node.get_type_name() == "Roll" for node in model.get_ops())
+
+
+def compare_swapped_attention() -> None:
+    """The sum agrees with PyTorch's."""
+    module, (x, y, z) = Attention("softmax", "product"), (*torch.randn(2, 2, 3, 8, 4), torch.randn(2, 8, 3, 4))
+    for weights in (WEIGHTS["softmax"], WEIGHTS["one operator"]):
+        module.weights, module.reading = weights, lambda a, x: a.transpose(1, 2) + z.exp() * x.transpose(1, 2).exp()
+        network = engine_for(Settings(precision="f32", model_caching=False, fallback="raise"), module)
+        torch.testing.assert_close(network(x, y), module(x, y), rtol=1e-3, atol=1e-3)
+
+
+def test_attention_with_its_heads_swapped_is_read_beside_other_arithmetic() -> None:
+    """In a process of its own: the device would end it."""
+    alone(compare_swapped_attention)
+
+
 class NormalizedLess(torch.nn.Module):
     """A group normalisation of two axes less another value."""
 
