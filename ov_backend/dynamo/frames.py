@@ -84,7 +84,8 @@ class _FrameWatch:
         if isinstance(error, torch._dynamo.exc.Unsupported):
             options = getattr(configured, "kwargs", {}).get("options") or {}
             given_up: GivenUp = _function(configured).frame_given_up
-            if given_up(_place(compiling), first_line(error), options) and not _raises_itself(error):
+            asked = given_up(_place(compiling), first_line(error), options)
+            if asked and _has_tensors(compiling) and not _raises_itself(error):
                 _raise_it(error)
         elif hasattr(_function(configured), "frames_broken"):
             self._note_break(configured, compiling)
@@ -112,6 +113,11 @@ def _place(compiling: types.FrameType) -> str:
             return str(getattr(function, "__name__", type(function).__name__))
         code = function.__code__
     return f"{code.co_name} at {code.co_filename}:{code.co_firstlineno}"
+
+
+def _has_tensors(compiling: types.FrameType) -> bool:
+    """Whether a function that Dynamo compiles has tensors or modules; a helper that works on numpy's arrays has none."""
+    return any(isinstance(value, (torch.Tensor, torch.nn.Module)) for value in compiling.f_locals["locals"].values())
 
 
 def _raises_itself(error: BaseException) -> bool:

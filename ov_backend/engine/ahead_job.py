@@ -65,6 +65,7 @@ def compile_ahead(
     if not job.fits_beside():
         log.debug("%s is not prepared ahead: its compiled form would not fit beside the others", context.name)
         return
+    context.stats.graph_hits += resources.programs.get(request.text) is None
     resources.programs.put(request.text, program)
     compiled, size = job.measured(lambda: job.compile(program[0]))
     if resources.epoch != request.epoch or not is_untouched(request, marks):

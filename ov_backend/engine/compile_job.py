@@ -217,7 +217,7 @@ class CompileJob:
             log.warning("Ignoring a stored graph of %s: it does not fit this call. It will be captured again.", context.name)
             store.remove(text)
             return None
-        context.stats.graph_hits += 1
+        context.stats.graph_hits += not is_guessed
         return Program.single(model, text), model.extra["result"]
 
     def _fits(self, model: WeightlessModel) -> bool:
@@ -263,6 +263,7 @@ class CompileJob:
         known = self.resources.programs.get(self.request.text)
         if known is None and self._guess is not None:
             known = self._guess.program(self.request.text)
+            self.context.stats.graph_hits += known is not None
         known = known or self.load()
         return None if known is None else known[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import operator
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from ov_backend.guards.autocast import answered_otherwise
 from ov_backend.guards.pytree import Spec, flatten, restore
 from ov_backend.tensors import FROM_NAME, TensorSpec
 
+#: How many arguments of a wrapped forward were given by position, and which by keyword, at the end of a signature's text.
+_GIVEN = re.compile(r" given=(\d+) ([\w ]*)$")
 #: The most forms of calls that are remembered.
 _MAX_FORMS = 256
 #: The classes of arguments that are no tensors and that nobody can change.
@@ -144,10 +147,15 @@ class Binder:
     def like(self, signature: Signature) -> Call | None:
         """A call of a signature, with zeros; None where its text does not tell the arguments, or the modes are others now."""
         try:
-            spec, _ = json.JSONDecoder().raw_decode(signature.statics)
+            spec, end = json.JSONDecoder().raw_decode(signature.statics)
             zeros = [torch.zeros(each.shape, dtype=FROM_NAME[each.dtype]) for each in signature.tensors]
-            bound = inspect.BoundArguments(self._signature, OrderedDict(restore({"dict": spec}, zeros)))
-            call = self(bound.args, bound.kwargs)
+            values = OrderedDict(restore({"dict": spec}, zeros))
+            if given := _GIVEN.search(signature.statics, end):
+                positional, keywords = list(values.values())[: int(given[1])], given[2].split()
+                call = self(tuple(positional), {name: values[name] for name in keywords})
+            else:
+                bound = inspect.BoundArguments(self._signature, values)
+                call = self(bound.args, bound.kwargs)
         except (ValueError, LookupError, TypeError, AttributeError, CaptureError) as error:  # a file may say anything
             pass_on_signals(error)
             return None
@@ -181,7 +189,7 @@ class Binder:
         statics = json.dumps(spec["dict"]) + modes + "".join(f" {name}" for name in sorted(state[-1]))
         if not self._is_wrapped:
             return Call(Signature(described, statics), tensors, self._split(spec, bound.arguments), *state)
-        statics += f" given={len(args)} {sorted(kwargs)}"
+        statics += f" given={len(args)} {' '.join(sorted(kwargs))}"
         return Call(Signature(described, statics), tensors, self._split(spec, given, kwargs), *state)
 
     def _split(self, spec: Spec, names: Iterable[str], keywords: Container[str] = ()) -> Spec:
