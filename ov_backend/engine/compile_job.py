@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,13 +19,14 @@ from ov_backend import compiler, devices, garbage
 from ov_backend.autocast_regions import keeping
 from ov_backend.cache import blobs, memory
 from ov_backend.capture.trace import Captured
-from ov_backend.conversion.model import UnsupportedNodes, WeightlessModel
+from ov_backend.conversion.model import WeightlessModel
 from ov_backend.engine.guess import Guess
 from ov_backend.engine.pressure import enough_mappings, relieve_mappings
+from ov_backend.engine.refusals import Refusals
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import ConversionError, DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
+from ov_backend.errors import DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
 from ov_backend.guards import autocast
 from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.signature import Call
@@ -41,37 +42,6 @@ _LEFT_HALF, _LEFT_F32 = 0.57, 1.0
 _PEAK = 2.0
 #: How many times as much is to be free before a compile; it takes no more at its peak, but its first call needs memory too.
 _ROOM = 1.5
-
-
-class Refusals:
-    """Errors of graphs that cannot be compiled, by their keys; these are not tried again."""
-
-    def __init__(self) -> None:
-        self._errors: dict[Hashable, OVBackendError] = {}
-
-    def add(self, key: Hashable, error: OVBackendError) -> None:
-        """Record why a graph cannot be compiled; without the traceback, whose frames would keep tensors alive."""
-        kind = ConversionError if isinstance(error, UnsupportedNodes) else type(error)
-        self._errors[key] = kind(str(error))
-
-    def check(self, *keys: Hashable) -> None:
-        """Raise the error that is recorded for one of these keys, if any."""
-        for key in keys:
-            if key in self._errors:
-                error = self._errors[key]
-                raise type(error)(str(error))
-
-    def __len__(self) -> int:
-        return len(self._errors)
-
-    @property
-    def errors(self) -> list[OVBackendError]:
-        """All recorded errors."""
-        return list(self._errors.values())
-
-    def clear(self) -> None:
-        """Remove all errors, so that everything is tried again."""
-        self._errors.clear()
 
 
 @dataclass
