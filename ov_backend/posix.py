@@ -132,7 +132,7 @@ def drop_pages(memory: mmap.mmap) -> None:
 
 
 def private_memory(size: int) -> mmap.mmap | None:
-    """Memory of this process alone, whose pages can be given back one day; None where the system has none."""
+    """Memory of this process alone, whose pages can be offloaded later; None where the system has none."""
     flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
     return mmap.mmap(-1, size, flags=flags) if flags and hasattr(mmap, "MADV_DONTNEED") else None
 

@@ -7,6 +7,7 @@ for example); then the request is superseded, and its result is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -225,8 +226,9 @@ class CompileJob:
         if self.fits_beside():
             job = replace(self, request=request, _guess=None)
             load = partial(job.load, is_guessed=True)
-            self._guess = Guess(text, load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
-            self._bound = self.request
+            with contextlib.suppress(RuntimeError):  # the process may begin no more threads: the compile comes after the trace
+                self._guess = Guess(text, load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
+                self._bound = self.request
 
     def _known(self) -> Program | None:
         """The program of the text that a trace has told: from memory, from the guess, or from the store."""
@@ -314,7 +316,7 @@ class CompileJob:
         """Whether the compiled form fits into the memory budget beside the others, and into the machine's memory."""
         weights, compiled, low_memory = self.float_bytes(), self.resources.compiled, self.resources.low_memory
         if low_memory.is_wanted(self.request.settings, sum(tensor.nbytes for tensor in self.request.weights.values())):
-            return False  # weights are given back meanwhile, one network after another
+            return False  # weights are offloaded meanwhile, one network after another
         fits = compiled.bytes + _LEFT_F32 * weights <= compiled.budget and _PEAK * weights <= memory.available_memory()
         return fits and enough_mappings()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -157,3 +158,20 @@ def test_a_stored_graph_that_was_a_wrong_guess_stays(strict: Strict, caplog: pyt
     assert_right(network, module, *inputs())
     assert network.statistics.graph_hits == 1
     assert not caplog.records
+
+
+def test_where_no_thread_can_begin_the_compile_comes_after_the_trace(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(strict(low_memory="off"))
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "ov_backend guess":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    module = Small()
+    network = network_of(strict(low_memory="off"), module)
+    assert_right(network, module, *inputs())
+    assert counts(network) == (1, 1)
+    assert not network.statistics.fallbacks
