@@ -1,4 +1,4 @@
-"""What NaN and infinity become: every row of the table in docs/torch-compile.md is computed by PyTorch and by OpenVINO."""
+"""What NaN and infinity become: every row of the table in docs/coverage.md is computed by PyTorch and by OpenVINO."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ov_backend.compiler import Compiler
 from ov_backend.errors import PositionOutOfRange
 from tests.test_compiler import SETTINGS, captured
 
-PAGE = Path(__file__).parents[3] / "docs" / "torch-compile.md"
+PAGE = Path(__file__).parents[3] / "docs" / "coverage.md"
 #: `expression` | x | PyTorch's result | OpenVINO's result
 ROW = re.compile(r"^\| `([^`]+)` \| (\[[^]]*\]) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
-ROWS = ROW.findall(PAGE.read_text(encoding="utf-8").partition("### NaN and infinity")[2].partition("\n## ")[0])
+ROWS = ROW.findall(PAGE.read_text(encoding="utf-8").partition("## NaN and infinity")[2].partition("\n## ")[0])
 
 
 def values(cell: str) -> torch.Tensor:
