@@ -34,7 +34,7 @@ Series = dict[str, tuple[list[float], list[float]]]
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """Write peers.svg and memory.svg, which README.md and docs/caching.md show, into ``folder``."""
+    """Write peers.svg and memory.svg, which docs/peers.md and docs/measurements.md show, into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     size = results["conditions"]["size"]
     square, wide = f"{size}x{size}", f"{size * 3 // 2}x{size}"

@@ -21,7 +21,7 @@ class Mutation(NamedTuple):
         kind: what kind of thing it is.
         apply: changes it, and returns the undo.
         loose: results in half precision are as right as eager's, but not equal.
-        sparse: writes one element in a way that counts no version; docs/caching.md says when that is found.
+        sparse: writes one element in a way that counts no version; docs/staleness.md says when that is found.
     """
 
     name: str

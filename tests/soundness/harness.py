@@ -29,7 +29,7 @@ class Outcome:
         calls: calls that OpenVINO answered.
         compiled: graphs compiled or imported for it.
         reasons: why PyTorch answered, with counts.
-        late: a sparse write that was found when the next run began, as docs/caching.md says of large networks.
+        late: a sparse write that was found when the next run began, as docs/staleness.md says of large networks.
     """
 
     name: str
