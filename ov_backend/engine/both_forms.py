@@ -18,7 +18,7 @@ _BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 _OVERHEAD = 1.2
 #: Memory that stays free for everything else.
 _SPARE_BYTES = 1 << 30
-#: What the user should know of the quality of int8, whatever the error of a step is; docs/measurements.md has them.
+#: What the user should know of the quality of int8, whatever the error of a step is; docs/measurements.md has the measurements.
 MEASURED = "the quality of int8 was measured on a network of 14 million parameters; for yours, your own comparison decides"
 
 

@@ -5,7 +5,7 @@ own passes turn that into layers that multiply 8-bit integers. What surrounds th
 
 An activation has one range for all of its channels. A factor for each channel that moves differences between channels into the
 weight (Xiao et al. 2022, SmoothQuant) makes the calls that were observed more exact. It makes pictures of other prompts worse,
-because each channel then ends at its own largest value: docs/measurements.md has the figures.
+because each channel then ends at its own largest value: docs/dropped.md has the figures.
 """
 
 from __future__ import annotations

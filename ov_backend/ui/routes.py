@@ -1,4 +1,4 @@
-"""The panel's HTTP routes, the same in every host; docs/panel.md describes them.
+"""The panel's HTTP routes, the same in every host; docs/api.md describes them.
 
 No route takes a path. A request that changes something is refused if it comes from a page of another origin, and where nobody
 is asked for a login every request is refused that was sent to an unknown name (:mod:`ov_backend.ui.hosts`). Rates and bodies are

@@ -1,4 +1,4 @@
-"""The status as JSON: the records it is kept in, and what is read of an engine. docs/panel.md describes the layout."""
+"""The status as JSON: the records it is kept in, and what is read of an engine. docs/api.md describes the layout."""
 
 from __future__ import annotations
 
