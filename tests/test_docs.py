@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ov_backend"
 ARCHITECTURE = ROOT / "docs" / "ARCHITECTURE.md"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "training/README.md", "demo_checkpoint/README.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(ROOT / name / "README.md" for name in ("training", "demo_checkpoint")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 #: ``[text](target)``, ``![text](target)`` and ``<img src="target">``.
