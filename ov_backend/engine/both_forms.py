@@ -60,6 +60,10 @@ class BothForms:
         compiled = self._resources.compiled
         return max(0, min(available_memory() - _SPARE_BYTES, compiled.budget - compiled.bytes))
 
+    def fits(self) -> bool:
+        """Whether there is room for the own form beside int8."""
+        return self.needed <= self.free
+
     def describe(self) -> str:
         """Whether both fit, as a sentence for the user."""
         needed, free = self.needed, self.free
@@ -72,5 +76,5 @@ class BothForms:
 
     def make_room(self) -> None:
         """Evict this network where both forms do not fit."""
-        if self.needed > self.free:
+        if not self.fits():
             self._resources.compiled.evict(lambda key, entry: isinstance(entry, CompiledEntry) and entry.network == self._name)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ov_backend.engine import much_noise
+from ov_backend.engine.both_forms import BothForms
 from ov_backend.engine.conditions import has_finite_inputs
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.request import CompiledEntry, Form
@@ -114,7 +116,7 @@ class LowPrecision:
         self, resources: Resources, name: str, module: torch.nn.Module, hooks: NetworkHooks, statistics: NetworkStats
     ) -> None:
         self._resources, self._name, self._module, self._statistics = resources, name, module, statistics
-        self._hooks = hooks
+        self._hooks, self._both = hooks, BothForms(resources, name, module, statistics)
         #: By the digest of the weights.
         self._identities: dict[str, tuple[str, str]] = {}
         #: By architecture and checkpoint, the one used last at the end.
@@ -151,8 +153,9 @@ class LowPrecision:
         if recipe is None:
             self._statistics.tell_int8(self._name, "calibrating", CALIBRATES if self._hooks.watched else GRAPH_CALIBRATES)
             return self._observation(identity).form(plain.settings)
-        self._tell(recipe)
-        return plain if recipe.refused else _quantized(settings, recipe)
+        own = much_noise.active() and self._both.fits()
+        self._tell(recipe, f"; steps with much noise are computed in {self._both.own}" if own else "")
+        return plain if recipe.refused or own else _quantized(settings, recipe)
 
     def _identity(self, weights: WeightsGuard) -> tuple[str, str]:
         """Architecture and checkpoint of the weights as they are now."""
@@ -174,11 +177,12 @@ class LowPrecision:
             del self._observed[next(iter(self._observed))]
         return observed
 
-    def _tell(self, recipe: Recipe) -> None:
+    def _tell(self, recipe: Recipe, steps: str = "") -> None:
+        """Say what int8 does; ``steps``: which steps it leaves out."""
         if recipe.refused:
             self._tell_off(recipe.refused, recipe.error or None)
-        else:
-            self._statistics.tell_int8(self._name, "on", describe(recipe.error), recipe.error)
+        elif steps or not self._statistics.int8.get("text", "").startswith(describe(recipe.error)):
+            self._statistics.tell_int8(self._name, "on", describe(recipe.error) + steps, recipe.error)
 
     def _tell_off(self, reason: str, error: float | None = None) -> None:
         self._statistics.tell_int8(self._name, "off", f"int8 is not used: {reason}", error)
@@ -224,7 +228,9 @@ class LowPrecision:
 
     def used(self) -> Recipe | None:
         """The recipe that this thread's calls are computed with, if they are."""
-        if _trial.get() is not None or self._resources.settings.precision != "int8" or not self._hooks.quantizable:
+        if _trial.get() is not None or much_noise.active() or not self._hooks.quantizable or not any(self._current):
+            return None
+        if self._resources.settings.precision != "int8":
             return None
         recipe = self._resources.recipes.get(*self._current)
         return None if recipe is None or recipe.refused else recipe
@@ -241,6 +247,15 @@ class LowPrecision:
         with self.trying(self.candidate(calibration), samples):
             for signature in {sample.call.signature for sample in samples}:
                 prepare(signature)
+        noisy = {sample.call.signature for sample in samples if much_noise.in_call(sample.call)}
+        if noisy and self._both.fits():
+            with self.without():
+                for signature in noisy:
+                    prepare(signature)
+
+    def comes_next(self, call: Call) -> bool:
+        """Whether a call was computed without int8 for its noise, and those that follow it in its picture are in 8 bits."""
+        return self._hooks.quantizable and much_noise.in_call(call) and self.used() is not None
 
     def samples(self, signature: Signature) -> list[Sample]:
         """The observed calls of a signature that what is compiled now is tried on."""
@@ -250,14 +265,16 @@ class LowPrecision:
     def for_call(self, call: Call) -> contextlib.AbstractContextManager[None]:
         """In this block, a call is computed without int8 if its arguments are not finite, or if no layer would be in 8 bits.
 
-        8 bits have neither NaN nor infinity.
+        8 bits have neither NaN nor infinity. So is a call with much noise, where both forms fit in memory.
         """
         if not self._hooks.quantizable or self._resources.settings.precision != "int8":
             return contextlib.nullcontext()
         if call.signature in self._without:
             self._tell_off(self._without[call.signature])
             return self.without()
-        return contextlib.nullcontext() if has_finite_inputs(call.tensors) else self.without()
+        if not has_finite_inputs(call.tensors):
+            return self.without()
+        return much_noise.context() if much_noise.in_call(call) else contextlib.nullcontext()
 
     def leave_out(self, signature: Signature, reason: str) -> None:
         """Calls of a signature have no layer in 8 bits; the recipe's layers are those of other sizes."""

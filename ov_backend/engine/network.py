@@ -189,6 +189,8 @@ class Network:
             outputs = self._compute_again(entry, call, outputs)
         elif entry.form and not warmup.active():
             self._lookup.low_precision.count(entry, call, outputs)
+        if not entry.form and self._lookup.low_precision.comes_next(call):
+            self.prepare_ahead(call.signature)
         self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
         return restore(entry.output, outputs)

@@ -1,0 +1,87 @@
+"""int8: the steps with much noise decide what the picture becomes, and are computed in the device's own precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from ov_backend.engine import both_forms
+from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from tests.helpers.layers_in_8_bits import Denoiser, call_of, forms, needs_vnni
+
+pytestmark = needs_vnni
+#: Of one picture of eight steps, as a sampler counts down; two of them have much noise.
+TIMESTEPS = (999.0, 890.0, 750.0, 625.0, 500.0, 375.0, 250.0, 125.0)
+
+
+class Stepping(Denoiser):
+    """A denoiser that is told how much noise there is."""
+
+    def forward(self, x: torch.Tensor, timesteps: torch.Tensor, time: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x, time + timesteps[:, None] / 1000)
+
+
+@pytest.fixture
+def calibrated(strict: Callable[..., Settings]) -> Network:
+    """A network whose first picture was observed."""
+    hooks = NetworkHooks(quantizable=True)
+    network = Engine(strict(precision="int8")).network("unet", Stepping(), hooks=hooks)
+    picture(network)
+    return network
+
+
+def step(network: Network, number: int, size: int = 16) -> torch.Tensor:
+    x, time = call_of(number, size)
+    with torch.no_grad():
+        result: torch.Tensor = network(x, torch.full((2,), TIMESTEPS[number]), time)
+    return result
+
+
+def picture(network: Network, steps: int = len(TIMESTEPS), size: int = 16) -> list[torch.Tensor]:
+    network.begin_run()
+    return [step(network, number, size) for number in range(steps)]
+
+
+def own(network: Network, number: int) -> torch.Tensor:
+    """The answer in the device's own precision."""
+    x, time = call_of(number)
+    engine = Engine(network.resources.settings.replace(precision="auto"))
+    with torch.no_grad():
+        result: torch.Tensor = engine.network("unet", network.module)(x, torch.full((2,), TIMESTEPS[number]), time)
+    return result
+
+
+def test_steps_with_much_noise_are_computed_in_the_devices_own_precision_and_others_in_8_bits(calibrated: Network) -> None:
+    answers = picture(calibrated)
+    equal = [torch.equal(answer, own(calibrated, number)) for number, answer in enumerate(answers)]
+    assert equal == [True, True, *[False] * 6]
+    assert "; steps with much noise are computed in" in calibrated.stats()["int8"]["text"]
+
+
+def test_both_forms_stay_so_the_next_picture_compiles_nothing(calibrated: Network) -> None:
+    picture(calibrated)
+    assert {"", "int8"} <= forms(calibrated)
+    compiles = calibrated.statistics.compiles
+    picture(calibrated)
+    assert calibrated.statistics.compiles == compiles
+
+
+def test_the_form_in_8_bits_of_a_new_size_is_compiled_while_the_first_steps_are_computed(calibrated: Network) -> None:
+    picture(calibrated)
+    picture(calibrated, 1, size=24)
+    assert calibrated.resources.ahead.wait(60)
+    compiles = calibrated.statistics.compiles
+    picture(calibrated, size=24)
+    assert calibrated.statistics.compiles == compiles
+
+
+def test_where_both_forms_do_not_fit_in_memory_every_step_is_in_8_bits(
+    calibrated: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(both_forms, "available_memory", lambda: 0)
+    answers = picture(calibrated)
+    assert not any(torch.equal(answer, own(calibrated, number)) for number, answer in enumerate(answers))
+    assert "much noise" not in calibrated.stats()["int8"]["text"]
