@@ -19,13 +19,12 @@ from ov_backend.checkpoint.config import Configuration, TextConfig, configuratio
 from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
 from ov_backend.checkpoint.values import check_vocabulary, read_yaml
 from ov_backend.errors import CheckpointError, first_line
+from ov_backend.package_files import TOKENIZER
 
 __all__ = ["TOKENIZER", "CheckpointError", "configuration", "load_pipeline", "read_header", "read_yaml"]
 
 log = logging.getLogger(__name__)
 
-#: The standard CLIP vocabulary, which is part of the demo checkpoint.
-TOKENIZER = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd" / "tokenizer"
 _VOCABULARY = 49408
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
+from ov_backend.package_files import IS_INSTALLED
 from ov_backend.pipelines.sizes import GUIDANCE, check_guidance, parse_size
 from ov_backend.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
 
@@ -182,8 +183,8 @@ def demo_packages(subject: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        how = "run pip install -e '.[demo]' in the project's folder"
-        raise OVBackendError(f"{subject} needs more packages ({error}): {how}") from error
+        how = "pip install 'ov-backend[demo]'" if IS_INSTALLED else "pip install -e '.[demo]' in the project's folder"
+        raise OVBackendError(f"{subject} needs more packages ({error}); run {how}.") from error
 
 
 def print_json(value: Any) -> None:

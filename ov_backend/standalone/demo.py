@@ -22,6 +22,7 @@ from ov_backend.atomic_file import atomic_write
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.errors import SettingsError, first_line, short_repr
+from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import check_guidance, check_size, own_size, size_hint
 from ov_backend.settings import Settings
@@ -33,8 +34,6 @@ from ov_backend.ui.snapshot import PREPARATION, STAGES, network_label
 
 log = logging.getLogger(__name__)
 
-#: The project's own trained checkpoint; an installed package has none.
-TRAINED = Path(__file__).parents[2] / "demo_checkpoint" / "fluent-sd.safetensors"
 #: From this share of the processors on, other programs make the seconds worth little.
 _MUCH = 0.25
 SAMPLERS = {
@@ -219,7 +218,8 @@ def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:
     if TRAINED.is_file() and not random:
         return TRAINED
     if not random:
-        raise SettingsError("No checkpoint is given, and the project's own is not installed here; give --checkpoint FILE.")
+        what = "No checkpoint is given, and the project's own is not installed here"
+        raise SettingsError(f"{what}; give --checkpoint FILE, or --random for noise.")
     return write_random_checkpoint(Settings(cache_dir=None).cache_folder.parent / "checkpoints" / "random-0.safetensors")
 
 

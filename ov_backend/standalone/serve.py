@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.errors import SettingsError
+from ov_backend.package_files import ROOT
 from ov_backend.standalone.address import listen, url
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.page import page
 
 log = logging.getLogger("ov_backend")
 
-#: The folder of the page's scripts and style; the WebUI loads the same files by itself.
-ROOT = Path(__file__).parents[2]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
