@@ -1,8 +1,8 @@
 """Stable Diffusion on OpenVINO: a ``torch.compile`` backend and an engine for whole pipelines.
 
-Use ``torch.compile(model, backend="openvino_fx")`` or ``ov_backend.accelerate(pipe)``. Importing this package only
-registers the backends; OpenVINO itself is loaded at first use. Names outside of ``__all__`` are internal. The command line
-registers them itself, for the commands that need PyTorch: importing it takes seconds.
+Use ``torch.compile(model, backend="openvino_fx")`` or ``ov_backend.accelerate(pipe)``. Importing this package imports PyTorch
+and nothing else that takes time: the backends are registered once PyTorch's compiler is imported, and OpenVINO itself is loaded
+at first use. Names outside of ``__all__`` are internal. The command line imports PyTorch after it has looked at its arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from ov_backend.errors import OVBackendError
+from ov_backend.after_import import after_import
+from ov_backend.errors import MissingPackage, OVBackendError
 from ov_backend.settings import Settings
 from ov_backend.version import __version__
 
@@ -112,11 +113,17 @@ def _settle_cuda_guard() -> None:
 
 
 def prepare_torch() -> None:
-    """Import PyTorch, register the backends with it, and make it ready for traces in other threads."""
+    """Register the backends with PyTorch's compiler, see what it makes no graph of, and make it ready for traces in threads."""
     _register()
     import_module("ov_backend.dynamo.frames").watch_frames()
     _settle_cuda_guard()
 
 
+after_import("torch._dynamo", prepare_torch)
 if not interrupts.is_command():
-    prepare_torch()
+    try:
+        _settle_cuda_guard()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingPackage("ov_backend needs PyTorch, which is not installed here; run: pip install torch") from None

@@ -36,6 +36,10 @@ class DeviceError(OVBackendError, ValueError):
     """A device does not exist here, or cannot do what it was asked for."""
 
 
+class MissingPackage(OVBackendError, ImportError):
+    """A package is not installed; the message says how to install it."""
+
+
 class CaptureError(OVBackendError):
     """A module cannot be traced into one graph; the message says why."""
 

@@ -14,7 +14,8 @@ PACKAGE = ROOT / "ov_backend"
 
 #: Imports nothing of the package above itself.
 BASE = {"errors", "version", "settings", "devices", "tensors", "fx_utils", "patching", "telemetry", "interrupts", "tracing_flag"}
-BASE |= {"posix", "linux_memory", "atomic_file", "content_hash", "garbage", "tracing_lock", "autocast_regions", "package_files"}
+BASE |= {"posix", "linux_memory", "atomic_file", "content_hash", "garbage", "tracing_lock", "autocast_regions"}
+BASE |= {"package_files", "after_import"}
 STAGES = {"offload", "guards", "cache", "capture", "lowering", "partitioning", "conversion", "transformations", "runtime"}
 CORE = STAGES | {"compiler", "engine"}
 #: What each package may import beside the base and itself.

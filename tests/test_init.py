@@ -37,6 +37,38 @@ def test_importing_the_package_does_not_load_openvino() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 
+def test_importing_the_package_does_not_import_the_compiler_of_pytorch() -> None:
+    code = "import torch, sys; before = 'torch._dynamo' in sys.modules; import ov_backend; "
+    code += "sys.exit('torch._dynamo' in sys.modules and not before)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("first", ["import ov_backend", "import torch._dynamo, ov_backend", "import ov_backend.settings, torch"])
+def test_the_backend_is_known_by_name_after_the_import_where_no_entry_point_names_it(first: str) -> None:
+    """As in a folder that is on the path and not installed."""
+    code = f"""
+import importlib.metadata
+importlib.metadata.entry_points = lambda **group: importlib.metadata.EntryPoints(())
+{first}
+import sys, torch
+assert torch.compile(lambda x: x * 2, backend="openvino_fx")(torch.ones(3)).tolist() == [2, 2, 2]
+import ov_backend
+assert sum(network["calls"] for network in ov_backend.stats().values()) == 1
+assert "_Finder" not in [type(finder).__name__ for finder in sys.meta_path]
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_pytorch_one_sentence_says_so() -> None:
+    code = "import sys; sys.modules['torch'] = None; import ov_backend"
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=120, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].endswith(
+        "MissingPackage: ov_backend needs PyTorch, which is not installed here; run: pip install torch"
+    )
+    assert "During handling" not in done.stderr
+
+
 def test_a_trace_in_another_thread_may_come_before_the_main_thread_s_own() -> None:
     """PyTorch 2.11 built for CUDA crashed in this order on a machine without a CUDA device."""
     code = """

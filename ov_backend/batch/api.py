@@ -16,68 +16,24 @@ from typing import Any
 
 from ov_backend import devices
 from ov_backend.batch import contact_sheet, pictures
-from ov_backend.batch.cluster import MAX_WORKERS, Cluster, count_machines
-from ov_backend.batch.connection import LOCAL, check_address, import_ray
+from ov_backend.batch.cluster import Cluster, count_machines
+from ov_backend.batch.connection import LOCAL, import_ray
 from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.job import Job, read_job
 from ov_backend.batch.job_file import MAX_ROWS, SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
 from ov_backend.batch.make import InThisProcess, Paints
+from ov_backend.batch.options import AUTO, Options
 from ov_backend.batch.painter import Painter, painter_for
 from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Group, Preparations, groups, in_two_steps, largest_kind, ordered, preparations, work
-from ov_backend.batch.processes import AUTO, Results, Trial
+from ov_backend.batch.processes import Results, Trial
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError, short_repr
-from ov_backend.settings import PRECISIONS, Settings
-
-#: Precisions of a batch; the first picture of int8 would be computed in another one.
-_PRECISIONS = tuple(each for each in PRECISIONS if each != "int8")
 
 #: A job: a job file, or rows as dicts of columns.
 Rows = str | Path | Iterable[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a batch.
-
-    Attributes:
-        checkpoint: of rows that name none; None is the project's own.
-        lora_dir: folder of LoRAs; None is the job file's folder, and the folder ``lora`` beside a checkpoint.
-        precision: of rows that name none.
-        device: an OpenVINO device; None is the default.
-        low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
-        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
-        contact_sheet: draw pages of thumbnails at the end.
-        ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
-            here; None is this process, unless ``workers`` is given.
-        workers: number of processes on Ray, on this machine where ``ray`` is None; None is one for each machine, and "auto" as
-            many on each as are measured to make the most pictures.
-    """
-
-    checkpoint: Path | None = None
-    lora_dir: Path | None = None
-    precision: str = "auto"
-    device: str | None = None
-    low_memory: str = "auto"
-    cache_dir: str | None = None
-    contact_sheet: bool = True
-    ray: str | None = None
-    workers: int | str | None = None
-
-    @property
-    def address(self) -> str | None:
-        """The address of Ray; None where this process makes the pictures."""
-        return LOCAL if self.ray is None and self.workers is not None else self.ray
-
-    @functools.cached_property
-    def settings(self) -> Settings:
-        """The settings of the engine."""
-        given = {"device": self.device, "cache_dir": self.cache_dir}  # without them the environment's, as everywhere
-        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return Settings(precision=self.precision, low_memory=self.low_memory, **chosen)
 
 
 @dataclass(frozen=True)
@@ -153,19 +109,11 @@ class Batch:
     def __init__(self, rows: Rows, out: Path, options: Options) -> None:
         self.folder, self._options = out, options
         check_folder(out)
-        if options.precision not in _PRECISIONS:
-            what = f"precision is {short_repr(options.precision)}"
-            raise SettingsError(f"{what}; it must be one of {', '.join(_PRECISIONS)} in a batch.")
+        options.check()
         self._settings = options.settings
         devices.check(self._settings)
-        if options.workers not in (None, AUTO) and not (type(options.workers) is int and 1 <= options.workers <= MAX_WORKERS):
-            raise SettingsError(f"--workers is {short_repr(options.workers)}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
         if options.address is not None:
-            check_address(options.address)
             import_ray()
-        if options.lora_dir is not None and not options.lora_dir.is_dir():
-            name = short_repr(str(options.lora_dir))
-            raise SettingsError(f"--lora-dir is {name}, which is no folder; give the folder of the LoRAs.")
         folder = Path(rows).parent if isinstance(rows, (str, Path)) else Path()
         places = Places(folder, options.checkpoint, options.lora_dir)
         sources = read_job_file(Path(rows)) if isinstance(rows, (str, Path)) else _sources(rows)

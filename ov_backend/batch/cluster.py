@@ -24,7 +24,6 @@ from ov_backend.batch.row import Row
 from ov_backend.batch.worker import RowsFailed, Worker
 from ov_backend.errors import OVBackendError, first_line, last_line
 
-MAX_WORKERS = 1024
 #: The most pictures of one task, if a row has not more; so many are lost at most when a process ends.
 _PICTURES_PER_TASK = 8
 #: How often Ray starts a process again. After that a new one takes its place and makes the rows one by one, in case one of them

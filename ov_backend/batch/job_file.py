@@ -48,23 +48,30 @@ def read_job_file(path: Path) -> Iterator[SourceRow]:
     Raises:
         JobError: the file cannot be read, is too large, or is of another kind.
     """
-    readers = {".jsonl": _read_json_lines, ".ndjson": _read_json_lines, ".csv": _read_csv, ".parquet": _read_parquet}
-    reader = readers.get(path.suffix.lower())
+    check_job_file(path)
+    try:
+        yield from _READERS[path.suffix.lower()](path)
+    except OSError as error:
+        raise JobError([f"{path} cannot be read ({error.strerror or error}); check its permissions."]) from error
+    except UnicodeDecodeError:
+        raise JobError([f"{path.name} is not UTF-8; write it in that encoding."]) from None
+
+
+def check_job_file(path: Path) -> None:
+    """Check that there is a job file of a known kind and size.
+
+    Raises:
+        JobError: there is none.
+    """
     if not path.is_file():
         what = "a folder" if path.is_dir() else "no file"
         raise JobError([f"{short_repr(str(path))} is {what}; give the path of a job file: {_KINDS}."])
-    if reader is None:
+    if path.suffix.lower() not in _READERS:
         raise JobError([f"{path.name} ends in {short_repr(path.suffix)}; a job file must be {_KINDS}."])
     size = path.stat().st_size
     if size > MAX_BYTES:
         most = f"at most {MAX_BYTES >> 20} MiB are read, so make several files of it"
         raise JobError([f"{path.name} has {size >> 20} MiB; {most}."])
-    try:
-        yield from reader(path)
-    except OSError as error:
-        raise JobError([f"{path} cannot be read ({error.strerror or error}); check its permissions."]) from error
-    except UnicodeDecodeError:
-        raise JobError([f"{path.name} is not UTF-8; write it in that encoding."]) from None
 
 
 def _read_json_lines(path: Path) -> Iterator[SourceRow]:
@@ -163,3 +170,6 @@ def _csv_row(number: int, line: int, header: list[str], cells: list[str]) -> Sou
 def _read_parquet(path: Path) -> Iterator[SourceRow]:
     for number, values in enumerate(read_parquet(path, Bounds(MAX_ROWS, MAX_COLUMNS, MAX_BYTES)), 1):
         yield SourceRow(number, 0, values)
+
+
+_READERS = {".jsonl": _read_json_lines, ".ndjson": _read_json_lines, ".csv": _read_csv, ".parquet": _read_parquet}

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.checkpoint.loader import read_tokenizer, trained_side
-from ov_backend.checkpoint.lora import check_lora
+from ov_backend.checkpoint.lora_file import check_lora
 from ov_backend.errors import OVBackendError, SettingsError, first_line
-from ov_backend.standalone.demo import TRAINED, checkpoint_file
+from ov_backend.package_files import TRAINED
 from ov_backend.standalone.prompts import chunk_count, is_short
+from ov_backend.standalone.request import checkpoint_file
 
 #: Formats of pictures to start from.
 PICTURES = ("PNG", "JPEG", "WEBP", "BMP")
@@ -44,6 +44,8 @@ class Places:
         Raises:
             OVBackendError: there is no such file, or it is no checkpoint.
         """
+        from ov_backend.checkpoint.loader import trained_side
+
         if name is not None:
             path = self._named_checkpoint(name)
             return path, self._check("checkpoint", path, trained_side)
@@ -65,6 +67,8 @@ class Places:
         key = checkpoint, text
         if key not in self._chunks:
             if checkpoint not in self._tokenizers:
+                from ov_backend.checkpoint.loader import read_tokenizer
+
                 self._tokenizers[checkpoint] = read_tokenizer(checkpoint)
             self._chunks[key] = chunk_count(self._tokenizers[checkpoint], text)
         return self._chunks[key]

@@ -14,7 +14,6 @@ from ov_backend.checkpoint.header import read_shapes
 from ov_backend.devices import openvino_version
 
 #: The value of ``workers`` that lets a measurement decide.
-AUTO = "auto"
 _FILE = "processes.json"
 #: Twice as many processes are used if they make this many times the pictures: they take twice the memory.
 _GAIN = 1.05

@@ -6,7 +6,6 @@ The file is a .safetensors of kohya's trainer (``lora_unet_..._to_q.lora_down.we
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,37 +13,11 @@ from typing import Any
 import torch
 
 from ov_backend.checkpoint import keys
-from ov_backend.checkpoint.header import read_shapes
+from ov_backend.checkpoint.lora_file import LAYER, PARTS, check_lora
 from ov_backend.errors import CheckpointError, first_line
 
-_PARTS = {
-    "lora_down.weight": "down",
-    "lora_up.weight": "up",
-    "lora_A.weight": "down",
-    "lora_B.weight": "up",
-    "lora.down.weight": "down",
-    "lora.up.weight": "up",
-    "alpha": "alpha",
-}
-_KEY = re.compile(rf"(.+)\.({'|'.join(map(re.escape, _PARTS))})")
 #: Prefixes of diffusers' layout, and kohya's for the same network.
 _DIFFUSERS = {"unet.": "lora_unet_", "text_encoder.": "lora_te_", "text_encoder_2.": "lora_te2_"}
-
-
-def check_lora(path: Path) -> int:
-    """Check a file's names without reading weights; returns the number of layers that it changes.
-
-    Raises:
-        CheckpointError: it is no LoRA of a kind that can be used.
-    """
-    shapes = read_shapes(path)
-    layers = {match[1] for match in map(_KEY.fullmatch, shapes) if match}
-    unknown = next((name for name in shapes if not _KEY.fullmatch(name)), None)
-    if unknown is not None or not layers:
-        what = f"it holds {unknown[:100]!r}" if unknown is not None else "it holds no weight"
-        known = "give a LoRA of up and down weights, as kohya's trainer and diffusers write them (no LoHa, LoKr or DoRA)"
-        raise CheckpointError(f"{path.name} is no LoRA that can be used: {what}; {known}.")
-    return len(layers)
 
 
 class LoraMix:
@@ -118,10 +91,10 @@ def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path.name} is damaged: {first_line(error)}; download or copy it again.") from error
     for key, tensor in tensors.items():
-        match = _KEY.fullmatch(key)
+        match = LAYER.fullmatch(key)
         if match is None:
             raise CheckpointError(f"{path.name} was changed while it was read; try it again.")
-        parts.setdefault(_kohya(match[1]), {})[_PARTS[match[2]]] = tensor
+        parts.setdefault(_kohya(match[1]), {})[PARTS[match[2]]] = tensor
     return parts
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, parse_json, read_text
-from ov_backend.checkpoint.header import read_shapes
-from ov_backend.checkpoint.loader import load_pipeline
+from ov_backend.checkpoint.header import read_header, read_shapes
 from ov_backend.errors import CheckpointError, first_line
 
 #: What :func:`load_pipeline` reads from the file alone.
@@ -31,12 +30,29 @@ def load_any_pipeline(path: Path) -> Any:
     Raises:
         CheckpointError: the file cannot be read, or the configuration does not fit it.
     """
+    from ov_backend.checkpoint.loader import load_pipeline
+
     path = Path(path)
-    folder = path.with_suffix("") if path.name else path
-    if not (folder / "model_index.json").is_file():
-        return load_pipeline(path)
-    index = _read_index(folder / "model_index.json")
-    return load_pipeline(path) if index["_class_name"] in _OWN else _by_diffusers(path, folder, index)
+    index = _index_beside(path)
+    return load_pipeline(path) if index is None else _by_diffusers(path, path.with_suffix(""), index)
+
+
+def check_any_checkpoint(path: Path) -> None:
+    """Check the header of a file that :func:`load_any_pipeline` may read; needs neither PyTorch nor diffusers.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    read_header(path) if _index_beside(path) is None else read_shapes(path)
+
+
+def _index_beside(path: Path) -> dict[str, Any] | None:
+    """The index beside a file, unless the file is one that is read without."""
+    file = path.with_suffix("") / "model_index.json" if path.name else path
+    if not path.name or not file.is_file():
+        return None
+    index = _read_index(file)
+    return None if index["_class_name"] in _OWN else index
 
 
 def _read_index(path: Path) -> dict[str, Any]:

@@ -112,6 +112,17 @@ def settings_of(options: argparse.Namespace, **more: Any) -> Settings:
     return Settings(**common, **device, **more)
 
 
+def check_device(settings: Settings) -> None:
+    """Check the device before PyTorch is imported, and before a checkpoint of gigabytes is read.
+
+    Raises:
+        DeviceError: it is not there, or cannot compute in that precision.
+    """
+    with demo_packages("This command"):
+        from ov_backend import devices
+    devices.check(settings)
+
+
 def whole_number(least: int, most: int, example: int) -> Callable[[str], int]:
     """What reads a whole number within bounds; its message says them, with an example."""
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
+from ov_backend.batch.job_file import check_job_file
+from ov_backend.batch.journal import check_folder
+from ov_backend.batch.options import Options
 from ov_backend.cli import arguments
 from ov_backend.cli.batch_progress import BatchProgress, duration, replacement
 from ov_backend.errors import JobError, OVBackendError, SettingsError
@@ -55,12 +58,16 @@ def run(options: argparse.Namespace) -> int:
     if options.out.exists() and not options.out.is_dir():
         raise SettingsError(f"--out is {str(options.out)!r}, which is no folder; give a folder.")
     arguments.check_folder(options.out, "--out")
-    with arguments.demo_packages("A batch"):
-        from ov_backend.batch.api import Batch, Options
-    without_ray_messages()
     names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "ray", "workers")
     given = {name: getattr(options, name) for name in names}
     chosen = Options(**given, cache_dir=settings.cache_dir, contact_sheet=not options.no_contact_sheet)
+    chosen.check()
+    check_folder(options.out)
+    check_job_file(options.jobs)
+    arguments.check_device(settings)
+    with arguments.demo_packages("A batch"):
+        from ov_backend.batch.api import Batch
+    without_ray_messages()
     interrupts.install_for_termination()
     with interrupts.work():
         try:

@@ -10,6 +10,7 @@ from ov_backend import interrupts
 from ov_backend.cli import arguments
 from ov_backend.errors import SettingsError
 from ov_backend.report.amounts import counted
+from ov_backend.standalone.request import Request
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ def run(options: argparse.Namespace) -> int:
             " int8 make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."
         )
     names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
+    request = Request(**{name: getattr(options, name) for name in names})
+    arguments.check_device(settings)
     with arguments.demo_packages("The demo"):
         from ov_backend.standalone import demo
     with interrupts.work():
-        result = demo.run(demo.Request(**{name: getattr(options, name) for name in names}), settings)
+        result = demo.run(request, settings)
     arguments.print_json(result.as_dict()) if options.json else print(_table(result))
     return 0
 

@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 _LONGEST = 800
 
 _COMMANDS = (demo, batch, devices, cache, precompile, serve, report)
-#: These answer at once: they need no PyTorch, which takes seconds to import.
-_WITHOUT_TORCH = (devices, cache)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -89,13 +87,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("DIFFUSERS_VERBOSITY", "error")
     try:
-        if options.run not in [command.run for command in _WITHOUT_TORCH]:
-            ov_backend.prepare_torch()
         return int(options.run(options))
     except OVBackendError as error:
         return _refuse(str(error))
     except OutputLost:
         raise
+    except ModuleNotFoundError as error:
+        return _refuse(f"This command needs a package that is not installed here ({error.name}); run: pip install {error.name}")
     except MemoryError:
         return _refuse("There is not enough memory for this; choose a smaller size or batch, or end other programs.")
     except OSError as error:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
 from ov_backend.cache.ownership import folder_problem
+from ov_backend.checkpoint.single_file import check_any_checkpoint
 from ov_backend.cli.arguments import (
     add_cache_dir,
     add_command,
     add_device_options,
     cache_dir_name,
+    check_device,
     check_folder,
     demo_packages,
     guidance,
@@ -60,9 +62,8 @@ def run(options: argparse.Namespace) -> int:
     """Prepare every size and batch; the exit code is 0, or 1 where a network stays in PyTorch."""
     settings = settings_of(options, blob_cache=options.blob_cache)
     _check_store(settings, cache_dir_name(options))
-    from ov_backend import devices
-
-    devices.check(settings)  # before a checkpoint of gigabytes is read
+    check_any_checkpoint(options.checkpoint)
+    check_device(settings)
     with demo_packages("Reading a checkpoint"):
         from ov_backend.checkpoint import load_any_pipeline
     with interrupts.work():

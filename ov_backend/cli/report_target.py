@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ov_backend.checkpoint.header import read_header
 from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.settings import Settings
 from ov_backend.ui.snapshot import network_label
@@ -27,8 +26,6 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     """
     if _is_file(target):
         return of_checkpoint(Path(target), size)
-    from ov_backend.dynamo.explain import explain
-
     name, colon, attribute = target.partition(":")
     if not colon:
         raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
@@ -47,6 +44,8 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], (tuple, list, dict)):
         raise SettingsError(f"{target!r} returned {type(returned).__name__}; module:callable must return (model, inputs).")
     model, inputs = returned
+    from ov_backend.dynamo.explain import explain
+
     if not callable(model):
         raise SettingsError(f"{target!r} returned a {type(model).__name__} as its model; it must be a module or a function.")
     try:
@@ -68,6 +67,9 @@ def _what(error: Exception) -> str:
 
 def of_checkpoint(path: Path, size: tuple[int, int]) -> Report:
     """The report on every network of a checkpoint, for a picture of this width and height in pixels, with guidance."""
+    read_header(path)  # before PyTorch is imported, which takes seconds
+    import torch
+
     from ov_backend.checkpoint import load_pipeline
     from ov_backend.pipelines.accelerate import networks_of
     from ov_backend.report.coverage import Report, of_module
@@ -83,6 +85,8 @@ def of_checkpoint(path: Path, size: tuple[int, int]) -> Report:
 
 
 def _unet(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    import torch
+
     config, (width, height) = module.config, size
     inputs = {
         "sample": torch.zeros(2, config.in_channels, height // 8, width // 8),
@@ -97,14 +101,20 @@ def _unet(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
 
 
 def _encode(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    import torch
+
     return {"sample": torch.zeros(1, 3, size[1], size[0])}
 
 
 def _decode(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    import torch
+
     return {"sample": torch.zeros(1, pipe.vae.config.latent_channels, size[1] // 8, size[0] // 8)}
 
 
 def _text(pipe: Any, module: Any, size: tuple[int, int]) -> dict[str, Any]:
+    import torch
+
     return {"input_ids": torch.zeros(1, 77, dtype=torch.int64), "output_hidden_states": True, "return_dict": False}
 
 

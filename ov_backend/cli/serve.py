@@ -19,6 +19,8 @@ from ov_backend.cli.arguments import (
 )
 from ov_backend.errors import SettingsError
 from ov_backend.standalone.address import listen
+from ov_backend.standalone.request import check_checkpoint
+from ov_backend.standalone.serve_options import Options, login
 from ov_backend.ui.hosts import MalformedHost, host_name
 
 
@@ -43,15 +45,17 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted; the exit code is 0."""
     options.cache_dir = cache_dir(options)
-    listen(options.host, options.port).close()  # said before anything large is imported
-    with demo_packages("The page"):
-        from ov_backend.standalone import serve
+    listen(options.host, options.port).close()
     check_folder(options.out, "--out")
     for name in options.allow_host:
         if not _is_name(name):
             raise SettingsError(f"--allow-host is {name!r}; it must be a name such as pc.example.org or *.example.org.")
     options.allow_host = tuple(options.allow_host)
-    serve_options = serve.Options(**{name: value for name, value in vars(options).items() if name != "run"})
+    login(options.auth)
+    check_checkpoint(options.checkpoint, options.random)
+    serve_options = Options(**{name: value for name, value in vars(options).items() if name != "run"})
+    with demo_packages("The page"):
+        from ov_backend.standalone import serve
     with interrupts.work():
         return serve.serve(serve_options, lambda url: print(f"Open {url}", flush=True))
 

@@ -6,7 +6,6 @@ import itertools
 import logging
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -20,15 +19,13 @@ from PIL import Image
 from ov_backend import devices
 from ov_backend.atomic_file import atomic_write
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
-from ov_backend.errors import SettingsError, first_line, short_repr
-from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
-from ov_backend.pipelines.sizes import check_guidance, check_size, own_size, size_hint
+from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
 from ov_backend.standalone.pipeline_call import check_finite
 from ov_backend.standalone.prompts import long_embeddings
+from ov_backend.standalone.request import SAMPLERS, Request, cannot_write, checkpoint_file
 from ov_backend.standalone.suggestions import Suggestions, suggestions_for
 from ov_backend.ui.snapshot import PREPARATION, STAGES, network_label
 
@@ -36,49 +33,6 @@ log = logging.getLogger(__name__)
 
 #: From this share of the processors on, other programs make the seconds worth little.
 _MUCH = 0.25
-SAMPLERS = {
-    "dpmpp-2m": "DPMSolverMultistepScheduler",
-    "euler": "EulerDiscreteScheduler",
-    "euler-a": "EulerAncestralDiscreteScheduler",
-    "ddim": "DDIMScheduler",
-    "unipc": "UniPCMultistepScheduler",
-}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to generate.
-
-    ``size`` is (width, height) in pixels; None is the size that the checkpoint was trained for, and the guidance that suits it.
-
-    Raises:
-        SettingsError: a value cannot be used; the message says what is expected.
-    """
-
-    prompt: str
-    negative: str = ""
-    steps: int = 20
-    size: tuple[int, int] | None = None
-    seed: int = 0
-    guidance: float | None = None
-    sampler: str = "dpmpp-2m"
-    checkpoint: Path | None = None
-    random: bool = False
-    out: Path = Path("demo.png")
-
-    def __post_init__(self) -> None:
-        """Check what can be checked before anything is loaded."""
-        if not 1 <= self.steps <= 1000:
-            raise SettingsError(f"--steps is {self.steps}; it must be a whole number from 1 to 1000, 20 for example.")
-        if not 0 <= self.seed < 1 << 63:
-            raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
-        if self.guidance is not None:
-            check_guidance(self.guidance, "--guidance")
-        if self.sampler not in SAMPLERS:
-            raise SettingsError(f"--sampler is {short_repr(self.sampler)}; it must be one of {', '.join(SAMPLERS)}.")
-        if self.size is not None:
-            check_size(*self.size)
-        _check_writable(self.out)
 
 
 @dataclass(frozen=True)
@@ -205,24 +159,6 @@ def psnr_db(difference: np.ndarray) -> float | None:
     return 10 * math.log10(255**2 / error) if error else None
 
 
-def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:
-    """The user's checkpoint, the project's own, or a seeded random one, which is first written to the cache folder.
-
-    Raises:
-        SettingsError: both a checkpoint and a random one are asked for, or none is given and the project's own is not installed.
-    """
-    if checkpoint is not None and random:
-        raise SettingsError("--random and --checkpoint exclude each other; give one of them.")
-    if checkpoint is not None:
-        return checkpoint
-    if TRAINED.is_file() and not random:
-        return TRAINED
-    if not random:
-        what = "No checkpoint is given, and the project's own is not installed here"
-        raise SettingsError(f"{what}; give --checkpoint FILE, or --random for noise.")
-    return write_random_checkpoint(Settings(cache_dir=None).cache_folder.parent / "checkpoints" / "random-0.safetensors")
-
-
 class _Generation:
     """Generates and times one picture, with a progress bar."""
 
@@ -307,18 +243,6 @@ def _use_sampler(pipe: Any, name: str) -> None:
     pipe.set_progress_bar_config(disable=True)
 
 
-def _check_writable(out: Path) -> None:
-    try:
-        if out.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        with tempfile.TemporaryFile(dir=out.parent):
-            pass
-    except (OSError, ValueError) as error:  # a ValueError for a name that no file can have
-        raise _cannot_write(out, error) from error
-    if out.suffix.lower() != ".png":
-        raise SettingsError(f"--out is {out}; it must be the name of a .png file.")
-
-
 def _write(image: Image.Image, out: Path) -> None:
     """Write a picture, whole or not at all: one of this name stays until the new one is complete, and a link leads to it."""
     try:
@@ -326,9 +250,4 @@ def _write(image: Image.Image, out: Path) -> None:
         with atomic_write(Path(os.path.realpath(out))) as file:
             image.save(file, format="PNG")
     except OSError as error:
-        raise _cannot_write(out, error) from error
-
-
-def _cannot_write(out: Path, error: OSError | ValueError) -> SettingsError:
-    reason = getattr(error, "strerror", None) or first_line(error)
-    return SettingsError(f"{out} cannot be written ({reason}); give another file with --out.")
+        raise cannot_write(out, error) from error

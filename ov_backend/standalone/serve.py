@@ -5,46 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend.errors import SettingsError
 from ov_backend.package_files import ROOT
 from ov_backend.standalone.address import listen, url
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.page import page
+from ov_backend.standalone.request import checkpoint_file
+from ov_backend.standalone.serve_options import Options, login
 
 log = logging.getLogger("ov_backend")
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the command ``serve``.
-
-    Attributes:
-        checkpoint: a .safetensors file; None is the project's own, or a random one.
-        random: use a small checkpoint of random weights.
-        host: address to listen at.
-        port: port to listen at; 0 is any free one.
-        out: folder that the pictures are written to.
-        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
-        auth: the login to ask for, "user:password", or None.
-        prepare: at the start, prepare the networks that the last generation has called.
-        allow_host: further names that the page may be opened under, where no login is asked for.
-    """
-
-    checkpoint: Path | None = None
-    random: bool = False
-    host: str = "127.0.0.1"
-    port: int = 7865
-    out: Path = Path("out")
-    cache_dir: str | None = None
-    auth: str | None = None
-    prepare: bool = True
-    allow_host: tuple[str, ...] = ()
 
 
 def serve(options: Options, announce: Callable[[str], None]) -> int:
@@ -75,24 +48,9 @@ def load(options: Options) -> PictureGenerator:
         SettingsError: both a checkpoint and a random one are asked for.
     """
     from ov_backend.checkpoint import load_pipeline
-    from ov_backend.standalone.demo import checkpoint_file
 
     path = checkpoint_file(options.checkpoint, options.random)
     return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir)
-
-
-def login(text: str | None) -> tuple[str, str] | None:
-    """Read ``--auth`` into user and password.
-
-    Raises:
-        SettingsError: one of them is missing.
-    """
-    if text is None:
-        return None
-    user, _, password = text.partition(":")
-    if not user or not password:
-        raise SettingsError("--auth must be USER:PASSWORD, both of them not empty.")
-    return user, password
 
 
 def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:

@@ -120,7 +120,7 @@ BAD = [
     (["none.jsonl", "--out", "x", "--lora-dir", " "], "argument --lora-dir: ' ' is no folder"),
     (["none.jsonl", "--out", "x", "--measure"], "--measure goes with --dry-run"),
     (["none.jsonl", "--out", "x", "--lora-dir", "none"], "--lora-dir is 'none'"),
-    (["none.jsonl", "--out", "x", "--device", "TOASTER"], "TOASTER"),
+    (["none.jsonl", "--out", "x", "--device", "TOASTER"], "'none.jsonl' is no file"),
     (["none.jsonl", "--out", "x", "--precision", "f8"], "'f8' is no precision; give one of auto, f32, bf16, f16. See"),
     (["none.jsonl", "--out", "x", "--precision", "int8"], "give one of auto, f32, bf16, f16."),
     (["none.jsonl", "--out", "x", "--ray", "nonsense"], "--ray is 'nonsense'; it must be HOST:PORT"),

@@ -32,8 +32,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 MOMENTS = [
     ("ov_backend.errors", ["devices"]),
     ("ov_backend.telemetry", ["devices"]),
-    ("torch.nn", ["report", "none"]),
-    ("torch._dynamo", ["report", "none"]),
+    ("torch.nn", ["demo", "--random"]),
+    ("torch._dynamo", ["demo", "--random"]),
 ]
 
 
@@ -131,6 +131,27 @@ def test_commands_that_need_no_pytorch_do_not_import_it(tmp_path: Path, argument
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ov_backend.cli.main" in imported
     assert not ({"torch", "diffusers", "gradio"} | ({"openvino"} if arguments != ["devices"] else set())) & imported
+
+
+REFUSED = [
+    ["demo", "--sampler", "none"],
+    ["demo", "--checkpoint", "none.safetensors"],
+    ["demo", "--device", "TOASTER"],
+    ["serve", "--checkpoint", "none", "--port", "0"],
+    ["serve", "--auth", "anna", "--port", "0"],
+    ["batch", "none.jsonl", "--out", "out"],
+    ["batch", "none.csv", "--out", "out", "--workers", "0"],
+    ["precompile", "none.safetensors"],
+    ["report", "none.safetensors"],
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: " ".join(each))
+def test_wrong_arguments_and_missing_files_are_refused_before_pytorch_is_imported(tmp_path: Path, arguments: list[str]) -> None:
+    run = [sys.executable, "-X", "importtime", "-m", "ov_backend", *arguments]
+    done = subprocess.run(run, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "torch" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
 
 
 @only_in_full

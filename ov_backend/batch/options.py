@@ -1,0 +1,76 @@
+"""The options of a batch, checked before PyTorch is imported, which takes seconds."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_backend.batch.connection import LOCAL, check_address
+from ov_backend.errors import SettingsError, short_repr
+from ov_backend.settings import PRECISIONS, Settings
+
+#: As the number of processes: as many as are measured to make the most pictures.
+AUTO = "auto"
+MAX_WORKERS = 1024
+#: Precisions of a batch; the first picture of int8 would be computed in another one.
+BATCH_PRECISIONS = tuple(each for each in PRECISIONS if each != "int8")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a batch.
+
+    Attributes:
+        checkpoint: of rows that name none; None is the project's own.
+        lora_dir: folder of LoRAs; None is the job file's folder, and the folder ``lora`` beside a checkpoint.
+        precision: of rows that name none.
+        device: an OpenVINO device; None is the default.
+        low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
+        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
+        contact_sheet: draw pages of thumbnails at the end.
+        ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
+            here; None is this process, unless ``workers`` is given.
+        workers: number of processes on Ray, on this machine where ``ray`` is None; None is one for each machine, and "auto" as
+            many on each as are measured to make the most pictures.
+    """
+
+    checkpoint: Path | None = None
+    lora_dir: Path | None = None
+    precision: str = "auto"
+    device: str | None = None
+    low_memory: str = "auto"
+    cache_dir: str | None = None
+    contact_sheet: bool = True
+    ray: str | None = None
+    workers: int | str | None = None
+
+    @property
+    def address(self) -> str | None:
+        """The address of Ray; None where this process makes the pictures."""
+        return LOCAL if self.ray is None and self.workers is not None else self.ray
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of the engine."""
+        given = {"device": self.device, "cache_dir": self.cache_dir}  # without them the environment's, as everywhere
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return Settings(precision=self.precision, low_memory=self.low_memory, **chosen)
+
+    def check(self) -> None:
+        """Check what needs no device.
+
+        Raises:
+            SettingsError: an option cannot be used.
+        """
+        if self.precision not in BATCH_PRECISIONS:
+            what = f"precision is {short_repr(self.precision)}"
+            raise SettingsError(f"{what}; it must be one of {', '.join(BATCH_PRECISIONS)} in a batch.")
+        if self.workers not in (None, AUTO) and not (type(self.workers) is int and 1 <= self.workers <= MAX_WORKERS):
+            raise SettingsError(f"--workers is {short_repr(self.workers)}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
+        if self.address is not None:
+            check_address(self.address)
+        if self.lora_dir is not None and not self.lora_dir.is_dir():
+            name = short_repr(str(self.lora_dir))
+            raise SettingsError(f"--lora-dir is {name}, which is no folder; give the folder of the LoRAs.")
