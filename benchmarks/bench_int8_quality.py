@@ -36,7 +36,8 @@ from benchmarks.command import write_line
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
 from ov_backend import Settings, accelerate, devices
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.standalone.demo import SAMPLERS, TRAINED
+from ov_backend.package_files import TRAINED
+from ov_backend.standalone.demo import SAMPLERS
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.transformations import weighted_layers
 from ov_backend.ui.comparison import psnr

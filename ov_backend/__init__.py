@@ -15,12 +15,19 @@ if interrupts.is_command():  # before the imports that take seconds
 # isort: split
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ov_backend.after_import import after_import
 from ov_backend.errors import MissingPackage, OVBackendError
 from ov_backend.settings import Settings
 from ov_backend.version import __version__
+
+if TYPE_CHECKING:
+    from ov_backend.batch.api import batch
+    from ov_backend.dynamo.backend import reset, stats
+    from ov_backend.dynamo.explain import explain
+    from ov_backend.pipelines.accelerate import accelerate
+    from ov_backend.pipelines.ray_data import AcceleratedPipeline
 
 __all__ = [
     "AcceleratedPipeline",

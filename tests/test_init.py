@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import ov_backend
 from ov_backend.errors import first_line, last_line
@@ -30,6 +32,27 @@ def test_every_public_name_exists(name: str) -> None:
 def test_an_unknown_name_raises() -> None:
     with pytest.raises(AttributeError, match="no attribute 'compile'"):
         ov_backend.compile  # noqa: B018
+
+
+def test_accelerate_takes_settings_by_name_in_place_of_those_given() -> None:
+    module = torch.nn.Linear(3, 3)
+    with ov_backend.accelerate({"net": module}, ov_backend.Settings(precision="bf16"), precision="f32", fallback="raise") as made:
+        module(torch.zeros(1, 3))
+        assert (made.engine.settings.precision, made.engine.settings.fallback) == ("f32", "raise")
+        assert repr(made) == "<Accelerated net: on CPU in f32; calls 1 in OpenVINO, 0 in PyTorch>"
+    assert repr(made) == "<Accelerated net: restored; calls 1 in OpenVINO, 0 in PyTorch>"
+    with pytest.raises(ov_backend.OVBackendError, match="precision is 'f8'; it must be one of"):
+        ov_backend.accelerate({"net": module}, precision="f8")
+    with pytest.raises(ov_backend.OVBackendError, match=r"settings is a str; .* as accelerate\(pipe, device="):
+        ov_backend.accelerate({"net": module}, "CPU")  # type: ignore[arg-type]
+
+
+def test_the_options_of_a_batch_stand_in_its_signature() -> None:
+    pytest.importorskip("diffusers")
+    from ov_backend.batch.options import Options
+
+    named = [name for name in inspect.signature(ov_backend.batch).parameters if name not in ("rows", "out", "report")]
+    assert named == list(Options.__dataclass_fields__)
 
 
 def test_importing_the_package_does_not_load_openvino() -> None:

@@ -6,15 +6,26 @@ the package would not do: importing the package would replace it.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from ov_backend.errors import SettingsError, short_repr
+
 
 class _CallablePackage(ModuleType):
     def __call__(self, rows: Any, out: Any, **options: Any) -> Any:
+        known = [name for name in self.__signature__.parameters if name not in ("rows", "out")]
+        unknown = min(set(options) - set(known), default=None)
+        if unknown is not None:
+            raise SettingsError(f"batch has no option {short_repr(unknown)}; known are {', '.join(known)}.")
         return import_module("ov_backend.batch.api").batch(rows, out, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(import_module("ov_backend.batch.api").batch)
 
 
 package = sys.modules[__name__]

@@ -31,6 +31,7 @@ from ov_backend.batch.processes import Results, Trial
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError, short_repr
+from ov_backend.report.amounts import counted
 
 #: A job: a job file, or rows as dicts of columns.
 Rows = str | Path | Iterable[Mapping[str, Any]]
@@ -69,6 +70,7 @@ class Plan:
         skipped: number of pictures that are there already.
         groups: of the pending rows, in their order; each needs its networks compiled once.
         replaced: number of pictures that are there and go once those of their rows are made: they are of other values.
+        is_other: whether all pictures that are there are of other values, as those of another job.
         seconds_per_work: seconds for a unit of :func:`ov_backend.batch.plan.work`, from earlier pictures; None if there are none.
         processes: that make the pictures; None if a cluster or a measurement decides.
     """
@@ -80,6 +82,7 @@ class Plan:
     groups: list[Group]
     seconds_per_work: float | None
     processes: int | None = 1
+    is_other: bool = False
 
     @property
     def seconds(self) -> float | None:
@@ -117,7 +120,7 @@ class Batch:
         folder = Path(rows).parent if isinstance(rows, (str, Path)) else Path()
         places = Places(folder, options.checkpoint, options.lora_dir)
         sources = read_job_file(Path(rows)) if isinstance(rows, (str, Path)) else _sources(rows)
-        self.job = read_job(sources, places, self._resolver())
+        self.job = read_job(sources, places, self._resolver(), options.skip_bad_rows)
         self._fingerprints = Fingerprints()
 
     def _resolver(self) -> Callable[[str | None], str]:
@@ -137,8 +140,21 @@ class Batch:
         manifest = manifest or Manifest(self.folder)
         pending = ordered(pending_rows(self.job.rows, manifest, self._fingerprints, self._settings.device))
         done = self.job.pictures - sum(row.parameters.batch for row in pending)
-        replaced = sum(manifest.outdated(row, row.digest(self._fingerprints, self._settings.device)) for row in pending)
-        return Plan(self.job, pending, done, replaced, list(groups(pending)), manifest.seconds_per_work, self._processes())
+        device = self._settings.device
+        replaced = sum(manifest.outdated(row, row.digest(self._fingerprints, device)) for row in pending)
+        kinds = list(groups(pending))
+        is_other = replaced > 0 and not any(manifest.is_of(row, row.digest(self._fingerprints, device)) for row in self.job.rows)
+        return Plan(self.job, pending, done, replaced, kinds, manifest.seconds_per_work, self._processes(), is_other)
+
+    def _refuse_to_replace(self, plan: Plan) -> None:
+        """Raise where pictures would be replaced, unless that was asked for."""
+        if not plan.replaced or self._options.replace:
+            return
+        if plan.is_other:
+            what = f"{self.folder} holds {counted(plan.replaced, 'picture')} of another job, and none of this one"
+            raise SettingsError(f"{what}; give another folder as --out, or --replace to have these replaced.")
+        what = f"{self.folder} holds {counted(plan.replaced, 'picture')} of rows that have changed since"
+        raise SettingsError(f"{what}; give --replace to have them made again, or another folder as --out.")
 
     def _processes(self) -> int | None:
         workers = self._options.workers
@@ -185,9 +201,10 @@ class Batch:
         with Journal(self.folder) as journal:
             pictures.remove_unfinished(self.folder)
             manifest = Manifest(self.folder)
+            plan = self.plan(manifest)
+            self._refuse_to_replace(plan)
             for name in manifest.stale:
                 pictures.remove(self.folder / name)
-            plan = self.plan(manifest)
             report({"event": "plan", **summary(plan)})
             if plan.pending:  # a killed run leaves no pages that look as if they were its own
                 for page in contact_sheet.present(self.folder):
@@ -274,7 +291,9 @@ def summary(plan: Plan) -> dict[str, Any]:
         "rows": len(plan.job.rows),
         "pictures": plan.job.pictures,
         "skipped": plan.skipped,
+        "left_out": len(plan.job.problems),
         "replaced": plan.replaced,
+        "is_other": plan.is_other,
         "to_make": plan.job.pictures - plan.skipped,
         "processes": plan.processes,
         "checkpoints": plan.preparations.checkpoints[0],
@@ -285,27 +304,50 @@ def summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def batch(rows: Rows, out: str | Path, *, report: Report = lambda event: None, **options: Any) -> Result:
+def batch(
+    rows: Rows,
+    out: str | Path,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    lora_dir: str | os.PathLike[str] | None = None,
+    precision: str = "auto",
+    device: str | None = None,
+    low_memory: str = "auto",
+    cache_dir: str | None = None,
+    replace: bool = False,
+    skip_bad_rows: bool = False,
+    contact_sheet: bool = True,
+    ray: str | None = None,
+    workers: int | str | None = None,
+    report: Report = lambda event: None,
+) -> Result:
     """Make the pictures of a job; an interrupted or killed one goes on where it was.
 
     Args:
         rows: a job file (.jsonl, .csv, .parquet), or dicts of columns such as ``{"prompt": "a lighthouse", "seed": [1, 2]}``.
         out: folder of the pictures and of their manifest.
+        checkpoint: see :class:`Options`, as for the next ten.
         report: called with a dict for each event: "plan", "picture", "failure", "end".
-        options: fields of :class:`Options`: checkpoint, lora_dir, precision, device, low_memory, cache_dir,
-            contact_sheet, ray, workers.
 
     Raises:
         JobError: rows are bad, found before anything runs; its ``problems`` have a sentence for each.
-        OVBackendError: an option cannot be used, or another process writes to the folder.
+        OVBackendError: an option cannot be used, another process writes to the folder, or pictures there would be replaced.
     """
-    unknown = set(options) - {*Options.__dataclass_fields__}
-    if unknown:
-        known = ", ".join(Options.__dataclass_fields__)
-        raise SettingsError(f"batch has no option {short_repr(min(unknown))}; known are {known}.")
-    paths = {name: _path(name, options[name]) for name in ("checkpoint", "lora_dir") if options.get(name) is not None}
+    options = Options(
+        checkpoint=None if checkpoint is None else _path("checkpoint", checkpoint),
+        lora_dir=None if lora_dir is None else _path("lora_dir", lora_dir),
+        precision=precision,
+        device=device,
+        low_memory=low_memory,
+        cache_dir=cache_dir,
+        replace=replace,
+        skip_bad_rows=skip_bad_rows,
+        contact_sheet=contact_sheet,
+        ray=ray,
+        workers=workers,
+    )
     rows = _path("rows", rows) if isinstance(rows, (str, Path)) and str(rows).strip() else rows
-    return Batch(rows, _path("out", out), Options(**{**options, **paths})).run(report)
+    return Batch(rows, _path("out", out), options).run(report)
 
 
 def _path(name: str, value: Any) -> Path:

@@ -18,6 +18,7 @@ from ov_backend.errors import JobError, OVBackendError, SettingsError, first_lin
 from ov_backend.pipelines.sizes import MAX_BATCH, check_guidance
 from ov_backend.standalone import samplers
 from ov_backend.standalone.limits import check
+from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 
 #: Bad rows that are reported one by one; of more only the number is told.
@@ -34,11 +35,13 @@ class Job:
         rows: in the order of the job.
         sources: number of rows in the job file.
         grids: number of these that are grids.
+        problems: a sentence for each reason for which rows are left out.
     """
 
     rows: list[Row]
     sources: int
     grids: int
+    problems: tuple[str, ...] = ()
 
     @property
     def pictures(self) -> int:
@@ -67,13 +70,16 @@ class _Bad:
         return f"Rows {' and '.join(rows)}" if self.count == 2 else f"Rows {', '.join(rows)} and {self.count - 2} more"
 
 
-def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[str | None], str]) -> Job:
+def read_job(
+    sources: Iterable[SourceRow], places: Places, precision: Callable[[str | None], str], skip_bad_rows: bool = False
+) -> Job:
     """Check all rows.
 
     Args:
         sources: the rows as they are given.
         places: finds the files that they name.
         precision: takes a row's precision, or None, and returns what the device then computes in.
+        skip_bad_rows: leave bad rows out, if there are others. The number of each other row is as if they were right.
 
     Raises:
         JobError: rows are bad; the error has a sentence for each.
@@ -81,7 +87,7 @@ def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[
     rows: list[Row] = []
     problems: list[str] = []
     bad: dict[str, _Bad] = {}
-    untold = count = grids = 0
+    untold = count = grids = skipped = 0
     for source in sources:
         count += 1
         if count > MAX_ROWS:
@@ -89,24 +95,33 @@ def read_job(sources: Iterable[SourceRow], places: Places, precision: Callable[[
             break
         try:
             grids += any(isinstance(value, list) for value in source.values.values())
-            _add(rows, source, places, precision)
+            rows += _made(source, len(rows) + skipped, places, precision)
         except OVBackendError as error:
+            skipped += _count(source)
             sentence = _uncapitalized(first_line(error))
             if sentence in bad or len(bad) < _MOST_REPORTED:
                 bad.setdefault(sentence, _Bad()).add(source)
             else:
                 untold += 1
+    is_whole = not problems
     problems[:0] = [f"{rows_of.label}: {sentence}" for sentence, rows_of in bad.items()]
     if untold:
         problems.append(f"{untold} more {'row is' if untold == 1 else 'rows are'} bad; correct these first.")
     if not count:
         problems.append('The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.')
-    if problems:
+    if problems and not (skip_bad_rows and rows and is_whole):
         raise JobError(problems)
-    return Job(rows, count, grids)
+    return Job(rows, count, grids, tuple(problems))
 
 
-def _add(rows: list[Row], source: SourceRow, places: Places, precision: Callable[[str | None], str]) -> None:
+def _count(source: SourceRow) -> int:
+    """How many rows a bad one would make if it were right, as far as can be told."""
+    count = grid_size(source.values)
+    return count if 1 <= count <= MAX_ROWS else 1
+
+
+def _made(source: SourceRow, before: int, places: Places, precision: Callable[[str | None], str]) -> list[Row]:
+    """The rows that one of the job makes, after so many others."""
     if source.problem:
         raise SettingsError(f"{source.problem}.")
     if len(source.values) > MAX_COLUMNS:
@@ -115,9 +130,9 @@ def _add(rows: list[Row], source: SourceRow, places: Places, precision: Callable
     empty = next((name for name, value in columns.items() if isinstance(value, list) and not value), None)
     if empty is not None:
         raise SettingsError(f"{empty} is an empty list; write values into it, or remove it.")
-    if len(rows) + grid_size(columns) > MAX_ROWS:
+    if before + grid_size(columns) > MAX_ROWS:
         raise SettingsError(f"it makes the job longer than {MAX_ROWS} rows; divide the job into several files.")
-    rows.extend(_rows(columns, source.number, len(rows) + 1, places, precision))
+    return list(_rows(columns, source.number, before + 1, places, precision))
 
 
 def _rows(
@@ -134,11 +149,12 @@ def _row(number: int, source: int, values: dict[str, Any], places: Places, preci
     loras = _loras(prompt, checkpoint, places)
     picture = places.picture(values["init_image"]) if "init_image" in values else None
     width, height = _size(values, side)
+    own = suggestions_for(checkpoint.stem)
     parameters = Parameters(
         prompt=prompt,
         negative_prompt=values.get("negative_prompt", ""),
-        steps=values.get("steps", 20),
-        guidance=values.get("cfg_scale", 7.0),
+        steps=values.get("steps", own.steps),
+        guidance=values.get("cfg_scale", own.guidance),
         seed=values.get("seed", -1),
         width=width,
         height=height,

@@ -109,6 +109,11 @@ class Manifest:
             return False
         return all(name in entry.files and self._is_whole(name, entry.files[name]) for name in row.files)
 
+    def is_of(self, row: Row, digest: str) -> bool:
+        """Whether the newest pictures of a row, there or not, were made with these parameters."""
+        entry = self.entries.get(row.number)
+        return entry is not None and entry.digest == digest
+
     def outdated(self, row: Row, digest: str) -> int:
         """The number of pictures of a row that are there and were made with other parameters."""
         entry = self.entries.get(row.number)

@@ -29,6 +29,8 @@ class Options:
         device: an OpenVINO device; None is the default.
         low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
         cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
+        replace: replace pictures of other values that are in the folder; otherwise the run refuses to.
+        skip_bad_rows: leave out rows that are bad; otherwise nothing runs before all are right.
         contact_sheet: draw pages of thumbnails at the end.
         ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
             here; None is this process, unless ``workers`` is given.
@@ -42,6 +44,8 @@ class Options:
     device: str | None = None
     low_memory: str = "auto"
     cache_dir: str | None = None
+    replace: bool = False
+    skip_bad_rows: bool = False
     contact_sheet: bool = True
     ray: str | None = None
     workers: int | str | None = None

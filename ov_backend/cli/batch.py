@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--ray", metavar="ADDRESS", help=what)
     what = "number of these processes, on this machine where --ray is not given; default: one for each machine; auto measures"
     parser.add_argument("--workers", type=_workers, metavar="N", help=what)
+    what = "replace pictures in the folder that are of other values: of another job, or of rows that have changed"
+    parser.add_argument("--replace", action="store_true", help=what)
+    parser.add_argument("--skip-bad-rows", action="store_true", help="make the pictures of the other rows")
     parser.add_argument("--dry-run", action="store_true", help="check the job, and say what would run in which order")
     what = "with --dry-run: make the first picture in two steps, for an estimate of the time"
     parser.add_argument("--measure", action="store_true", help=what)
@@ -48,7 +52,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the pictures; the exit code is 0, or 1 where rows failed, or 2 where rows are bad."""
+    """Make the pictures; the exit code is 0, or 1 where rows failed or were left out, or 2 where rows are bad."""
     settings = arguments.settings_of(options)  # refuses what makes no sense before packages are imported
     if settings.precision == "int8":
         offered = ", ".join(arguments.UNCALIBRATED)
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out.exists() and not options.out.is_dir():
         raise SettingsError(f"--out is {str(options.out)!r}, which is no folder; give a folder.")
     arguments.check_folder(options.out, "--out")
-    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "ray", "workers")
+    names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "ray", "workers", "replace", "skip_bad_rows")
     given = {name: getattr(options, name) for name in names}
     chosen = Options(**given, cache_dir=settings.cache_dir, contact_sheet=not options.no_contact_sheet)
     chosen.check()
@@ -73,9 +77,15 @@ def run(options: argparse.Namespace) -> int:
         try:
             batch = Batch(options.jobs, options.out, chosen)
         except JobError as error:
-            print("\n".join(" ".join(problem.split()) for problem in error.problems), file=sys.stderr)
+            _print_problems(error.problems)
             return 2
+        _print_problems(batch.job.problems)
         return _dry_run(batch, options) if options.dry_run else _run(batch, options.json)
+
+
+def _print_problems(problems: Sequence[str]) -> None:
+    for problem in problems:
+        print(" ".join(problem.split()), file=sys.stderr)
 
 
 def _run(batch: Batch, as_json: bool) -> int:
@@ -93,7 +103,7 @@ def _run(batch: Batch, as_json: bool) -> int:
     if not as_json:
         print(progress.count)
         print(f"The pictures and {result.manifest.name} are in {batch.folder}.")
-    return 1 if result.failed else 0
+    return 1 if result.failed or batch.job.problems else 0
 
 
 def _dry_run(batch: Batch, options: argparse.Namespace) -> int:
@@ -116,7 +126,7 @@ def text_of(plan: Plan) -> str:
     grids = f", {job.grids} of them grids," if job.grids else ""
     lines = [f"{counted(job.sources, 'row')}{grids} {'make' if job.sources > 1 else 'makes'} {counted(job.pictures, 'picture')}."]
     lines += [f"There already: {counted(plan.skipped, 'picture')}."] if plan.skipped else []
-    lines += [replacement(plan.replaced)] if plan.replaced else []
+    lines += [replacement(plan.replaced, plan.is_other)] if plan.replaced else []
     if plan.groups:
         lines.append("In this order:")
         lines += [f"  {counted(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]

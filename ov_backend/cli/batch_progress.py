@@ -76,7 +76,7 @@ class BatchProgress:
             verb = "makes" if event["sources"] == 1 else "make"
             self._say(f"{counted(event['sources'], 'row')} {verb} {counted(event['pictures'], 'picture')}.")
         if event["replaced"]:
-            self._say(replacement(event["replaced"]))
+            self._say(replacement(event["replaced"], event["is_other"]))
         self._bar = tqdm(total=event["to_make"], unit="picture", disable=None, leave=False)  # None: only in a terminal
 
     def _advance(self, event: dict[str, Any]) -> None:
@@ -107,10 +107,11 @@ class BatchProgress:
         self.close()
 
 
-def replacement(count: int) -> str:
+def replacement(count: int, is_other: bool) -> str:
     """That pictures of other values go, as a sentence; the user may have given the folder of another job."""
     verb = "is" if count == 1 else "are"
-    return f"{counted(count, 'picture')} there {verb} of other values (of changed rows, or of another job), and {verb} replaced."
+    whose = "of another job" if is_other else "of rows that have changed"
+    return f"{counted(count, 'picture')} there {verb} {whose}, and {verb} replaced (--replace)."
 
 
 def _processes(event: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,8 @@ ROLES: tuple[tuple[str, str], ...] = (
     ("controlnet", "controlnet"),
     ("adapter", "adapter"),
 )
+
+
 class Accelerated:
     """Networks that run in OpenVINO until :meth:`restore`; also a context manager that restores on exit."""
 
@@ -77,6 +80,13 @@ class Accelerated:
             return forward_of(network_of(self.engine, name, module, forward), module, forward)
 
         return lambda original: following(module, original, make)
+
+    def __repr__(self) -> str:
+        stats, settings = self.stats(), self.engine.settings
+        calls = sum(each["calls"] for each in stats.values())
+        fallbacks = sum(sum(each["fallbacks"].values()) for each in stats.values())
+        state = f"on {settings.device} in {devices.resolved_precision(settings)}" if self._patches else "restored"
+        return f"<Accelerated {', '.join(stats)}: {state}; calls {calls} in OpenVINO, {fallbacks} in PyTorch>"
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks (reason: count), seconds by stage, signatures."""
@@ -140,12 +150,27 @@ class Accelerated:
         self.restore()
 
 
-def accelerate(target: Any, settings: Settings | None = None, *, progress: Progress | None = None) -> Accelerated:
+def accelerate(
+    target: Any,
+    settings: Settings | None = None,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
+    low_memory: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    fallback: str | None = None,
+    progress: Progress | None = None,
+) -> Accelerated:
     """Run the networks of ``target`` in OpenVINO.
 
     Args:
         target: a diffusers pipeline, or a dict of name to torch module.
         settings: see :class:`ov_backend.Settings`; every field has a default.
+        device: as in the settings, and in place of theirs; so are the next four.
+        precision: "auto", "f32", "bf16", "f16" or "int8".
+        low_memory: "auto", "on" or "off".
+        cache_dir: folder of the graph store.
+        fallback: "pytorch", "inductor" or "raise".
         progress: called as ``progress(network, stage, signature)`` when a "read", "capture", "convert" or "compile" begins, and
             with "ready" at the end.
 
@@ -155,9 +180,12 @@ def accelerate(target: Any, settings: Settings | None = None, *, progress: Progr
         PatchError: a network is accelerated already.
     """
     if not isinstance(settings, (Settings, type(None))):
-        raise SettingsError(f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None.")
-    devices.check_properties(settings or Settings())
-    return Accelerated(target, settings or Settings(), progress)
+        what = f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None"
+        raise SettingsError(f'{what}. A device is given by its name, as accelerate(pipe, device="CPU").')
+    given = {"device": device, "precision": precision, "low_memory": low_memory, "cache_dir": cache_dir, "fallback": fallback}
+    chosen = (settings or Settings()).replace(**{name: value for name, value in given.items() if value is not None})
+    devices.check_properties(chosen)
+    return Accelerated(target, chosen, progress)
 
 
 def begin_run(engine: Engine, request: str, networks: Mapping[str, Network]) -> None:

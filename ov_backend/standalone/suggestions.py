@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Suggestions:
-    """Prompts to try, and the CFG scale that suits."""
+    """Prompts to try, and the CFG scale and the number of steps that suit."""
 
     prompts: tuple[str, ...] = ()
     guidance: float = 7.0
+    steps: int = 20
 
 
 #: By the checkpoint's name; demo_checkpoint/README.md says what this one knows.

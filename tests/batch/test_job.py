@@ -26,6 +26,7 @@ from ov_backend.batch.job_file import MAX_ROWS
 from ov_backend.batch.plan import groups, ordered
 from ov_backend.batch.row import Row
 from ov_backend.errors import JobError
+from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import MakeBatch
 
@@ -239,3 +240,17 @@ def test_the_page_has_every_column_and_its_example_is_read() -> None:
                 read_value(column, value)
     assert "250,000 rows" in page
     assert MAX_ROWS == 250_000
+
+
+def test_a_checkpoint_that_is_known_has_its_own_guidance_and_steps(checkpoint: Path, tmp_path: Path) -> None:
+    own = suggestions_for("fluent-sd")
+    known = tmp_path / "fluent-sd.safetensors"
+    known.symlink_to(checkpoint)
+    first, second, other = Batch(
+        [{"checkpoint": str(known)}, {"checkpoint": str(known), "cfg_scale": 7, "steps": 3}, {}],
+        tmp_path / "out",
+        Options(checkpoint=checkpoint),
+    ).job.rows
+    assert (first.parameters.guidance, first.parameters.steps) == (own.guidance, own.steps) == (4.0, 20)
+    assert (second.parameters.guidance, second.parameters.steps) == (7.0, 3)
+    assert other.parameters.guidance == 7.0

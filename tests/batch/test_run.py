@@ -22,7 +22,7 @@ from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import Journal, read_records
 from ov_backend.batch.run import Report
 from ov_backend.cli.batch_progress import BatchProgress
-from ov_backend.errors import SettingsError
+from ov_backend.errors import JobError, SettingsError
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
@@ -38,7 +38,7 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture
 def run(make_batch: MakeBatch) -> Any:
     def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, report: Report = lambda event: None, **options: Any) -> Result:
-        return make_batch(rows, **options).run(report, paints)
+        return make_batch(rows, **{"replace": True, **options}).run(report, paints)
 
     return start
 
@@ -404,3 +404,27 @@ def test_the_function_takes_dicts_and_goes_on_like_the_command(checkpoint: Path,
     assert [event["event"] for event in events] == ["plan", "end"]
     with pytest.raises(ov_backend.OVBackendError, match="batch has no option 'colour'; known are checkpoint"):
         ov_backend.batch(rows, tmp_path / "out", colour=1)
+
+
+def test_pictures_of_another_job_stay_unless_their_replacement_is_asked_for(run: Any, tmp_path: Path) -> None:
+    run(StandIn(), JOB[:2])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    other = [{"prompt": "something else", "seed": 7, "size": "64x64"}]
+    with pytest.raises(SettingsError, match=r"holds 1 picture of another job, and none of this one; give another .* --replace"):
+        run(StandIn(), other, replace=False)
+    changed = [JOB[0], {**JOB[1], "steps": 3}]
+    with pytest.raises(SettingsError, match=r"holds 1 picture of rows that have changed since; give --replace"):
+        run(StandIn(), changed, replace=False)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert run(StandIn(), changed).made == 1
+    assert run(StandIn(), other).made == 1
+    assert names(tmp_path / "out") == ["000001-7.png", "000002-2.png"]
+
+
+def test_bad_rows_are_left_out_on_request_and_the_others_keep_their_numbers(run: Any, tmp_path: Path) -> None:
+    grid = {"prompt": "bad", "steps": "many", "seed": [1, 2, 3], "size": "64x64"}
+    result = run(StandIn(), [JOB[0], grid, JOB[4]], skip_bad_rows=True)
+    assert (result.made, names(tmp_path / "out")) == (2, ["000001-1.png", "000005-5.png"])
+    assert run(StandIn(), [JOB[0], {**grid, "steps": 1}, JOB[4]]).made == 3
+    with pytest.raises(JobError, match="steps is 'many'"):
+        run(StandIn(), [grid], skip_bad_rows=True)

@@ -86,8 +86,9 @@ def test_a_run_makes_what_it_can_measures_and_goes_on(
     assert "Sampling takes some" in out
     (tmp_path / "job.jsonl").write_text(json.dumps({**JOB[0], "steps": 2}))
     assert cli.main([*command, "--dry-run"]) == 0
-    replaced = "2 pictures there are of other values (of changed rows, or of another job), and are replaced."
-    assert replaced in capsys.readouterr().out
+    assert "2 pictures there are of another job, and are replaced (--replace)." in capsys.readouterr().out
+    assert cli.main(command) == 2
+    assert "holds 2 pictures of another job, and none of this one; give another" in capsys.readouterr().err
     (tmp_path / "job.jsonl").write_text(json.dumps(JOB[0]))
     assert cli.main(command) == 0
     assert "All 2 pictures are there already." in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("diffusers")
 
 from ov_backend.checkpoint import TOKENIZER, load_pipeline
-from ov_backend.standalone.demo import TRAINED
+from ov_backend.package_files import TRAINED
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import JobControl, Unavailable

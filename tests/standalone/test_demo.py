@@ -16,6 +16,7 @@ pytest.importorskip("diffusers")
 from ov_backend import settings
 from ov_backend.cli import main as cli
 from ov_backend.errors import SettingsError
+from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.sizes import size_hint
 from ov_backend.standalone import demo, demo_sheet
 from tests.helpers.extent import only_in_full
@@ -145,7 +146,7 @@ def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: P
     random = demo.checkpoint_file(None, random=True)
     assert random.is_file()
     assert random.parent == tmp_path / "checkpoints"
-    assert demo.checkpoint_file(None) == (demo.TRAINED if demo.TRAINED.is_file() else random)
+    assert demo.checkpoint_file(None) == TRAINED
     assert demo.checkpoint_file(Path("own")) == Path("own")
 
 
