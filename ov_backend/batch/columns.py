@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ov_backend.batch.row import LORA_TAG
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.pipelines.sizes import parse_size
 from ov_backend.settings import PRECISIONS
+from ov_backend.standalone.lora_tags import lora_strength
 
 #: Spellings of every column, in lower case with ``_`` for spaces: "CFG scale" is ``cfg_scale``.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -172,44 +172,6 @@ def _loras(value: Any) -> str:
             raise _Unexpected(expected)
         tags.append(f"<lora:{name.strip()}:{lora_strength(name.strip(), strength):g}>")
     return " ".join(tags)
-
-
-def lora_strength(name: str, value: Any) -> float:
-    """Read the strength of a LoRA; "" is 1.
-
-    Raises:
-        SettingsError: it is no number.
-    """
-    if isinstance(value, str) and not value.strip():
-        return 1.0
-    try:
-        strength = _number(0.8)(value)
-    except _Unexpected as expected:
-        what = f"the strength of the LoRA {short_repr(name)} is {short_repr(value)}"
-        raise SettingsError(f"{what}; it must be {expected}.") from None
-    if abs(strength) > 100:
-        raise SettingsError(f"the strength of the LoRA {short_repr(name)} is {strength:g}; it must be from -100 to 100, as 0.8.")
-    return strength
-
-
-def loras_of(prompt: str) -> dict[str, float]:
-    """The LoRAs that a prompt names, with their strengths.
-
-    Raises:
-        SettingsError: one is named twice, or its strength is no number.
-    """
-    loras: dict[str, float] = {}
-    for name, strength in LORA_TAG.findall(prompt):
-        if not name.strip():
-            raise SettingsError("a <lora:...> in the prompt has no name; write <lora:name:0.8>.")
-        if name.strip() in loras:
-            raise SettingsError(f"the LoRA {short_repr(name.strip())} is named twice; leave one of them.")
-        loras[name.strip()] = lora_strength(name.strip(), strength)
-    if "<lora:" in LORA_TAG.sub("", prompt).lower():
-        raise SettingsError("a <lora: in the prompt has no end; write <lora:name:0.8>.")
-    if "<hypernet:" in prompt.lower():
-        raise SettingsError("the prompt names a hypernetwork, which cannot be used here; remove it.")
-    return loras
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {

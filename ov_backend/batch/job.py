@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ov_backend.batch.columns import loras_of, read_columns, read_value
+from ov_backend.batch.columns import read_columns, read_value
 from ov_backend.batch.grid import expand, grid_size
 from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
 from ov_backend.batch.places import Places
-from ov_backend.batch.row import Row, plain
+from ov_backend.batch.row import Row
 from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line, short_repr
 from ov_backend.pipelines.sizes import MAX_BATCH, check_guidance
 from ov_backend.standalone import samplers
 from ov_backend.standalone.limits import check
+from ov_backend.standalone.lora_tags import loras_of, plain
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 

@@ -10,6 +10,7 @@ from typing import Any
 from ov_backend.batch.connection import LOCAL, check_address
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.settings import PRECISIONS, Settings
+from ov_backend.standalone.lora_tags import lora_folders
 
 #: As the number of processes: as many as are measured to make the most pictures.
 AUTO = "auto"
@@ -75,6 +76,4 @@ class Options:
             raise SettingsError(f"--workers is {short_repr(self.workers)}; give a number from 1 to {MAX_WORKERS}, or {AUTO}.")
         if self.address is not None:
             check_address(self.address)
-        if self.lora_dir is not None and not self.lora_dir.is_dir():
-            name = short_repr(str(self.lora_dir))
-            raise SettingsError(f"--lora-dir is {name}, which is no folder; give the folder of the LoRAs.")
+        lora_folders(Path(), self.lora_dir)

@@ -30,10 +30,17 @@ class Painter:
     Args:
         settings: of the engine; the precision is each row's own.
         progress: called at the stages of preparing networks, as ``accelerate`` does.
+        step: called after each step, as diffusers' ``callback_on_step_end``.
     """
 
-    def __init__(self, settings: Settings, progress: Callable[[str, str, Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        progress: Callable[[str, str, Any], None] | None = None,
+        step: Callable[..., dict[str, Any]] | None = None,
+    ) -> None:
         self._settings, self._progress = settings, progress
+        self._callback: dict[str, Any] = {} if step is None else {"callback_on_step_end": step}
         self._checkpoint: Path | None = None
         self._broken: dict[Path, OVBackendError] = {}
         self._patches: list[Patch] = []
@@ -106,7 +113,7 @@ class Painter:
         seeds = range(chosen.seed, chosen.seed + chosen.batch)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         picture = _opened(row.picture) if row.picture is not None else None
-        return call_pipeline(self._pipe, self._own_sampler, chosen, picture, generator=generators)
+        return call_pipeline(self._pipe, self._own_sampler, chosen, picture, generator=generators, **self._callback)
 
 
 def painter_for(settings: Settings, processes: int) -> Painter:

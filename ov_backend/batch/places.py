@@ -12,6 +12,7 @@ from typing import Any
 from ov_backend.checkpoint.lora_file import check_lora
 from ov_backend.errors import OVBackendError, SettingsError, first_line
 from ov_backend.package_files import TRAINED
+from ov_backend.standalone.lora_tags import first_file, missing_lora
 from ov_backend.standalone.prompts import chunk_count, is_short
 from ov_backend.standalone.request import checkpoint_file
 
@@ -91,8 +92,7 @@ class Places:
         folders = [self._lora_folder] if self._lora_folder is not None else [self._folder, checkpoint.parent / "lora"]
         path = _first_file(name, folders)
         if path is None:
-            where = " or ".join(str(folder) for folder in folders)
-            raise SettingsError(f"the LoRA {name[:200]!r} is not in {where}; put its .safetensors there or give --lora-dir.")
+            raise missing_lora(name, folders)
         self._check("lora", path, check_lora)
         return path
 
@@ -127,12 +127,8 @@ class Places:
 
 
 def _first_file(name: str, folders: list[Path], suffixes: Sequence[str] = ("", ".safetensors")) -> Path | None:
-    try:
-        candidates = [folder / f"{name}{suffix}" for folder in folders for suffix in suffixes]
-        path = next((path for path in candidates if path.is_file()), None)
-        return _absolute(path) if path is not None else None
-    except (OSError, ValueError):  # no file can have such a name
-        return None
+    path = first_file(name, folders, suffixes)
+    return _absolute(path) if path is not None else None
 
 
 def _absolute(path: Path) -> Path:

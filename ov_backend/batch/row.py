@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.standalone.emphasis import has_emphasis
+from ov_backend.standalone.lora_tags import plain
 from ov_backend.ui.infotext import Parameters
-
-#: A LoRA in a prompt, as the WebUI writes it.
-LORA_TAG = re.compile(r"<lora:([^:<>]*)(?::([^<>]*))?>", re.IGNORECASE)
 
 #: What a compile is needed for: width, height, batch, guidance, whether the VAE's encoder is called, and chunks of the prompt.
 Shape = tuple[int, int, int, bool, bool, int]
-
-
-def plain(prompt: str) -> str:
-    """A prompt without the tags of LoRAs."""
-    return LORA_TAG.sub("", prompt).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +74,6 @@ class Row:
             fingerprints.of(self.picture) if self.picture is not None else "",
             [[fingerprints.of(path), strength] for path, strength in self.loras],
             *([self.chunks] if self.chunks > 1 else []),  # pictures of earlier versions, which cut long prompts, are made again
+            *(["emphasis"] if any(map(has_emphasis, (self.plain_prompt, chosen.negative_prompt))) else []),  # nor read brackets
         ]
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ov_backend.checkpoint.file_kinds import EXPECTED, by_beginning, by_names, folder_problem
 from ov_backend.errors import CheckpointError
 
 #: The longest header; a tensor takes some 130 bytes, and SDXL has 2500.
@@ -31,19 +32,6 @@ OPEN_CLIP = "cond_stage_model.model."
 XL_CLIP = "conditioner.embedders.0.transformer."
 XL_OPEN_CLIP = "conditioner.embedders.1.model."
 XL_REFINER = "conditioner.embedders.0.model."
-
-EXPECTED = (
-    "a Stable Diffusion checkpoint in the original layout (.safetensors with model.diffusion_model.*, first_stage_model.*"
-    " and cond_stage_model.* or conditioner.*)"
-)
-#: How other files are recognised: parts of their keys, and the words for the message.
-_OTHERS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("lora_unet_", "lora_te", ".lora_down.", ".lora_A.", ".lora_up."), "is a LoRA, an addition to a checkpoint"),
-    (("control_model.", "controlnet_"), "is a ControlNet, an addition to a checkpoint"),
-    (("emb_params", "clip_l", "clip_g"), "is a textual inversion embedding"),
-    (("double_blocks.", "joint_blocks.", "transformer_blocks.0.attn.add"), "is a diffusion transformer, an unknown architecture"),
-    (("down_blocks.0.", "mid_block."), "is in the layout of a diffusers folder"),
-)
 
 
 @dataclass(frozen=True)
@@ -75,22 +63,30 @@ def read_header(path: Path) -> Header:
     return Header(path, shapes, _family(path, shapes))
 
 
-def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor of a safetensors file by its name.
+
+    Args:
+        path: the file.
+        expected: what should be given, for messages.
 
     Raises:
         CheckpointError: the file is missing, a pickle, truncated, or no safetensors file.
     """
     try:
+        if path.is_dir():
+            raise CheckpointError(folder_problem(path))
         if not path.is_file():
-            raise CheckpointError(f"{path} is no file; give the path of {EXPECTED}.")
+            raise CheckpointError(f"{path} is no file; give the path of {expected}.")
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(8)
+            start = file.read(64)
             _refuse_pickle(path, start)
-            length = int.from_bytes(start, "little")
-            if length > MAX_HEADER_BYTES:
-                raise CheckpointError(f"{path.name} is not a safetensors file; give {EXPECTED}.")
+            length = int.from_bytes(start[:8], "little")
+            if length > MAX_HEADER_BYTES:  # as of every text
+                kind = by_beginning(start, expected) or f"is not a safetensors file; give {expected}"
+                raise CheckpointError(f"{path.name} {kind}.")
+            file.seek(8)
             if size < 8 + length:
                 raise CheckpointError(_truncated(path, size, 8 + length))
             text = file.read(length)
@@ -99,7 +95,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     try:
         entries = {name: _entry(value) for name, value in json.loads(text).items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged; give {EXPECTED}.") from error
+        raise CheckpointError(f"{path.name} is not a safetensors file: its header is damaged; give {expected}.") from error
     end = 8 + length + max((stop for _, stop in entries.values()), default=0)
     if size != end:
         raise CheckpointError(_truncated(path, size, end))
@@ -130,26 +126,26 @@ def _family(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> str:
     def has(prefix: str) -> bool:
         return any(name.startswith(prefix) for name in shapes)
 
-    if not has(UNET):
-        raise CheckpointError(f"{path.name} {_what_instead(shapes)}; give {EXPECTED}.")
+    other = by_names(shapes, has_unet(shapes))
+    if other:
+        raise CheckpointError(f"{path.name} {other}.")
+    if not has_unet(shapes):
+        example = next(iter(sorted(shapes)), None)
+        what = f"its tensors are named like {example[:100]!r}" if example else "it holds no tensor"
+        raise CheckpointError(f"{path.name} is no checkpoint: {what}; give {EXPECTED}.")
     if has(XL_REFINER):
         raise CheckpointError(f"{path.name} is an SDXL refiner, which finishes other models' pictures; give a base checkpoint.")
     if not has(VAE):
-        raise CheckpointError(f"{path.name} holds no VAE (no key begins with {VAE}); give {EXPECTED}.")
+        raise CheckpointError(f"{path.name} holds no VAE, only other parts; give {EXPECTED} with all of its parts.")
     if has(XL_CLIP) and has(XL_OPEN_CLIP):
         return "sdxl"
     if has(OPEN_CLIP):
         return "sd2"
     if has(CLIP):
         return "sd1"
-    raise CheckpointError(f"{path.name} holds no known text encoder (no key begins with {CLIP}); give {EXPECTED}.")
+    raise CheckpointError(f"{path.name} holds no known text encoder; give {EXPECTED} with all of its parts.")
 
 
-def _what_instead(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    for marks, words in _OTHERS:
-        if any(mark in name for mark in marks for name in shapes):
-            return words
-    if any(name.removeprefix(VAE).startswith("decoder.") for name in shapes):
-        return "is a VAE without the other networks"
-    example = next(iter(sorted(shapes)), None)
-    return f"is no checkpoint: its keys are like {example[:100]!r}" if example else "is no checkpoint: it holds no tensor"
+def has_unet(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether a file holds the UNet of a checkpoint."""
+    return any(name.startswith(UNET) for name in shapes)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ov_backend.checkpoint.header import read_shapes
+from ov_backend.checkpoint.header import has_unet, read_shapes
 from ov_backend.errors import CheckpointError
 
+EXPECTED_LORA = "a LoRA as a .safetensors file"
 #: The ends of a weight's name in either layout, and the part of the layer that it is.
 PARTS = {
     "lora_down.weight": "down",
@@ -27,8 +28,10 @@ def check_lora(path: Path) -> int:
     Raises:
         CheckpointError: it is no LoRA of a kind that can be used.
     """
-    shapes = read_shapes(path)
+    shapes = read_shapes(path, EXPECTED_LORA)
     layers = {match[1] for match in map(LAYER.fullmatch, shapes) if match}
+    if has_unet(shapes):
+        raise CheckpointError(f"{path.name} is a checkpoint and no LoRA; give {EXPECTED_LORA}.")
     unknown = next((name for name in shapes if not LAYER.fullmatch(name)), None)
     if unknown is not None or not layers:
         what = f"it holds {unknown[:100]!r}" if unknown is not None else "it holds no weight"

@@ -34,11 +34,66 @@ def add_command(
     return parser
 
 
-def add_device_options(parser: argparse.ArgumentParser, precisions: Sequence[str] = PRECISIONS) -> None:
-    """Add ``--device``, ``--precision`` and ``--low-memory``; the command works with these ``precisions``."""
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add a checkpoint, with or without ``--checkpoint`` before it; :func:`one_checkpoint` reads it."""
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=f"{CHECKPOINT_HELP}; default: the project's own")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="the same")
+
+
+def one_checkpoint(options: argparse.Namespace) -> Path | None:
+    """The checkpoint that is given; None for none.
+
+    Raises:
+        SettingsError: two are given.
+    """
+    if options.file is not None and options.checkpoint is not None:
+        raise SettingsError(f"Both {str(options.file)!r} and --checkpoint are given; give one of them.")
+    chosen: Path | None = options.file if options.file is not None else options.checkpoint
+    return chosen
+
+
+def add_prompt(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Add a prompt, with or without ``--prompt`` before it; :func:`one_prompt` reads it."""
+    what = "what to draw; (word:1.2) weights a word, and <lora:name:0.8> adds a LoRA"
+    parser.add_argument("words", nargs="?", metavar="PROMPT", help=what + (f"; default: {default}" if default else ""))
+    parser.add_argument("--prompt", help="the same")
+
+
+def one_prompt(options: argparse.Namespace, default: str | None = None) -> str:
+    """The prompt that is given, else the default.
+
+    Raises:
+        SettingsError: two are given, or none where there is no default.
+    """
+    if options.words is not None and options.prompt is not None:
+        raise SettingsError(f"Both {short_repr(options.words)} and --prompt are given; give one of them.")
+    prompt = options.words if options.words is not None else options.prompt if options.prompt is not None else default
+    if prompt is None:
+        raise SettingsError('No prompt is given; give what to draw, as "a fox in the snow".')
+    return str(prompt)
+
+
+def add_lora_dir(parser: argparse.ArgumentParser) -> None:
+    """Add ``--lora-dir``."""
+    what = "folder of the LoRAs that prompts name, default: the folder lora beside the checkpoint"
+    parser.add_argument("--lora-dir", type=folder, metavar="FOLDER", help=what)
+
+
+def add_seed(parser: argparse.ArgumentParser, default: int) -> None:
+    """Add ``--seed``."""
+    what = f"seed of the noise, -1 for any; default {default}"
+    parser.add_argument("--seed", type=whole_number(-1, (1 << 63) - 1, 7), default=default, help=what)
+
+
+def add_device_options(
+    parser: argparse.ArgumentParser, precisions: Sequence[str] = PRECISIONS, low_memory: bool = True
+) -> None:
+    """Add ``--device``, ``--precision`` and, unless there is no ``low_memory``, that; the command works with ``precisions``."""
     parser.add_argument("--device", help="an OpenVINO device, default CPU; see the command devices")
     text = f"one of {', '.join(precisions)}; auto (default) is the device's own choice"
     parser.add_argument("--precision", type=_precision(precisions), default="auto", help=text)
+    if not low_memory:
+        return
     text = "whether the weights' memory is given back once they are compiled; auto (default): where memory is short"
     parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ def add(commands: Any) -> None:
     what = "info: how many and how large; list: each of them; verify: read every byte and look for damage; clear: remove all"
     parser.add_argument("action", choices=("info", "list", "verify", "clear"), help=what)
     add_cache_dir(parser)
+    parser.add_argument("--yes", action="store_true", help="clear without asking")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,8 +37,26 @@ def run(options: argparse.Namespace) -> int:
     store = open_store(Settings(cache_dir=cache_dir(options)))
     if options.cache_dir is not None and not store.folder.is_dir():
         raise SettingsError(f"--cache-dir is {options.cache_dir!r}, which is no folder; give the folder of the stored graphs.")
+    if options.action == "clear" and not options.yes:
+        _confirm(store, options.json)
     actions = {"info": _info, "list": _list, "verify": _verify, "clear": _clear}
     return actions[options.action](store, options.json)
+
+
+def _confirm(store: GraphStore, as_json: bool) -> None:
+    """Ask whether the graphs are to be removed, if there are any and somebody can be asked.
+
+    Raises:
+        SettingsError: they are not, or nobody can be asked.
+    """
+    count = len(store.entries())
+    what = f"{counted(count, 'graph')}, {size_text(store.bytes)}, in {store.folder}"
+    if count and (as_json or not sys.stdin or not sys.stdin.isatty()):
+        raise SettingsError(f"clear would remove {what}; give --yes to have that done.")
+    if count:
+        print(f"Remove {what}? The next pictures need them made again. [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise SettingsError("Nothing is removed; answer y, or give --yes, to have it removed.")
 
 
 def _info(store: GraphStore, as_json: bool) -> int:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ov_backend.standalone.demo import Result
 
 PROMPT = "a red apple with a green leaf"
-_LARGEST_SEED = (1 << 63) - 1
 #: What the stages of preparation are for the user.
 _STAGES = {
     **{name: label.lower() for name, label in STAGES.items()},
@@ -31,16 +30,16 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Generate one picture with PyTorch and with OpenVINO and compare them."
     parser = arguments.add_command(commands, "demo", run, text)
-    parser.add_argument("--prompt", default=PROMPT, help=f"default: {PROMPT}")
+    arguments.add_prompt(parser, PROMPT)
     parser.add_argument("--negative", default="", help="what should not be in the picture")
-    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), default=20, help="sampling steps, default 20")
+    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), help="sampling steps, default: what suits")
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
-    seed = arguments.whole_number(0, _LARGEST_SEED, 7)
-    parser.add_argument("--seed", type=seed, default=0, help="seed of the noise, default 0")
+    arguments.add_seed(parser, 0)
     parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
+    arguments.add_lora_dir(parser)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--out", type=Path, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
     arguments.add_cache_dir(parser)
@@ -55,8 +54,9 @@ def run(options: argparse.Namespace) -> int:
             f"--precision int8 is learnt from a first picture, and the demo makes only one. Give one of {offered}; for"
             " int8 make pictures in the WebUI, in the page of 'serve', or with ov_backend.accelerate."
         )
-    names = ("prompt", "negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out")
-    request = Request(**{name: getattr(options, name) for name in names})
+    names = ("negative", "steps", "size", "seed", "guidance", "sampler", "checkpoint", "random", "out", "lora_dir")
+    given = {name: getattr(options, name) for name in names}
+    request = Request(prompt=arguments.one_prompt(options, PROMPT), **given)
     arguments.check_device(settings)
     with arguments.demo_packages("The demo"):
         from ov_backend.standalone import demo
@@ -76,7 +76,7 @@ def _table(result: Result) -> str:
     prepared = ", ".join(f"{_STAGES.get(stage, stage)} {seconds:.2f} s" for stage, seconds in result.prepared.items())
     fallbacks = "; ".join(f"{network_label(name)}: {reason}" for name, reasons in result.fallbacks.items() for reason in reasons)
     computed = f"on {result.device} in {result.precision}, {result.size[0]}x{result.size[1]}, {counted(result.steps, 'step')}"
-    computed += f", guidance {result.guidance:g}"
+    computed += f", guidance {result.guidance:g}, seed {result.seed}"
     psnr = result.difference["psnr_db"]
     similarity = f"PSNR {psnr:.1f} dB" if psnr is not None else "the pictures are equal"
     lines += [

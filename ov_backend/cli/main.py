@@ -7,6 +7,7 @@ stderr; without a command the help), 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.metadata
 import logging
 import os
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 
 import ov_backend
 from ov_backend import interrupts
-from ov_backend.cli import batch, cache, demo, devices, precompile, report, serve
+from ov_backend.cli import batch, cache, demo, devices, generate, precompile, report, serve
 from ov_backend.cli.output import OutputLost, checked_output
 from ov_backend.errors import OVBackendError, first_line, short_repr
 
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 #: Characters of a message; what was given may be of any length.
 _LONGEST = 800
 
-_COMMANDS = (demo, batch, devices, cache, precompile, serve, report)
+_COMMANDS = (generate, demo, serve, batch, devices, cache, precompile, report)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,11 +44,24 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             what, them = ("is not an option", "it") if len(unknown) == 1 else ("are not options", "them")
-            self.error(f"{short_repr(' '.join(unknown))} {what} of this command; remove {them}")
+            close = _closest(unknown[0].partition("=")[0], [name for name in self._option_string_actions if name != "-h"])
+            advice = f"did you mean {close}?" if close else f"remove {them}"
+            self.error(f"{short_repr(' '.join(unknown))} {what} of this command; {advice}")
         return options, unknown
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {self._advice(_one_line(message))}. See {self.prog} --help.\n")
+        advice = self._advice(_one_line(message))
+        end = "" if advice.endswith("?") else "."
+        self.exit(2, f"{self.prog}: {advice}{end} See {self.prog} --help.\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse's, but of an unknown command or word the one that is close."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [*map(str, action.choices)]
+        close = _closest(str(value), choices)
+        hint = f"did you mean {close}?" if close else f"give one of {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"there is no {short_repr(value)}; {hint}")
 
     def _advice(self, message: str) -> str:
         """What argparse says, but of a missing argument what to give, where one of several names is meant."""
@@ -57,6 +71,10 @@ class _Parser(argparse.ArgumentParser):
                 *others, last = map(str, action.choices)
                 return f"say which: {', '.join(others)} or {last}"
         return f"{names} must be given" if is_missing else message
+
+
+def _closest(word: str, known: Sequence[str]) -> str:
+    return next(iter(difflib.get_close_matches(word.lower(), known, 1, 0.6)), "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 from ov_backend import interrupts
 from ov_backend.cli.arguments import (
-    CHECKPOINT_HELP,
     add_cache_dir,
+    add_checkpoint,
     add_command,
+    add_device_options,
+    add_lora_dir,
     cache_dir,
+    check_device,
     check_folder,
     demo_packages,
     folder,
+    one_checkpoint,
     whole_number,
 )
 from ov_backend.errors import SettingsError
+from ov_backend.package_files import TRAINED
+from ov_backend.settings import Settings
 from ov_backend.standalone.address import listen
+from ov_backend.standalone.lora_tags import lora_folders
 from ov_backend.standalone.request import check_checkpoint
 from ov_backend.standalone.serve_options import Options, login
 from ov_backend.ui.hosts import MalformedHost, host_name
@@ -28,12 +36,14 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Serve a web page to generate pictures in, with the panel and its live status."
     parser = add_command(commands, "serve", run, text, with_json=False)
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=CHECKPOINT_HELP)
+    add_checkpoint(parser)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at, default: this machine only")
     what = "port to listen at, default 7865; 0 is any free one"
     parser.add_argument("--port", type=whole_number(0, 65535, 7865), default=7865, help=what)
     parser.add_argument("--out", type=folder, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
+    add_lora_dir(parser)
+    add_device_options(parser, low_memory=False)
     add_cache_dir(parser)
     what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=what)
@@ -52,12 +62,23 @@ def run(options: argparse.Namespace) -> int:
             raise SettingsError(f"--allow-host is {name!r}; it must be a name such as pc.example.org or *.example.org.")
     options.allow_host = tuple(options.allow_host)
     login(options.auth)
-    check_checkpoint(options.checkpoint, options.random)
-    serve_options = Options(**{name: value for name, value in vars(options).items() if name != "run"})
+    path = one_checkpoint(options)
+    check_checkpoint(path, options.random)
+    lora_folders(Path(), options.lora_dir)
+    settings = Settings(precision=options.precision, **({"device": options.device} if options.device is not None else {}))
+    check_device(settings)
+    names = [each.name for each in dataclasses.fields(Options)]
+    serve_options = Options(**{**{name: getattr(options, name) for name in names}, "checkpoint": path, "device": settings.device})
+    shown = "a small checkpoint of random weights" if options.random else path or TRAINED
+    print(f"Loading {shown}; this takes some seconds.", flush=True)
     with demo_packages("The page"):
         from ov_backend.standalone import serve
     with interrupts.work():
-        return serve.serve(serve_options, lambda url: print(f"Open {url}", flush=True))
+        return serve.serve(serve_options, lambda url: _announce(url, options.out))
+
+
+def _announce(url: str, out: Path) -> None:
+    print(f"Pictures are written to {out.resolve()}. Ctrl+C ends the server.\nOpen {url}", flush=True)
 
 
 def _is_name(text: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,10 +21,12 @@ from PIL import Image
 from ov_backend import devices
 from ov_backend.atomic_file import atomic_write
 from ov_backend.checkpoint import load_pipeline
+from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.settings import Settings
 from ov_backend.standalone.demo_sheet import sheet
+from ov_backend.standalone.lora_tags import lora_files, plain
 from ov_backend.standalone.pipeline_call import check_finite
 from ov_backend.standalone.prompts import long_embeddings
 from ov_backend.standalone.request import SAMPLERS, Request, cannot_write, checkpoint_file
@@ -64,6 +68,7 @@ class Result:
     checkpoint: str
     size: tuple[int, int]
     steps: int
+    seed: int
     guidance: float
     device: str
     precision: str
@@ -97,11 +102,15 @@ def run(request: Request, settings: Settings) -> Result:
     path = checkpoint_file(request.checkpoint, request.random)
     pipe = load_pipeline(path)
     _use_sampler(pipe, request.sampler)
+    LoraMix(pipe).apply(lora_files(request.prompt, request.lora_folders))
+    own = suggestions_for(path.stem)
+    seed = request.seed if request.seed >= 0 else random.randrange(1 << 32)
+    request = dataclasses.replace(request, steps=request.steps or own.steps, seed=seed)
     size = request.size or own_size(pipe)
     hint = size_hint(pipe, *size)
     if hint:
         log.warning("%s", hint)
-    guidance = request.guidance if request.guidance is not None else suggestions_for(path.stem).guidance
+    guidance = request.guidance if request.guidance is not None else own.guidance
     generation = _Generation(pipe, request, size, guidance)
     expected, pytorch = generation.run("PyTorch")
     with accelerate(pipe, settings) as accelerated:
@@ -113,7 +122,8 @@ def run(request: Request, settings: Settings) -> Result:
     return Result(
         checkpoint=str(path),
         size=size,
-        steps=request.steps,
+        steps=request.steps or own.steps,
+        seed=seed,
         guidance=guidance,
         device=settings.device,
         precision=precision,
@@ -178,7 +188,8 @@ class _Generation:
         """
         from tqdm import tqdm
 
-        with tqdm(total=self._request.steps, desc=f"{label:8}", unit="step") as bar:
+        steps = self._request.steps or Suggestions.steps
+        with tqdm(total=steps, desc=f"{label:8}", unit="step") as bar:
             if accelerated is not None:
                 accelerated.engine.resources.progress = lambda network, stage, _: bar.set_postfix_str(
                     "" if stage == "ready" else f"{STAGES.get(stage, stage)} {network_label(network)}"
@@ -187,7 +198,7 @@ class _Generation:
             self._timed(1, lambda: None)
             bar.set_postfix_str("")
             bar.unpause()
-            return self._timed(self._request.steps, bar.update)
+            return self._timed(steps, bar.update)
 
     def _timed(self, steps: int, advance: Callable[[], Any]) -> tuple[np.ndarray, Seconds]:
         marks = [time.perf_counter()]
@@ -217,12 +228,12 @@ class _Generation:
         return (picture * 255).round().clip(0, 255).astype(np.uint8), seconds
 
     def _prompt_embeds(self) -> dict[str, torch.Tensor]:
-        is_guided = self._guidance > 1
-        chunked = long_embeddings(self._pipe, self._request.prompt, self._request.negative, is_guided)
+        is_guided, prompt = self._guidance > 1, plain(self._request.prompt)
+        chunked = long_embeddings(self._pipe, prompt, self._request.negative, is_guided)
         if chunked:
             return chunked
         embeds = self._pipe.encode_prompt(
-            prompt=self._request.prompt,
+            prompt=prompt,
             negative_prompt=self._request.negative,
             device=torch.device("cpu"),
             num_images_per_prompt=1,

@@ -15,6 +15,7 @@ from typing import Any
 from PIL import Image
 
 from ov_backend.cache.store import GraphStore
+from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.marker import Marker
@@ -25,6 +26,7 @@ from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.standalone.generated import Generated, write_pictures
 from ov_backend.standalone.limits import check
+from ov_backend.standalone.lora_tags import lora_files, plain
 from ov_backend.standalone.measure import measure_picture, measure_step
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
@@ -51,9 +53,19 @@ class PictureGenerator:
         model: the checkpoint's name, for the pictures' parameters.
         folder: the pictures are written there.
         cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
+        lora_folders: of the LoRAs that prompts name.
+        choices: what runs where, until a visitor chooses.
     """
 
-    def __init__(self, pipe: Any, model: str, folder: Path, cache_dir: str | None = None) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        model: str,
+        folder: Path,
+        cache_dir: str | None = None,
+        lora_folders: Sequence[Path] = (),
+        choices: Choices | None = None,
+    ) -> None:
         self.pipe, self.model, self.folder = pipe, model, folder
         self.status = Status()
         jobs = self._precompile, self._compare, self.interrupt, self._compare_int8
@@ -67,7 +79,8 @@ class PictureGenerator:
         self._cache_dir = cache_dir
         self._networks: dict[str, Network] = {}
         self._engine: Engine | None = None
-        self._choices = Choices()
+        self.defaults = self._choices = choices or Choices()
+        self._lora_folders, self._mix = lora_folders, LoraMix(pipe)
         self._turns = Turns()
         self._last_batch = 1
         #: Parameters and the picture to start from of the last generation, which a comparison repeats.
@@ -110,6 +123,7 @@ class PictureGenerator:
             OVBackendError: a parameter cannot be used; the message says which.
         """
         check(parameters)
+        lora_files(parameters.prompt, self._lora_folders)
         if (picture is None) != (parameters.strength is None):
             raise SettingsError("A picture to start from and a strength belong together; give both or neither.")
         with self._turns.taken(withdrawn):
@@ -175,7 +189,9 @@ class PictureGenerator:
             self.status.add_message(hint)
 
     def _pictures(self, parameters: Parameters, picture: Image.Image | None, **overrides: Any) -> list[Image.Image]:
-        return call_pipeline(self.pipe, self._own_sampler, parameters, picture, **overrides)
+        self._mix.apply(lora_files(parameters.prompt, self._lora_folders))
+        without_tags = dataclasses.replace(parameters, prompt=plain(parameters.prompt))
+        return call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
 
     @contextlib.contextmanager
     def _accelerated(self, choices: Choices, request: str = "") -> Iterator[None]:

@@ -52,7 +52,7 @@ def page(generator: PictureGenerator) -> Any:
         controls = _Controls([*prompts, *settings, strength, sampler])
         with gr.Accordion("OpenVINO", open=True, elem_id="openvino"):
             sizes = [f"{width}x{height}" for width, height in suggested_sizes(generator.default_size)]
-            controls.panel = build_panel("txt2img", sizes=sizes, with_pictures=False)
+            controls.panel = build_panel("txt2img", generator.defaults, sizes=sizes, with_pictures=False)
         _connect(generator, blocks, controls, start, file, outcome)
     return blocks
 
@@ -76,7 +76,7 @@ def _settings(generator: PictureGenerator) -> list[Any]:
     side, suggestions = generator.default_size, suggestions_for(generator.model)
     with gr.Row():
         sampler = gr.Dropdown(list(samplers.NAMES), value=samplers.DEFAULT, label="Sampler", min_width=140, elem_id="sampler")
-        steps = gr.Number(20, label="Steps", precision=0, min_width=100, elem_id="steps")
+        steps = gr.Number(suggestions.steps, label="Steps", precision=0, min_width=100, elem_id="steps")
     with gr.Row(elem_classes=["openvino-beside"]):
         width = gr.Number(side, label="Width", precision=0, step=8, min_width=100, elem_id="width")
         swap = gr.Button("Swap", size="sm", elem_id="swap", elem_classes=["openvino-tool"])

@@ -1,12 +1,16 @@
-"""Encodes prompts that are longer than CLIP reads at once: in chunks of 75 tokens whose embeddings are concatenated.
+"""Encodes prompts that weight words, and those that are longer than CLIP reads at once: in chunks of 75 tokens.
 
-The WebUI encodes them so too, but for one thing: it moves what follows the last comma of a chunk into the next one.
+The embeddings of the chunks are concatenated.
+
+The WebUI encodes long ones so too, but for one thing: it moves what follows the last comma of a chunk into the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
+
+from ov_backend.standalone.emphasis import has_emphasis, weighted
 
 #: Tokens of a prompt that CLIP reads at once, between the one of the beginning and the one of the end.
 CHUNK = 75
@@ -23,7 +27,9 @@ def chunk_count(tokenizer: Any, text: str) -> int:
 
 
 def long_embeddings(pipe: Any, prompt: str, negative: str, guided: bool) -> dict[str, Any]:
-    """The embeddings of two prompts of which one is longer than a chunk; nothing if both fit, which the pipeline itself encodes.
+    """The embeddings of two prompts of which one weights words or is longer than a chunk.
+
+    Otherwise nothing, as the pipeline itself encodes them.
 
     Args:
         pipe: a pipeline of Stable Diffusion 1, 2 or XL.
@@ -37,7 +43,7 @@ def long_embeddings(pipe: Any, prompt: str, negative: str, guided: bool) -> dict
     """
     texts = {"": prompt, "negative_": negative} if guided else {"": prompt}
     count = max(chunk_count(pipe.tokenizer, text) for text in texts.values())
-    if count == 1:
+    if count == 1 and not any(map(has_emphasis, texts.values())):
         return {}
     embeddings = {}
     for prefix, text in texts.items():
@@ -59,25 +65,40 @@ def encoded(pipe: Any, text: str, count: int) -> tuple[Any, Any]:
     parts, pooled = [], None
     with torch.no_grad():
         for tokenizer, encoder in pairs:
-            rows = [torch.tensor([ids]) for ids in _chunk_ids(tokenizer, text, count)]
+            chunks = list(_chunks(tokenizer, text, count))
+            rows = [torch.tensor([ids]) for ids, _ in chunks]
             if is_xl:
                 results = [encoder(row, output_hidden_states=True) for row in rows]
                 pooled = results[0][0] if results[0][0].ndim == 2 else pooled
                 states = [result.hidden_states[-2] for result in results]
             else:
                 states = [encoder(row, attention_mask=None)[0] for row in rows]  # called as the pipeline calls it
-            parts.append(torch.cat(states, dim=1))
+            parts.append(torch.cat([_weigh(state, weights) for state, (_, weights) in zip(states, chunks)], dim=1))
     return torch.cat(parts, dim=-1), pooled
 
 
-def _chunk_ids(tokenizer: Any, text: str, count: int) -> list[list[int]]:
-    """The token ids of so many chunks, 77 each: the beginning, the chunk, the end, and padding."""
+def _weigh(states: Any, weights: list[float]) -> Any:
+    """Multiply the embeddings of a chunk [1, 77, width] by the weights of its tokens, and keep their mean."""
+    if all(weight == 1.0 for weight in weights):
+        return states
+    changed = states * states.new_tensor(weights)[None, :, None]
+    return changed * (states.mean() / changed.mean())
+
+
+def _chunks(tokenizer: Any, text: str, count: int) -> Iterator[tuple[list[int], list[float]]]:
+    """The token ids and weights of so many chunks, 77 each: the beginning, the chunk, the end, and padding."""
     tokens = _tokens(tokenizer, text)
-    parts: list[Sequence[int]] = [tokens[i * CHUNK : (i + 1) * CHUNK] for i in range(count)]
-    pad = tokenizer.pad_token_id
-    return [[tokenizer.bos_token_id, *part, tokenizer.eos_token_id, *[pad] * (CHUNK - len(part))] for part in parts]
+    for i in range(count):
+        part = tokens[i * CHUNK : (i + 1) * CHUNK]
+        rest = CHUNK - len(part)
+        ids = [tokenizer.bos_token_id, *(token for token, _ in part), tokenizer.eos_token_id, *[tokenizer.pad_token_id] * rest]
+        yield ids, [1.0, *(weight for _, weight in part), *[1.0] * (rest + 1)]
 
 
-def _tokens(tokenizer: Any, text: str) -> Sequence[int]:
-    tokens: Sequence[int] = tokenizer(text, add_special_tokens=False, verbose=False).input_ids  # verbose: a warning of the length
+def _tokens(tokenizer: Any, text: str) -> list[tuple[int, float]]:
+    """The tokens of a prompt, each with the weight of its word."""
+    tokens: list[tuple[int, float]] = []
+    for piece, weight in weighted(text):
+        ids = tokenizer(piece, add_special_tokens=False, verbose=False).input_ids  # verbose: a warning of the length
+        tokens += [(token, weight) for token in ids]
     return tokens

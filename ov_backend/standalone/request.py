@@ -11,6 +11,7 @@ from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.sizes import check_guidance, check_size
 from ov_backend.settings import Settings
+from ov_backend.standalone.lora_tags import lora_files, lora_folders
 
 SAMPLERS = {
     "dpmpp-2m": "DPMSolverMultistepScheduler",
@@ -25,7 +26,8 @@ SAMPLERS = {
 class Request:
     """What to generate.
 
-    ``size`` is (width, height) in pixels; None is the size that the checkpoint was trained for, and the guidance that suits it.
+    ``size`` is (width, height) in pixels. None is the size that the checkpoint was trained for, and the guidance and the number
+    of steps that suit it. The seed -1 is any.
 
     Raises:
         SettingsError: a value cannot be used; the message says what is expected.
@@ -33,7 +35,7 @@ class Request:
 
     prompt: str
     negative: str = ""
-    steps: int = 20
+    steps: int | None = None
     size: tuple[int, int] | None = None
     seed: int = 0
     guidance: float | None = None
@@ -41,13 +43,14 @@ class Request:
     checkpoint: Path | None = None
     random: bool = False
     out: Path = Path("demo.png")
+    lora_dir: Path | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before anything is loaded."""
-        if not 1 <= self.steps <= 1000:
+        if self.steps is not None and not 1 <= self.steps <= 1000:
             raise SettingsError(f"--steps is {self.steps}; it must be a whole number from 1 to 1000, 20 for example.")
-        if not 0 <= self.seed < 1 << 63:
-            raise SettingsError(f"--seed is {self.seed}; it must be a whole number from 0 to {(1 << 63) - 1}.")
+        if not -1 <= self.seed < 1 << 63:
+            raise SettingsError(f"--seed is {self.seed}; it must be a whole number from -1 (any) to {(1 << 63) - 1}.")
         if self.guidance is not None:
             check_guidance(self.guidance, "--guidance")
         if self.sampler not in SAMPLERS:
@@ -56,6 +59,12 @@ class Request:
             check_size(*self.size)
         _check_writable(self.out)
         check_checkpoint(self.checkpoint, self.random)
+        lora_files(self.prompt, self.lora_folders)
+
+    @property
+    def lora_folders(self) -> tuple[Path, ...]:
+        """Where the LoRAs are that the prompt names."""
+        return lora_folders(self.checkpoint or TRAINED, self.lora_dir)
 
 
 def check_checkpoint(checkpoint: Path | None, random: bool = False) -> None:

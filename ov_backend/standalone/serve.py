@@ -11,9 +11,11 @@ from typing import Any
 from ov_backend.package_files import ROOT
 from ov_backend.standalone.address import listen, url
 from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.standalone.lora_tags import lora_folders
 from ov_backend.standalone.page import page
 from ov_backend.standalone.request import checkpoint_file
 from ov_backend.standalone.serve_options import Options, login
+from ov_backend.ui.choices import Choices
 
 log = logging.getLogger("ov_backend")
 
@@ -50,7 +52,9 @@ def load(options: Options) -> PictureGenerator:
     from ov_backend.checkpoint import load_pipeline
 
     path = checkpoint_file(options.checkpoint, options.random)
-    return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir)
+    choices = Choices(device=options.device or Choices.device, precision=options.precision)
+    folders = lora_folders(path, options.lora_dir)
+    return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
 
 
 def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:

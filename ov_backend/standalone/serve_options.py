@@ -21,6 +21,9 @@ class Options:
         cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
         auth: the login to ask for, "user:password", or None.
         prepare: at the start, prepare the networks that the last generation has called.
+        lora_dir: folder of the LoRAs that prompts name; None is the folder ``lora`` beside the checkpoint.
+        device: the panel's first choice; None is the default.
+        precision: the panel's first choice.
         allow_host: further names that the page may be opened under, where no login is asked for.
     """
 
@@ -33,6 +36,9 @@ class Options:
     auth: str | None = None
     prepare: bool = True
     allow_host: tuple[str, ...] = ()
+    lora_dir: Path | None = None
+    device: str | None = None
+    precision: str = "auto"
 
 
 def login(text: str | None) -> tuple[str, str] | None:

@@ -70,7 +70,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"batch_size": 0}, "batch_size is 0"),
     ({"checkpoint": "none.safetensors"}, "the checkpoint 'none.safetensors' is no file in"),
     ({"checkpoint": "/none"}, "the checkpoint '/none' is no file there"),
-    ({"checkpoint": "job.jsonl"}, "job.jsonl is not a safetensors file"),
+    ({"checkpoint": "job.jsonl"}, "job.jsonl is a file of JSON"),
     ({"checkpoint": "old.ckpt"}, "old.ckpt is a pickle"),
     ({"checkpoint": "lacking"}, "lacking.safetensors is incomplete or of an unknown architecture: first_stage_model.decoder"),
     ({"checkpoint": "misshapen"}, "first_stage_model.decoder.conv_out.bias is [7], [3] is expected"),
@@ -102,7 +102,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"loras": 7}, "loras is 7; it must be"),
     ({"loras": {"a:b": 1}}, "it must be"),
     ({"loras": "none:1"}, "the LoRA 'none' is not in"),
-    ({"loras": "model:1"}, "model.safetensors is no LoRA that can be used"),
+    ({"loras": "model:1"}, "model.safetensors is a checkpoint and no LoRA"),
     ({str(i): 1 for i in range(101)}, "it has 101 columns"),
     ({"seed": list(range(1000)), "cfg_scale": list(range(1000))}, "longer than 250000 rows"),
 ]

@@ -168,10 +168,13 @@ OTHER_FILES: list[tuple[Callable[[], dict[str, torch.Tensor]], str]] = [
     (a_lora, "is a LoRA"),
     (lambda: {"decoder.conv_in.weight": torch.zeros(1), "encoder.conv_in.weight": torch.zeros(1)}, "is a VAE"),
     (lambda: {"first_stage_model.decoder.conv_in.weight": torch.zeros(1)}, "is a VAE"),
-    (lambda: {"double_blocks.0.img_mod.lin.weight": torch.zeros(1)}, "unknown architecture"),
+    (lambda: {"double_blocks.0.img_mod.lin.weight": torch.zeros(1)}, "is a Flux model"),
+    (lambda: {f"{UNET}double_blocks.0.img_mod.lin.weight": torch.zeros(1)}, "is a Flux model"),
+    (lambda: {f"{UNET}joint_blocks.0.x_block.attn.qkv.weight": torch.zeros(1)}, "is a Stable Diffusion 3 model"),
+    (lambda: {"text_model.encoder.layers.0.mlp.fc1.weight": torch.zeros(1)}, "is a text encoder alone"),
     (lambda: {"down_blocks.0.resnets.0.conv1.weight": torch.zeros(1)}, "diffusers folder"),
     (lambda: {"emb_params": torch.zeros(1, 4)}, "embedding"),
-    (lambda: {"weight": torch.zeros(1)}, "is no checkpoint: its keys are like 'weight'"),
+    (lambda: {"weight": torch.zeros(1)}, "is no checkpoint: its tensors are named like 'weight'"),
     (lambda: {f"{UNET}out.2.weight": torch.zeros(1)}, "holds no VAE"),
     (lambda: {f"{UNET}a": torch.zeros(1), f"{VAE}a": torch.zeros(1)}, "holds no known text encoder"),
     (lambda: {f"{UNET}a": torch.zeros(1), f"{VAE}a": torch.zeros(1), f"{CLIP}a": torch.zeros(1)}, "unknown architecture"),
@@ -218,7 +221,6 @@ def test_a_pickle_is_never_opened(name: str, zipped: bool, tmp_path: Path) -> No
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path / "none.safetensors", "is no file")
-    assert_refused(tmp_path, "is no file")
 
 
 def test_a_file_cut_at_any_length_is_damaged(write: Callable[..., Path]) -> None:
@@ -241,8 +243,45 @@ def test_an_invalid_header_is_refused(header: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
     assert_refused(path, "is not a safetensors file")
-    path.write_bytes(b"<!DOCTYPE html><html>Not found</html>")
-    assert_refused(path, "is not a safetensors file")
+
+
+BEGINNINGS = {
+    b"<!DOCTYPE html><html>Not found</html>": "is a web page, .*; download the file itself again",
+    b"\n <html lang='en'>Log in to download this model": "is a web page",
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 9\n": "is a pointer of Git LFS .*; run git lfs pull",
+    b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0": "is a GGUF file",
+    b'{"error": "Access to model is restricted"}': "is a file of JSON",
+    b"<?xml version='1.0'?><net name='Model0'>": "is an XML file",
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR": "is a picture",
+    b"hello, this is some text": "is not a safetensors file",
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS, ids=list(BEGINNINGS.values()))
+def test_what_another_file_is_is_said_with_what_to_do(beginning: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(beginning + b"\0" * 100)
+    assert_refused(path, BEGINNINGS[beginning])
+
+
+def test_a_header_whose_length_begins_like_another_file_is_read(write: Callable[..., Path]) -> None:
+    path = write()
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    for first in (b"{", b"\n", b"["):
+        padding = (first[0] - length) % 256
+        header = whole[8 : 8 + length] + b" " * padding
+        path.write_bytes((length + padding).to_bytes(8, "little") + header + whole[8 + length :])
+        assert path.read_bytes()[:1] == first
+        assert read_header(path).family == "sd1"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert_refused(tmp_path, "is a folder; give a file, one .safetensors file of a Stable Diffusion")
+    (tmp_path / "model.safetensors").touch()
+    assert_refused(tmp_path, "is a folder; give a file in it, such as model.safetensors")
+    (tmp_path / "model_index.json").touch()
+    assert_refused(tmp_path, "is a diffusers folder, .* In Python, DiffusionPipeline.from_pretrained reads")
 
 
 @pytest.mark.parametrize("old,new", [(b'"shape":[4]', b'"shape":[5]'), (b'"dtype":"F32"', b'"dtype":"F16"')])
