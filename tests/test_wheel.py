@@ -120,6 +120,12 @@ def test_the_demo_makes_its_sheet(python: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_generate_makes_pictures(python: Path, tmp_path: Path) -> None:
+    options = ["--random", "--steps", "1", "--size", "64", "-n", "2", "--seed", "3", "--out", "pictures"]
+    assert "seed 4" in run([python.parent / "ov-backend", "generate", "a fox", *options], tmp_path)
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 2
+
+
 @pytest.mark.skipif(int(gradio.__version__.split(".")[0]) < 5, reason="the standalone page needs current Gradio")
 def test_the_page_is_served_with_its_scripts_and_style(python: Path, tmp_path: Path) -> None:
     command = [python.parent / "ov-backend", "serve", "--random", "--port", "0", "--no-prepare"]

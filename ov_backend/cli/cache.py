@@ -49,8 +49,8 @@ def _confirm(store: GraphStore, as_json: bool) -> None:
     Raises:
         SettingsError: they are not, or nobody can be asked.
     """
-    count = len(store.entries())
-    what = f"{counted(count, 'graph')}, {size_text(store.bytes)}, in {store.folder}"
+    count = len(store.entries()) + len(recipe_store(store.folder).entries())
+    what = f"{counted(len(store.entries()), 'graph')}, {size_text(store.bytes)}, in {store.folder}"
     if count and (as_json or not sys.stdin or not sys.stdin.isatty()):
         raise SettingsError(f"clear would remove {what}; give --yes to have that done.")
     if count:

@@ -44,8 +44,9 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             what, them = ("is not an option", "it") if len(unknown) == 1 else ("are not options", "them")
-            close = _closest(unknown[0].partition("=")[0], [name for name in self._option_string_actions if name != "-h"])
-            advice = f"did you mean {close}?" if close else f"remove {them}"
+            names = [name.lstrip("-") for name in self._option_string_actions]
+            close = _closest(unknown[0].partition("=")[0].lstrip("-"), names) if unknown[0].startswith("--") else ""
+            advice = f"did you mean --{close}?" if close else f"remove {them}"
             self.error(f"{short_repr(' '.join(unknown))} {what} of this command; {advice}")
         return options, unknown
 

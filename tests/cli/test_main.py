@@ -62,6 +62,14 @@ def test_the_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.Captu
         (["cache", "list", "extra"], "cache: 'extra' is not an option of this command; remove it. See"),
         (["precompile"], "precompile: CHECKPOINT must be given. See"),
         (["--json"], "ov_backend: '--json' is not an option of this command; remove it. See"),
+        (["genrate", "a fox"], "there is no 'genrate'; did you mean generate? See"),
+        (["paint"], "there is no 'paint'; give one of generate, demo, serve, batch, devices, cache, precompile, report. See"),
+        (["cache", "clean"], "there is no 'clean'; did you mean clear? See"),
+        (["cache", "burn"], "there is no 'burn'; give one of info, list, verify, clear. See"),
+        (["demo", "--promt=a"], "'--promt=a' is not an option of this command; did you mean --prompt? See"),
+        (["generate", "fox", "--chekpoint", "x"], "'--chekpoint x' are not options of this command; did you mean --checkpoint?"),
+        (["demo", "a fox", "--prompt", "a cat"], "Both 'a fox' and --prompt are given; give one of them."),
+        (["serve", "a.safetensors", "--checkpoint", "b.safetensors", "--port", "0"], "Both 'a.safetensors' and --checkpoint are"),
     ],
 )
 def test_what_is_missing_or_unknown_is_named(arguments: list[str], words: str, assert_refused: Refusal) -> None:
@@ -170,7 +178,11 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
     assert "c3 is an old entry of another version" in capsys.readouterr().out
     run_store(tmp_path).put("d4", {"runs.json": b"{}"})
     recipe_store(tmp_path).put("e5", {"recipe.json": b"{}"})
-    facts = run("clear")[1]
+    assert cli.main(["cache", "clear", "--cache-dir", str(tmp_path)]) == 2
+    assert "clear would remove 2 graphs" in (err := capsys.readouterr().err)
+    assert "give --yes" in err
+    assert len(run("list")[1]["entries"]) == 2
+    facts = run("clear", "--yes")[1]
     assert (facts["removed"], facts["runs"], facts["recipes"]) == (2, 1, 1)
     assert not run_store(tmp_path).entries()
     assert not recipe_store(tmp_path).entries()
@@ -187,7 +199,7 @@ BAD = [
     (["--steps", "0"], "argument --steps: it takes a whole number from 1 to 1000, such as 20, not '0'"),
     (["--steps", "1001"], "whole number from 1 to 1000, such as 20, not '1001'"),
     (["--steps", "many"], "whole number from 1 to 1000, such as 20, not 'many'"),
-    (["--seed", "-1"], "argument --seed: it takes a whole number from 0 to"),
+    (["--seed", "-2"], "argument --seed: it takes a whole number from -1 to"),
     (["--seed", "1.5"], "not '1.5'"),
     (["--device", "GPU.7"], "GPU.7"),
     (["--device", "TOASTER"], "TOASTER"),
@@ -200,7 +212,7 @@ BAD = [
     (["--out", "demo.jpg"], "must be the name of a .png file"),
     (["--checkpoint", "none.safetensors"], "none.safetensors is no file"),
     (["--random", "--checkpoint", "x.safetensors"], "exclude each other"),
-    (["--colour", "red"], "'--colour red' are not options of this command; remove them. See python -m ov_backend demo --help."),
+    (["--colour", "red"], "'--colour' is not an option of this command; remove it. See python -m ov_backend demo --help."),
 ]
 
 

@@ -114,7 +114,7 @@ BAD = [
     (["--batch", "17"], "from 1 to 16"),
     (["--device", "TOASTER"], "TOASTER"),
     (["--precision", "f8"], "'f8' is no precision; give one of auto, f32, bf16, f16, int8"),
-    (["--blob-cache", "perhaps"], "invalid choice: 'perhaps'"),
+    (["--blob-cache", "perhaps"], "there is no 'perhaps'"),
 ]
 
 

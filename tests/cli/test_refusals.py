@@ -16,7 +16,7 @@ from tests.helpers.refusals import LONG, assert_sentence
 NUMBERS = ["", " ", "many", "1.5", "0x10", "nan", "inf", "-1", "1e3"]
 DEMO: list[list[str]] = [
     *(["--steps", each] for each in [*NUMBERS, "0", "1001", "9" * 30]),
-    *(["--seed", each] for each in [*NUMBERS, str(1 << 63), "9" * 5000]),
+    *(["--seed", each] for each in [*(each for each in NUMBERS if each != "-1"), "-2", str(1 << 63), "9" * 5000]),
     *(["--guidance", each] for each in ["", "nan", "inf", "-inf", "1e999", "x", "7,5", "1001", "-1e9"]),
     *(["--size", each] for each in ["", "8", "0", "-8", "64x", "x64", "64x64x64", "99999999", "65", "64x8192", "1e3", "64 64",
         LONG]),
@@ -31,7 +31,9 @@ DEMO: list[list[str]] = [
     *(["--checkpoint", each] for each in ["", "none", "/", ".", "/dev/null", "/proc/self/mem", "a\0b", LONG, "none.ckpt", "*"]),
     *(["--cache-dir", each] for each in ["", " ", "a\0b", "file.txt", "file.txt/x", "loop", "link"]),
     ["--random", "--checkpoint", "x.safetensors"],
-    *([each] for each in ["--colour", "extra", "--steps", "--size", "-x", "--", "--random=1", "--out=", "--che", LONG]),
+    *([each] for each in ["--colour", "--steps", "--size", "-x", "--random=1", "--out=", "--che"]),
+    *(["a fox", *each] for each in [["extra"], ["--prompt", "a fox"], [LONG], ["--lora-dir", "none"]]),
+    *([f"a fox {each}"] for each in ["<lora:>", "<lora:none>", "<lora:none:x>", "<lora:none", "<hypernet:none:1>"]),
 ]
 COMMANDS: list[list[str]] = [
     [""],

@@ -55,7 +55,7 @@ def test_the_demo_is_in_words(checkpoint: Path, tmp_path: Path, capsys: pytest.C
     arguments = ["demo", "--checkpoint", str(checkpoint), "--size", "64", "--steps", "1", "--precision", "f32"]
     assert cli.main([*arguments, "--out", out, "--cache-dir", folder]) == 0
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines() if line)
-    assert lines["Computed"] == "on CPU in f32, 64x64, 1 step, guidance 7"
+    assert lines["Computed"] == "on CPU in f32, 64x64, 1 step, guidance 7, seed 0"
     once = [part.rsplit(None, 2)[0] for part in lines["Once"].split(" (")[0].split(", ")]
     assert once == ["reading code", "reading graphs", "tracing", "converting", "binding weights", "compiling"]
     assert all(words in lines["Once"] for words in ("converting ", "binding weights ", "compiling ", "(0 graphs found on disk)"))

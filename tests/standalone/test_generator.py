@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from ov_backend.checkpoint import TOKENIZER
 from ov_backend.errors import Interrupted, SettingsError
@@ -57,6 +58,22 @@ def _nothing_stays_patched(generator: PictureGenerator) -> Iterator[None]:
 def pixels(path: Path) -> np.ndarray:
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"), dtype=int)
+
+
+def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: PictureGenerator, tmp_path: Path) -> None:
+    layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"
+    weights = {f"{layer}.lora_down.weight": torch.ones(2, 64), f"{layer}.lora_up.weight": torch.ones(32, 2)}
+    save_file(weights, tmp_path / "ink.safetensors")
+    generator._lora_folders = (tmp_path,)
+    prompts = ("a cat", "a cat <lora:ink:1>", "a cat", "a (cat:1.5)")
+    made = [generator.generate(dataclasses.replace(SMALL, prompt=prompt), OPENVINO) for prompt in prompts]
+    plain, styled, again, weighted = (pixels(each.files[0]) for each in made)
+    assert np.array_equal(plain, again)
+    assert not np.array_equal(plain, styled)
+    assert not np.array_equal(plain, weighted)
+    assert made[1].infotext.startswith("a cat <lora:ink:1>")
+    with pytest.raises(SettingsError, match=r"the LoRA 'none' is not in .*; put its \.safetensors there or give --lora-dir\."):
+        generator.generate(dataclasses.replace(SMALL, prompt="<lora:none:1>"), OPENVINO)
 
 
 @pytest.mark.parametrize("picture", [None, Image.linear_gradient("L").convert("RGB")], ids=["text", "picture"])
