@@ -74,6 +74,8 @@ def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ..
         CheckpointError: the file is missing, a pickle, truncated, or no safetensors file.
     """
     try:
+        if path.parts[:1] in (("http:",), ("https:",)):
+            raise CheckpointError(f"{path} is an address, and nothing is downloaded here; download it and give {expected}.")
         if path.is_dir():
             raise CheckpointError(folder_problem(path))
         if not path.is_file():
@@ -111,6 +113,8 @@ def _entry(value: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
 
 
 def _refuse_pickle(path: Path, start: bytes) -> None:
+    if path.suffix.lower() == ".zip":
+        raise CheckpointError(f"{path.name} is a packed archive; unpack it and give the .safetensors file in it.")
     if path.suffix.lower() in _PICKLES or start.startswith(_PICKLE_STARTS):
         raise CheckpointError(
             f"{path.name} is a pickle, which could run any code when read and is therefore not opened;"

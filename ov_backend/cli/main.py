@@ -44,11 +44,18 @@ class _Parser(argparse.ArgumentParser):
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             what, them = ("is not an option", "it") if len(unknown) == 1 else ("are not options", "them")
-            names = [name.lstrip("-") for name in self._option_string_actions]
-            close = _closest(unknown[0].partition("=")[0].lstrip("-"), names) if unknown[0].startswith("--") else ""
-            advice = f"did you mean --{close}?" if close else f"remove {them}"
+            advice = self._meant(unknown[0]) or f"remove {them}"
             self.error(f"{short_repr(' '.join(unknown))} {what} of this command; {advice}")
         return options, unknown
+
+    def _meant(self, word: str) -> str:
+        """What an unknown word may stand for, as advice; "" where that is not known."""
+        if word.startswith("--"):
+            names = [name.lstrip("-") for name in self._option_string_actions]
+            close = _closest(word.partition("=")[0].lstrip("-"), names)
+            return f"did you mean --{close}?" if close else ""
+        has_prompt = any(action.metavar == "PROMPT" for action in self._actions)
+        return "put a prompt of several words into quotes" if has_prompt and not word.startswith("-") else ""
 
     def error(self, message: str) -> NoReturn:
         advice = self._advice(_one_line(message))
@@ -75,7 +82,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _closest(word: str, known: Sequence[str]) -> str:
-    return next(iter(difflib.get_close_matches(word.lower(), known, 1, 0.6)), "")
+    """The word that is meant by one with a slip, or by the beginning of one; "" where that is not known."""
+    begun = [each for each in known if len(word) > 1 and each.startswith(word.lower())]
+    return begun[0] if len(begun) == 1 else next(iter(difflib.get_close_matches(word.lower(), known, 1, 0.6)), "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

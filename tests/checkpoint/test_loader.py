@@ -276,6 +276,12 @@ def test_a_header_whose_length_begins_like_another_file_is_read(write: Callable[
         assert read_header(path).family == "sd1"
 
 
+def test_an_address_and_an_archive_are_no_checkpoints(tmp_path: Path) -> None:
+    assert_refused(Path("https://example.org/model.safetensors"), "is an address, and nothing is downloaded here")
+    (tmp_path / "model.zip").write_bytes(b"PK\x03\x04")
+    assert_refused(tmp_path / "model.zip", "is a packed archive; unpack it")
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert_refused(tmp_path, "is a folder; give a file, one .safetensors file of a Stable Diffusion")
     (tmp_path / "model.safetensors").touch()

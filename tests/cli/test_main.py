@@ -63,6 +63,8 @@ def test_the_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.Captu
         (["precompile"], "precompile: CHECKPOINT must be given. See"),
         (["--json"], "ov_backend: '--json' is not an option of this command; remove it. See"),
         (["genrate", "a fox"], "there is no 'genrate'; did you mean generate? See"),
+        (["gen"], "there is no 'gen'; did you mean generate? See"),
+        (["generate", "a", "fox"], "'fox' is not an option of this command; put a prompt of several words into quotes. See"),
         (["paint"], "there is no 'paint'; give one of generate, demo, serve, batch, devices, cache, precompile, report. See"),
         (["cache", "clean"], "there is no 'clean'; did you mean clear? See"),
         (["cache", "burn"], "there is no 'burn'; give one of info, list, verify, clear. See"),
