@@ -326,7 +326,7 @@ def batch(
     Args:
         rows: a job file (.jsonl, .csv, .parquet), or dicts of columns such as ``{"prompt": "a lighthouse", "seed": [1, 2]}``.
         out: folder of the pictures and of their manifest.
-        checkpoint: see :class:`Options`, as for the next ten.
+        checkpoint: see :class:`ov_backend.batch.options.Options`, as for the next ten.
         report: called with a dict for each event: "plan", "picture", "failure", "end".
 
     Raises:
