@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("diffusers")
-pytest.importorskip("setuptools", minversion="68")
+pytest.importorskip("setuptools", minversion="70.1")  # older ones need the package wheel too
 gradio = pytest.importorskip("gradio")
 
 ROOT = Path(__file__).parents[1]
