@@ -41,6 +41,17 @@ def hooks(network: HostNetwork) -> NetworkHooks:
     )
 
 
+def hooks_of_other(module: torch.nn.Module) -> NetworkHooks:
+    """The engine's hooks for a network beside the model, such as an upscaler."""
+    return NetworkHooks(
+        host_key=lambda: f"{_upcast_attention()} {attention.other_scales(module)} {lora.unknown_forwards()}",
+        tracing=lambda: _tracing(module),
+        ignore=lora.ATTRIBUTES,
+        host_modules=lora.MODULES,
+        traced_code=(*attention.traced_functions(), *lora.traced_functions()),
+    )
+
+
 @contextlib.contextmanager
 def _tracing(module: torch.nn.Module) -> Iterator[None]:
     with attention.attention_in_one_piece(module), lora.layers_without_extensions():
@@ -71,7 +82,7 @@ def is_leftover(network: HostNetwork) -> bool:
     return unwrap(function.__func__) is network.class_function
 
 
-def _upcast_attention(network: HostNetwork) -> str:
+def _upcast_attention(_: HostNetwork | None = None) -> str:
     return f"upcast_attn={bool(getattr(shared.opts, 'upcast_attn', False))}"
 
 

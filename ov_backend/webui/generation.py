@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from modules import sd_models, sd_samplers_common, shared
 
-from ov_backend.engine.blocks import Blockwise, CallsPatch, call_block, patch_calls
+from ov_backend.engine.blocks import Blockwise, CallsPatch, patch_calls
 from ov_backend.errors import Interrupted, OVBackendError
 from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
@@ -20,6 +20,7 @@ from ov_backend.ui.infotext import choices_field, how_it_ran
 from ov_backend.ui.snapshot import INTERRUPTED, network_label
 from ov_backend.webui import ahead, compatibility
 from ov_backend.webui.last_request import LastRequest
+from ov_backend.webui.other_networks import other_networks
 from ov_backend.webui.patch_points import PATCH_POINTS, HostNetwork, networks_of
 from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
 
@@ -74,6 +75,7 @@ class Generation:
             return self
         session.begin()
         session.begin_run("vae", "text_encoder")
+        other_networks.begin()
         if self._is_reported:
             session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
         self._active = True
@@ -129,6 +131,7 @@ class Generation:
             Generation.current = None
             session.end_run(completed=False)
             session.end()
+            other_networks.end()
             if self._is_reported:
                 session.status.end(error)
 
@@ -155,13 +158,18 @@ class Generation:
                 self._count_refusal(network.role, compatibility.INSTANCE_FORWARD, 0)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda owner, *args, **kwargs: self._call(original, owner, args, kwargs)
+        def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            with other_networks.inside():
+                return self._call(original, owner, args, kwargs)
+
+        return call
 
     def _call(self, original: Callable[..., Any], owner: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """One call of a patched function: by OpenVINO if ``owner`` is a network of the model in use, or by ``original``."""
         host_network = self._network_of(owner)
         if host_network is None:
             return original(owner, *args, **kwargs)
+        other_networks.reach_model()
         reason = compatibility.replaced(host_network)
         if reason:
             self._count_refusal(host_network.role, reason)
@@ -182,11 +190,19 @@ class Generation:
         self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """One call of any module: a network on which another extension put a forward is answered by its blocks."""
-        if not isinstance(module, self._owners):
-            return call_block(original, module, args, kwargs)
-        host_network = self._network_of(module)
-        shadowed = host_network is not None and host_network.function == "forward" and "forward" in vars(module)
-        if host_network is None or not shadowed or compatibility.is_leftover(host_network):
+        host_network = self._network_of(module) if isinstance(module, self._owners) else None
+        if host_network is None:
+            return other_networks.answer(original, module, args, kwargs)
+        other_networks.reach_model()
+        with other_networks.inside():
+            return self._answer_network(original, host_network, args, kwargs)
+
+    def _answer_network(
+        self, original: Callable[..., Any], host_network: HostNetwork, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        module = host_network.owner
+        shadowed = host_network.function == "forward" and "forward" in vars(module)
+        if not shadowed or compatibility.is_leftover(host_network):
             return original(module, *args, **kwargs)  # our patch on the class decides
         session.lora_weights.apply(host_network.module)
         network = session.network(host_network, host_network.class_function)
@@ -259,7 +275,7 @@ class Generation:
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
             divided = any(switch_of(role) == switch for role in self._block_reasons)
             parts.append(how_it_ran(switch, ran, refused, divided, self._int8_states.get(switch, "")))
-        return choices_field(self.choices, ", ".join(parts))
+        return choices_field(self.choices, ", ".join([*parts, *other_networks.ran_where()]))
 
     def annotate(self, processed: Any) -> Any:
         """Add the messages and the final field to the WebUI's result, and return it."""
@@ -268,6 +284,7 @@ class Generation:
         refusals = {_in_pytorch(role, reason) for role, reasons in self._pytorch_reasons.items() for reason in reasons}
         divided = {_by_blocks(role, reason) for role, reasons in self._block_reasons.items() for reason in reasons}
         messages = [*self._messages, *sorted(refusals), *sorted(divided), *sorted(self._corrections()), *self._int8_messages]
+        messages += other_networks.messages
         processed.comments = (getattr(processed, "comments", "") or "") + "".join(f"{message}\n" for message in messages)
         parameters = getattr(processed, "extra_generation_params", None)
         if isinstance(parameters, dict) and INFOTEXT_FIELD in parameters:

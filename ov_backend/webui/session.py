@@ -95,7 +95,7 @@ class Session:
             return self._networks[id(owner)][1]
         self.release_unloaded()
         assert self.engine is not None
-        name = self._free_name(host_network.role)
+        name = self.free_name(host_network.role)
         hooks = compatibility.hooks(host_network)
         if host_network.switch == "unet":
             hooks = replace(hooks, companion=lambda module: self._companion(module, hooks))
@@ -126,12 +126,13 @@ class Session:
             return None
         self._used_companions.add(id(module))
         if id(module) not in self._companions:
-            name = self._free_name(next((role for word, role in _ROLES.items() if word in kind.lower()), kind))
+            name = self.free_name(next((role for word, role in _ROLES.items() if word in kind.lower()), kind))
             network = Blockwise(self.engine.resources, name, module, module.forward, hooks)
             self._companions[id(module)] = self.engine.add(network)
         return self._companions[id(module)]
 
-    def _free_name(self, role: str) -> str:
+    def free_name(self, role: str) -> str:
+        """A name for one more network of a role."""
         assert self.engine is not None
         names = (role if number == 1 else f"{role} #{number}" for number in range(1, len(self.engine.networks) + 2))
         return next(name for name in names if name not in self.engine.networks)

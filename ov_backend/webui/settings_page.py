@@ -12,6 +12,7 @@ from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, device_choices
 from ov_backend.webui.ahead import LABEL as PREPARE_AHEAD_LABEL
 from ov_backend.webui.ahead import PREPARE_AHEAD, readiness
+from ov_backend.webui.other_networks import OTHER_NETWORKS
 
 SECTION = ("openvino", "OpenVINO")
 ALWAYS_ON = "openvino_always_on"
@@ -69,6 +70,10 @@ def add_settings() -> None:
         PREPARE_AHEAD: shared.OptionInfo(True, PREPARE_AHEAD_LABEL, onchange=readiness.setting_changed).info(
             "while the prompt is encoded, after a model is loaded, and when the size fields change; only where OpenVINO was used"
             " with this kind of model before"
+        ),
+        OTHER_NETWORKS: shared.OptionInfo(True, "Other networks").info(
+            "upscalers, face restorers, preprocessors and whatever else takes long in PyTorch; also in Extras and interrogation,"
+            " if every generation is accelerated"
         ),
         ALLOWED_HOSTS: shared.OptionInfo("", _HOSTS_LABEL).info(
             "besides addresses, localhost, --server-name, this machine's own name and the share link; separated by commas"
