@@ -12,6 +12,7 @@ from ov_backend.webui.ahead import readiness
 from ov_backend.webui.always_on import always_on
 from ov_backend.webui.ending import ending
 from ov_backend.webui.generation import Generation
+from ov_backend.webui.other_jobs import other_jobs
 from ov_backend.webui.session import session
 from ov_backend.webui.settings_page import defaults
 
@@ -22,6 +23,7 @@ def register() -> None:
     """Register the WebUI's callbacks; it forgets them whenever it loads its scripts."""
     script_callbacks.on_ui_settings(settings_page.add_settings)
     script_callbacks.on_before_ui(settings_page.add_axes)
+    script_callbacks.on_before_ui(other_jobs.begin)
     script_callbacks.on_cfg_denoised(_after_step)
     script_callbacks.on_model_loaded(_model_loaded)
     script_callbacks.on_script_unloaded(unload)
@@ -38,6 +40,7 @@ def unload() -> None:
     """Restore and clear everything: the extension is disabled, or the WebUI's page is reloaded."""
     ending.restore_signals()
     always_on.end()
+    other_jobs.end()
     if Generation.current is not None:
         Generation.current.close()
     session.clear()

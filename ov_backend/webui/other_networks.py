@@ -100,13 +100,14 @@ class OtherNetworks:
         self.ran: dict[str, Ran] = {}
         #: Sentences for the user.
         self.messages: list[str] = []
+        #: What is known of the upscaler that runs.
+        self.upscaling = Upscaling()
         self._measurements = Measurements()
         self._thread: int | None = None
         self._networks: dict[int, RootNetwork] = {}
         self._kept_out: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._kinds: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
         self._samples: WeakKeyDictionary[torch.nn.Module, _Sample] = WeakKeyDictionary()
-        self._upscaling = Upscaling()
         self._reached_model = False
 
     def begin(self) -> None:
@@ -116,12 +117,12 @@ class OtherNetworks:
             return
         self._measurements.open(session.engine.store.folder if session.engine.store is not None else None)
         self._thread = threading.get_ident()
-        self._upscaling.begin()
+        self.upscaling.begin()
 
     def end(self) -> None:
         """The generation is over: modules are released, for the WebUI may unload them."""
         self._thread = None
-        self._upscaling.end()
+        self.upscaling.end()
         self._samples.clear()
         self._kept_out.clear()
         for key in list(self._networks):
@@ -153,7 +154,7 @@ class OtherNetworks:
         engine = session.engine
         if engine is None or self._is_kept_out(module):
             return call_block(original, module, args, kwargs)
-        with self._upscaling.tile():
+        with self.upscaling.tile():
             if not self._is_worth_it(engine, module, elements_of(args, kwargs)):
                 return self._timed(original, module, args, kwargs)
             return self._counted(self._network(engine, module), original, args, kwargs)
@@ -201,7 +202,7 @@ class OtherNetworks:
         alike = [key for key, each in self._networks.items() if type(each.module) is type(module)]
         for key in alike[: len(alike) - _MAX_OF_A_CLASS + 1]:
             self._release(key)
-        name = session.free_name(_name(self._upscaling.name or type(module).__name__))
+        name = session.free_name(_name(self.upscaling.name or type(module).__name__))
         network = RootNetwork(engine.resources, name, module, module.forward, compatibility.hooks_of_other(module))
         self._networks[id(module)] = engine.add(network)
         self._choose_precision(engine, network)

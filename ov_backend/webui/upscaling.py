@@ -9,12 +9,11 @@ from typing import Any
 
 from modules import shared
 
-from ov_backend.errors import PatchError
 from ov_backend.patching import Patch
 
 
 class Upscaling:
-    """The upscaler that runs, between :meth:`begin` and :meth:`end`.
+    """The upscaler that runs; its tiles are counted between :meth:`begin` and :meth:`end`.
 
     Attributes:
         name: as the WebUI lists it; "" while none runs.
@@ -23,21 +22,19 @@ class Upscaling:
     def __init__(self) -> None:
         self.name = ""
         self._tiles, self._done = 0, 0
-        self._patches: list[Patch] = []
+        self._patch: Patch | None = None
 
     def begin(self) -> None:
-        """Patch the functions by which the WebUI upscales and cuts a picture into tiles."""
-        upscaler, images = (sys.modules.get(f"modules.{name}") for name in ("upscaler", "images"))
-        with contextlib.suppress(PatchError, AttributeError):
-            self._patches.append(Patch(upscaler.Upscaler, "upscale", self._named))  # type: ignore[union-attr]
-            self._patches.append(Patch(images, "split_grid", self._divided))
+        """Patch the function by which the WebUI cuts a picture into tiles."""
+        images = sys.modules.get("modules.images")
+        if hasattr(images, "split_grid"):
+            self._patch = Patch(images, "split_grid", self._divided)
 
     def end(self) -> None:
-        """Restore them."""
-        for patch in self._patches:
-            patch.undo()
-        self._patches.clear()
-        self.name, self._tiles, self._done = "", 0, 0
+        """Restore it."""
+        if self._patch is not None:
+            self._patch.undo()
+            self._patch = None
 
     @contextlib.contextmanager
     def tile(self) -> Iterator[None]:
@@ -53,7 +50,9 @@ class Upscaling:
             if self._done == self._tiles:
                 shared.state.textinfo = None
 
-    def _named(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def named(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The WebUI's ``Upscaler.upscale``, which says here which upscaler it is."""
+
         def upscale(scaler: Any, img: Any, scale: Any, selected_model: Any = None) -> Any:
             listed = getattr(shared, "sd_upscalers", ())
             names = (each.name for each in listed if each.scaler is scaler and each.data_path == selected_model)
