@@ -89,7 +89,7 @@
         if (state !== "idle" || !(job || run)) return "";
         const error = job ? (job.state === "done" ? "" : job.text) : run.error;
         if (error === INTERRUPTED) return "interrupted";
-        return error ? "failure" : "success";
+        return error || (job && job.kind === "compare" && isUnlike(job.result)) ? "failure" : "success";
     }
 
     // The headline for screen readers: it changes with the stage, not with every step.
@@ -124,7 +124,8 @@
     // and those of the generation before it would be taken for its own.
     function shares(snapshot) {
         const shareByName = (!snapshot.job && snapshot.run && snapshot.run.shares) || {};
-        const label = (name) => OTHER_LABELS[name] || titled((snapshot.networks[name] && snapshot.networks[name].label) || name);
+        const labels = (snapshot.run && snapshot.run.labels) || {};  // a network that is released since is not among the others
+        const label = (name) => OTHER_LABELS[name] || titled(labels[name] || (snapshot.networks[name] && snapshot.networks[name].label) || name);
         const rank = (name) => Object.keys(OTHER_LABELS).indexOf(name);
         const sorted = Object.entries(shareByName).sort(([a, x], [b, y]) => rank(a) - rank(b) || y - x);
         const whole = percents(sorted.map(([, share]) => share));
@@ -148,10 +149,15 @@
 
     const ofBoth = (result, what) => sides(result).map(([name, label]) => `${label} ${seconds(result[`${name}_${what}`])}`).join(", ");
 
+    // Whether two pictures that were compared are so unlike that the faster one is no success.
+    const LEAST_LIKENESS_DB = 30;
+    const isUnlike = (result) => Boolean(result.pictures) && result.psnr_db !== null && result.psnr_db < LEAST_LIKENESS_DB;
+
     function comparison(result) {
         const step = `One step of ${result.size}: ${ofBoth(result, "seconds")}.`;
         if (!result.pictures) return step;
-        const likeness = result.psnr_db === null ? "Both pictures are equal." : `PSNR ${result.psnr_db.toFixed(1)} dB.`;
+        const differ = isUnlike(result) ? ": the pictures differ visibly" : "";
+        const likeness = result.psnr_db === null ? "Both pictures are equal." : `PSNR ${result.psnr_db.toFixed(1)} dB${differ}.`;
         return `The picture: ${ofBoth(result, "picture_seconds")}. ${likeness} ${step}`;
     }
 

@@ -159,6 +159,7 @@ class Run:
     def as_dict(self, now: float, prepared: float = 0.0) -> dict[str, Any]:
         """For JSON, with the seconds until ``now`` or the end; ``prepared`` are all seconds of preparation until now."""
         average = self.timed_seconds / self.timed_steps if self.timed_steps else None
+        shares = self.shares_until(now, prepared)
         return {
             "what": self.what,
             "number": self.number,
@@ -169,7 +170,8 @@ class Run:
             "seconds_per_step": _rounded(self.last_step_seconds),
             "average_seconds_per_step": _rounded(average),
             "error": self.error,
-            "shares": self.shares_until(now, prepared),
+            "shares": shares,
+            "labels": {name: network_label(name) for name in shares if name not in ("preparing", "other")},
         }
 
 

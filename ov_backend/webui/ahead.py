@@ -127,12 +127,13 @@ def _is_plain(network: HostNetwork) -> bool:
 
 
 class Readiness:
-    """Prepares what the last generation has called, or the last one of the page's size, once the WebUI is idle."""
+    """Prepares what the last generation of the page's size has called, or the last one of all, once the WebUI is idle."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._waiting: list[Asked | None] = []  # None is the last generation
+        self._waiting: list[Asked | None] = []  # None is what the page shows, else the last generation
+        self._shown: Asked | None = None
 
     def model_loaded(self) -> None:
         """A model is loaded, or other weights in its place; returns at once."""
@@ -140,6 +141,7 @@ class Readiness:
 
     def size_changed(self, asked: Asked) -> None:
         """The page shows this now: prepare it in place of what has not begun; returns at once."""
+        self._shown = asked
         self._add(asked)
 
     def _add(self, asked: Asked | None) -> None:
@@ -181,7 +183,9 @@ class Readiness:
         with contextlib.ExitStack() as marked:
             try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
                 model = sd_models.model_data.sd_model  # shared.sd_model would load one
-                run = None if session.status.busy else _likely(asked)
+                run = None if session.status.busy else _likely(asked or self._shown)
+                if run is None and asked is None and not session.status.busy:
+                    run = _likely(None)
                 if run is None:
                     return
                 marker = Marker(CACHE_DIR)

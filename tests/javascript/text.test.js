@@ -52,6 +52,8 @@ test("shares list networks by size, then preparing and the rest, and leave out w
     const networks = { unet: { label: "UNet" }, vae_decode: { label: "VAE decoder" } };
     const shown = text.shares(snapshot({ run: { ...RUN, shares }, networks }));
     assert.deepEqual(copy(shown.map((share) => share.text)), ["VAE decoder 50 %", "UNet 20 %", "Preparing 20 %", "PyTorch and the rest 10 %"]);
+    const released = text.shares(snapshot({ run: { ...RUN, shares, labels: { vae_decode: "VAE decoder" } }, networks: {} }));
+    assert.equal(released[0].text, "VAE decoder 50 %", "a network that is released keeps its label");
 });
 
 test("percents of shares sum to 100", () => {
@@ -75,6 +77,10 @@ test("a comparison names the faster one, also when it is PyTorch, and the likene
     const pictures = { pictures: true, pytorch_picture_seconds: 150, openvino_picture_seconds: 42, psnr_db: 47.125 };
     assert.match(text.jobResult(job(7.3, 2.0, pictures)), /^The picture: PyTorch 2 min 30 s, OpenVINO 42\.0 s\. PSNR 47\.1 dB\. One step/);
     assert.match(text.jobResult(job(7.3, 2.0, { ...pictures, psnr_db: null })), /Both pictures are equal/);
+    const unlike = job(7.3, 2.0, { ...pictures, psnr_db: 24.9 });
+    assert.match(text.jobResult(unlike), /PSNR 24\.9 dB: the pictures differ visibly\./);
+    const outcomes = [pictures, { ...pictures, psnr_db: null }, { ...pictures, psnr_db: 24.9 }].map((each) => text.outcome(snapshot({ job: job(7.3, 2.0, each) })));
+    assert.deepEqual(outcomes, ["success", "success", "failure"], "what is faster and another picture is no success");
     assert.equal(text.headline(snapshot({ job: job(1, 2, pictures) })), "The picture: OpenVINO 3.57 times as fast", "the picture counts, not the step");
     const int8 = { sides: { own: "bf16", int8: "int8" }, own_seconds: 1, int8_seconds: 0.8 };
     assert.equal(text.headline(snapshot({ job: { ...job(), result: { size: "64x64", ...int8 } } })), "One step: int8 1.25 times as fast");

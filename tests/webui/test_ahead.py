@@ -23,6 +23,7 @@ def ahead(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
     monkeypatch.setattr(LowMemory, "is_wanted", lambda *_: False)  # this machine may be short of memory
     session.clear()
     host.shared.opts.openvino_prepare_ahead = True
+    monkeypatch.setattr(module.readiness, "_shown", None)  # no page has shown anything yet
     yield module
     host.shared.opts.openvino_prepare_ahead = False
     module.readiness.wait()
@@ -192,6 +193,23 @@ def test_a_checkpoint_changed_while_it_is_prepared_is_the_one_that_answers(host:
         load(host, "b" if name == "a" else "a")  # begins to prepare the other one
         on = picture(host, override_settings={"sd_model_checkpoint": name})
         assert largest_difference(expected[name], on) <= 1
+
+
+def test_after_a_checkpoint_is_loaded_the_size_that_the_page_shows_is_ready(host: SimpleNamespace, ahead: Any) -> None:
+    from ov_backend.ui.asked import Asked
+
+    picture(host, width=48)
+    picture(host)
+    ahead.readiness.size_changed(Asked(48, 32, 1, False))
+    ahead.readiness.wait()
+    load(host, "b")
+    ahead.readiness.wait()
+    assert ready_text() == ["48x32"]
+    ahead.readiness.size_changed(Asked(88, 32, 1, False))  # which was never made
+    ahead.readiness.wait()
+    load(host, "a")
+    ahead.readiness.wait()
+    assert ready_text() == ["32x32"]
 
 
 def test_an_interrupted_generation_drops_what_waits(host: SimpleNamespace, ahead: Any) -> None:

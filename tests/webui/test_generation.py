@@ -158,6 +158,7 @@ def test_an_interruption_while_compiling_ends_the_sampling(host: SimpleNamespace
     with before_every_step(stop):  # a new size: the first call of the UNet waits for its compile
         stopped = host.processing.generate(TITLE, arguments(), prompt="a cat", width=48)
     assert stopped.images[0].size == (48, 32)
+    assert "UNet" not in ran(stopped), "OpenVINO has answered no call of it"
     compare(prompt="a cat", width=48)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -197,6 +199,32 @@ def test_an_interrupt_during_a_compile_leaves_the_call_to_pytorch(
     on = host.processing.generate(TITLE, arguments(), prompt="a cat")
     np.testing.assert_array_equal(results[1], results[0])
     assert ran(on) == ran_text(*ALL)
+
+
+def test_an_upscaler_has_the_webuis_name_and_its_tiles_are_counted(
+    host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.webui.other_networks import other_networks
+
+    network, scaler, seen = Upscaler(5), object(), []
+    images = types.ModuleType("modules.images")
+    images.split_grid = lambda: SimpleNamespace(tiles=[(0, 24, [(0, 24, 0)] * 3)])  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "modules.images", images)
+    listed = [SimpleNamespace(name="R-ESRGAN 4x+", scaler=scaler, data_path="x.pth")]
+    monkeypatch.setattr(host.shared, "sd_upscalers", listed, raising=False)
+
+    def upscale(*_: Any) -> None:
+        images.split_grid()
+        for tile in tiles():
+            network(tile)
+            seen.append(host.shared.state.textinfo)
+
+    named = other_networks.upscaling.named(upscale)
+    after_sampling(lambda: named(scaler, None, 4, "x.pth"))
+    on = host.processing.generate(TITLE, arguments(), prompt="a cat")
+    assert seen[0] == "R-ESRGAN 4x+, tile 1 of 3"
+    assert "R-ESRGAN 4x+" in ran(on)
+    assert other_networks.upscaling.name == ""
 
 
 def test_measurements_are_kept_for_the_next_process(tmp_path: Any, long: None) -> None:

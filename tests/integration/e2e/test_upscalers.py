@@ -92,7 +92,7 @@ def test_extras(webui: WebUI, request: pytest.FixtureRequest) -> None:
             note(f"{request.node.name} {number}: {seconds:.1f} s for {off_seconds:.1f} s", [off], Pictures([on], [""]))
             assert_equal([off], [on])
             assert compiles - before <= 2
-            assert calls == (8 if number == 1 else 9), rows
+            assert calls == 9 or (number == 1 and calls >= 8), rows  # the first tile tells the time, once on a machine
     assert webui.probe()["replaced"] == []
 
 
