@@ -229,7 +229,7 @@ class OtherNetworks:
         if network.in_f32:
             self._tell(
                 f"{network.name} is computed in f32: in {precision} it comes only within {reached:.1f} dB of PyTorch,"
-                f" and {LEAST_PSNR:.0f} are asked for. Precision {precision} computes it so all the same."
+                f" and {LEAST_PSNR:.0f} dB are asked for. If you choose the precision {precision}, that is used."
             )
 
     def _counted(
