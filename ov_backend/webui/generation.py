@@ -75,7 +75,6 @@ class Generation:
             return self
         session.begin()
         session.begin_run("vae", "text_encoder")
-        other_networks.begin()
         if self._is_reported:
             session.status.begin(f"Making {self.p.width}x{self.p.height}", self.p.steps)
         self._active = True
@@ -101,6 +100,7 @@ class Generation:
         for point in points:
             self._patches.append(Patch(point.owner, point.function, self._replacement))
         self._patches.append(patch_calls(self._answer_module))
+        other_networks.begin()
         # a new dict: X/Y/Z plot copies the processing object for every cell, and the copies share one dict
         self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT_FIELD: self._infotext}
         if self.choices.text_encoder:
@@ -117,6 +117,8 @@ class Generation:
 
     def close(self, error: str = "") -> None:
         """Restore everything that was patched; may be called twice."""
+        if self._active:
+            other_networks.end()
         for patch in reversed(self._patches):
             patch.undo()
         self._patches.clear()
@@ -131,7 +133,6 @@ class Generation:
             Generation.current = None
             session.end_run(completed=False)
             session.end()
-            other_networks.end()
             if self._is_reported:
                 session.status.end(error)
 

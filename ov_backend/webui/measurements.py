@@ -35,7 +35,7 @@ class Measurements:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        #: By architecture, the seconds of a call in PyTorch for each element of its inputs.
+        #: By architecture of those of which a call has taken long, its seconds in PyTorch for each element of its inputs.
         self._seconds: dict[str, float] = {}
         #: By architecture and content of the weights, and the precision, the dB of a call against PyTorch.
         self._psnr: dict[str, float] = {}
@@ -55,14 +55,15 @@ class Measurements:
     def is_long(self, kind: str, elements: int) -> bool:
         """Whether a call would take long in PyTorch; False where nothing is known."""
         seconds = self._seconds.get(kind)
-        return seconds is not None and (seconds * elements >= LONG_CALL_S or self._sums[kind, elements] >= LONG_CALLS_S)
+        return (seconds is not None and seconds * elements >= LONG_CALL_S) or self._sums[kind, elements] >= LONG_CALLS_S
 
     def note_seconds(self, kind: str, elements: int, seconds: float) -> None:
         """A call has taken so long in PyTorch."""
         self._sums[kind, elements] += seconds
-        before = self._seconds.get(kind)
-        self._seconds[kind] = min(seconds / max(elements, 1), math.inf if before is None else before)
-        if seconds >= LONG_CALL_S and before is None:
+        if kind in self._seconds:
+            self._seconds[kind] = min(seconds / max(elements, 1), self._seconds[kind])
+        elif seconds >= LONG_CALL_S:
+            self._seconds[kind] = seconds / max(elements, 1)
             self._write()
 
     def psnr(self, key: str) -> float | None:

@@ -92,8 +92,8 @@ def _run(what: str, job: Callable[[], Any]) -> Any:
     failure = ""
     session.status.begin(what)
     try:
-        other_networks.begin()
         patches.append(patch_calls(other_networks.answer))
+        other_networks.begin()
         runner = getattr(scripts, "scripts_postproc", None)
         if runner is not None:
             patches.append(Patch(runner, "run", _noted))
@@ -102,9 +102,9 @@ def _run(what: str, job: Callable[[], Any]) -> Any:
         failure = f"{type(raised).__name__}: {raised}"
         raise
     finally:
+        other_networks.end()  # before the patch of calls is free for the next
         for patch in reversed(patches):
             patch.undo()
-        other_networks.end()
         session.status.end(failure or (INTERRUPTED if shared.state.interrupted else ""))
 
 

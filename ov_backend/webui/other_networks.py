@@ -41,6 +41,9 @@ OTHER_NETWORKS = "openvino_other_networks"
 #: So many networks of one class are held at once: an upscaler that is loaded anew for each picture is another module each time.
 _MAX_OF_A_CLASS = 2
 
+#: A network whose inputs have more sizes than this in one run gets ever new ones, as of a sentence that grows by words.
+_MAX_SIZES = 4
+
 #: Whether this code is called by a module's forward.
 _inside: ContextVar[bool] = ContextVar("inside_root", default=False)
 
@@ -107,6 +110,7 @@ class OtherNetworks:
         self._networks: dict[int, RootNetwork] = {}
         self._kept_out: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._kinds: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+        self._sizes: WeakKeyDictionary[torch.nn.Module, set[int]] = WeakKeyDictionary()
         self._samples: WeakKeyDictionary[torch.nn.Module, _Sample] = WeakKeyDictionary()
         self._reached_model = False
 
@@ -124,6 +128,7 @@ class OtherNetworks:
         self._thread = None
         self.upscaling.end()
         self._samples.clear()
+        self._sizes.clear()
         self._kept_out.clear()
         for key in list(self._networks):
             self._release(key)
@@ -173,6 +178,10 @@ class OtherNetworks:
         """Whether a call is compiled: it takes long, and PyTorch has answered one to compare with where that is needed."""
         if not self._measurements.is_long(self._kind(module), elements):
             return False
+        sizes = self._sizes.setdefault(module, set())
+        if elements not in sizes and len(sizes) >= _MAX_SIZES:
+            return False
+        sizes.add(elements)
         if id(module) in self._networks or not _chooses_precision(engine) or module in self._samples:
             return True
         return self._psnr(engine, module) is not None

@@ -201,6 +201,14 @@ def test_an_interrupt_during_a_compile_leaves_the_call_to_pytorch(
     assert ran(on) == ran_text(*ALL)
 
 
+def test_ever_new_sizes_are_not_all_compiled(host: SimpleNamespace, long: None, after_sampling: Any) -> None:
+    network = Upscaler(6)
+    after_sampling(lambda: [network(torch.rand(1, 3, 8, width)) for width in range(8, 28, 2)])
+    host.processing.generate(TITLE, arguments(), prompt="a cat")
+    host.processing.generate(TITLE, arguments(), prompt="a cat")
+    assert engine_stats()["Upscaler"]["calls"] == 4
+
+
 def test_an_upscaler_has_the_webuis_name_and_its_tiles_are_counted(
     host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
