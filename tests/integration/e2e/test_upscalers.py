@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_extras_in_the_devices_own_precision(webui: WebUI, request: pytest.Fixtu
         for number in (1, 2):
             on, seconds = extras(webui, picture)
             note(f"{request.node.name} {number}: {seconds:.1f} s for {off_seconds:.1f} s", [off], Pictures([on], [""]))
+
+
+def test_an_interrupt_ends_it_between_tiles(webui: WebUI) -> None:
+    with every_generation(webui):
+        extras(webui, photograph(192))  # compiled from here on
+        thread = threading.Thread(target=extras, args=(webui, photograph(1024)))
+        thread.start()
+        shown = ""
+        while thread.is_alive() and "tile 2 of" not in shown:
+            shown = webui.api("/sdapi/v1/progress?skip_current_image=true")["textinfo"] or ""
+        webui.api("/sdapi/v1/interrupt", {})
+        thread.join()
+    assert shown.startswith(f"{NAME}, tile 2 of ")
+    assert counts(webui)[1] < 10, "there are 36 tiles"
+    assert webui.api("/openvino/status")["run"]["error"] == "Interrupted."
 
 
 def test_hires(webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
