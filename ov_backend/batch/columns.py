@@ -13,7 +13,7 @@ from typing import Any
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.pipelines.sizes import parse_size
 from ov_backend.settings import PRECISIONS
-from ov_backend.standalone.lora_tags import lora_strength
+from ov_backend.standalone.lora_tags import lora_strength, lora_tag
 
 #: Spellings of every column, in lower case with ``_`` for spaces: "CFG scale" is ``cfg_scale``.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -170,7 +170,7 @@ def _loras(value: Any) -> str:
     for name, strength in pairs:
         if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
             raise _Unexpected(expected)
-        tags.append(f"<lora:{name.strip()}:{lora_strength(name.strip(), strength):g}>")
+        tags.append(lora_tag(name.strip(), lora_strength(name.strip(), strength)))
     return " ".join(tags)
 
 

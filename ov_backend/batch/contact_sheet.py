@@ -73,7 +73,7 @@ def _draw(tiles: list[tuple[Path, Row, int]]) -> Any:
 
 
 def _caption(row: Row, index: int) -> tuple[str, str, str]:
-    chosen = row.of_picture(index)
+    chosen = row.parameters.of_picture(index)
     figures = f"{chosen.sampler} {chosen.steps}, CFG {chosen.guidance:g}, {row.precision}"
     return f"{row.number}: seed {chosen.seed}", row.parameters.prompt, figures
 

@@ -14,11 +14,11 @@ from ov_backend.batch.grid import expand, grid_size
 from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
 from ov_backend.batch.places import Places
 from ov_backend.batch.row import Row
-from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line, short_repr
+from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line
 from ov_backend.pipelines.sizes import MAX_BATCH, check_guidance
 from ov_backend.standalone import samplers
 from ov_backend.standalone.limits import check
-from ov_backend.standalone.lora_tags import loras_of, plain
+from ov_backend.standalone.lora_tags import loras_of, named_twice, plain
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 
@@ -182,8 +182,7 @@ def _loras(prompt: str, checkpoint: Path, places: Places) -> tuple[tuple[Path, f
     for name, strength in loras_of(prompt).items():
         path = places.lora(name, checkpoint)
         if path in loras:
-            what = f"the LoRA {short_repr(path.stem)} is named twice, once as {short_repr(name)}"
-            raise SettingsError(f"{what}; leave one of them.")
+            raise named_twice(path, name)
         loras[path] = strength
     return tuple((path, strength) for path, strength in loras.items() if strength)
 

@@ -104,7 +104,7 @@ def make(paints: Paints, row: Row, device: str, text_of: Row | None = None, atte
         if len(painted.images) != len(row.files):
             raise ValueError(f"{len(painted.images)} pictures were made instead of {len(row.files)}")
         shown, choices = text_of or row, Choices(device=device, precision=row.precision)
-        texts = [shown.of_picture(i).as_text(shown.checkpoint.stem, choices) for i in range(len(row.files))]
+        texts = [shown.parameters.of_picture(i).as_text(shown.checkpoint.stem, choices) for i in range(len(row.files))]
         files = tuple(pictures.encode(image, text) for image, text in zip(painted.images, texts))
     except Exception as error:  # of any library: it ends this row only
         if interrupts.interrupted():

@@ -107,13 +107,9 @@ class Painter:
         return self._engine.stats() if self._checkpoint is not None else {}
 
     def _images(self, row: Row) -> list[Any]:
-        import torch
-
         chosen = replace(row.parameters, prompt=row.plain_prompt)
-        seeds = range(chosen.seed, chosen.seed + chosen.batch)
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         picture = _opened(row.picture) if row.picture is not None else None
-        return call_pipeline(self._pipe, self._own_sampler, chosen, picture, generator=generators, **self._callback)
+        return call_pipeline(self._pipe, self._own_sampler, chosen, picture, **self._callback)
 
 
 def painter_for(settings: Settings, processes: int) -> Painter:

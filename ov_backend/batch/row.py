@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ov_backend.batch.fingerprints import Fingerprints
@@ -60,10 +60,6 @@ class Row:
     def plain_prompt(self) -> str:
         """The prompt without the tags of LoRAs."""
         return plain(self.parameters.prompt)
-
-    def of_picture(self, index: int) -> Parameters:
-        """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""
-        return replace(self.parameters, seed=self.parameters.seed + index, batch=1)
 
     def digest(self, fingerprints: Fingerprints, device: str) -> str:
         """A digest of everything that the pixels depend on; rows with equal digests have equal pictures."""

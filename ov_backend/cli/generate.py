@@ -23,8 +23,10 @@ from ov_backend.standalone.lora_tags import (
     lora_files,
     lora_folders,
     lora_strength,
+    lora_tag,
     loras_of,
     missing_lora,
+    named_twice,
 )
 from ov_backend.standalone.request import TRAINED, check_checkpoint, checkpoint_file
 from ov_backend.standalone.suggestions import suggestions_for
@@ -91,11 +93,14 @@ def _with_loras(prompt: str, options: argparse.Namespace) -> tuple[str, tuple[tu
     """The prompt with a tag for each LoRA, and all LoRAs with their strengths."""
     folders = lora_folders(options.checkpoint or TRAINED, options.lora_dir)
     given = [_read_lora(text, folders) for text in options.lora]
-    full = " ".join([prompt, *(f"<lora:{path.stem}:{strength:g}>" for path, strength in given)])
+    full = " ".join([prompt, *(lora_tag(path.stem, strength) for path, strength in given)])
     loras_of(full)  # refuses one that is named twice
+    named = lora_files(prompt, folders)
     for path, _ in given:
+        if any(path.samefile(other) for other, _ in named):
+            raise named_twice(path, str(path))
         check_lora(path)
-    return full, (*lora_files(prompt, folders), *(each for each in given if each[1]))
+    return full, (*named, *(each for each in given if each[1]))
 
 
 def _read_lora(text: str, folders: tuple[Path, ...]) -> tuple[Path, float]:
@@ -176,7 +181,7 @@ def _made(painter: Any, row: Row, folder: Path, device: str) -> dict[str, Any]:
     start = time.perf_counter()
     painted = painter.paint(row)
     text = row.parameters.as_text(row.checkpoint.stem, Choices(device=device, precision=row.precision))
-    (file,) = write_pictures(folder, painted.images, text, row.parameters.seed)
+    (file,) = write_pictures(folder, painted.images, [text], row.parameters.seed)
     seconds = round(time.perf_counter() - start, 2)
     prepared = round(painted.prepared_seconds, 2)
     facts = {"file": str(file), "seed": row.parameters.seed, "precision": row.precision, "answered": painted.answered}

@@ -234,7 +234,7 @@ class _Generation:
             return chunked
         embeds = self._pipe.encode_prompt(
             prompt=prompt,
-            negative_prompt=self._request.negative,
+            negative_prompt=self._request.negative or None,  # which SDXL encodes in another way than ""
             device=torch.device("cpu"),
             num_images_per_prompt=1,
             do_classifier_free_guidance=is_guided,

@@ -25,25 +25,26 @@ class Generated:
     interrupted: tuple[int, int] | None = None
 
 
-def write_pictures(folder: Path, pictures: Iterable[Image.Image], infotext: str, seed: int) -> tuple[Path, ...]:
+def write_pictures(folder: Path, pictures: Iterable[Image.Image], texts: Iterable[str], seed: int) -> tuple[Path, ...]:
     """Write the pictures of one generation as PNG files; returns their paths in the same order.
 
     Args:
         folder: is made if it is not there.
         pictures: the pictures.
-        infotext: the parameters, which each file carries as the WebUI's do.
-        seed: a part of the files' names, after the time.
+        texts: the parameters of each, which its file carries as the WebUI's do.
+        seed: of the first; the others' follow. It is a part of the files' names, after the time.
 
     Raises:
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    pairs = enumerate(zip(pictures, texts))
+    return tuple(_write(folder, *each, f"{seed + i}-{time.time_ns() % 10**9:09d}-{i}") for i, each in pairs)
+
+
+def _write(folder: Path, picture: Image.Image, text: str, name: str) -> Path:
     info = PngImagePlugin.PngInfo()
-    info.add_text("parameters", infotext)
-    return tuple(_write(folder, picture, info, f"{seed}-{time.time_ns() % 10**9:09d}-{i}") for i, picture in enumerate(pictures))
-
-
-def _write(folder: Path, picture: Image.Image, info: PngImagePlugin.PngInfo, name: str) -> Path:
+    info.add_text("parameters", text)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.png"
     picture.save(path, pnginfo=info)
     return path

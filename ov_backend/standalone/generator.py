@@ -138,8 +138,9 @@ class PictureGenerator:
                 pictures = self._generate(parameters, choices, picture, steps)
                 cut = (steps.done, steps.steps) if steps.is_cut else None
                 ran = ran_where(self.status.snapshot()["networks"], choices)
-                text = parameters.as_text(self.model, choices, ran, cut[0] if cut else None)
-                self.recent = write_pictures(self.folder, pictures, text, parameters.seed)
+                all_of = [parameters, *map(parameters.of_picture, range(parameters.batch))]
+                text, *texts = (each.as_text(self.model, choices, ran, cut[0] if cut else None) for each in all_of)
+                self.recent = write_pictures(self.folder, pictures, texts, parameters.seed)
                 self._last = parameters, picture
             except Interrupted:
                 error = INTERRUPTED

@@ -25,6 +25,12 @@ def plain(prompt: str) -> str:
     return LORA_TAG.sub("", prompt).strip()
 
 
+def lora_tag(name: str, strength: float) -> str:
+    """The tag of a LoRA, from which its strength is read as it is, to the last digit."""
+    short = f"{strength:g}"
+    return f"<lora:{name}:{short if float(short) == strength else strength}>"
+
+
 def lora_strength(name: str, value: Any) -> float:
     """Read the strength of a LoRA; "" is 1.
 
@@ -89,14 +95,26 @@ def lora_files(prompt: str, folders: Sequence[Path]) -> tuple[tuple[Path, float]
     """
     from ov_backend.checkpoint.lora_file import check_lora
 
-    loras = []
+    loras: dict[Path, float] = {}
     for name, strength in loras_of(prompt).items():
-        path = first_file(name, folders)
+        path = first_file(name, folders) if not _leads_out(name) else None
         if path is None:
             raise missing_lora(name, folders)
+        if path in loras:
+            raise named_twice(path, name)
         check_lora(path)
-        loras.append((path, strength))
-    return tuple((path, strength) for path, strength in loras if strength)
+        loras[path] = strength
+    return tuple((path, strength) for path, strength in loras.items() if strength)
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a name leads out of the folders: what a visitor of a page writes shows nothing of other files."""
+    return bool(Path(name).anchor) or ".." in Path(name).parts
+
+
+def named_twice(path: Path, name: str) -> SettingsError:
+    """The error for a LoRA that has a second name in the same prompt, as a sentence."""
+    return SettingsError(f"the LoRA {short_repr(path.stem)} is named twice, once as {short_repr(name)}; leave one of them.")
 
 
 def missing_lora(name: str, folders: Sequence[Path]) -> SettingsError:

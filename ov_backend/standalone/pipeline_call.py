@@ -44,7 +44,7 @@ def call_pipeline(
         "num_inference_steps": parameters.steps,
         "guidance_scale": parameters.guidance,
         "num_images_per_prompt": parameters.batch,
-        "generator": torch.Generator().manual_seed(parameters.seed),
+        "generator": [torch.Generator().manual_seed(parameters.of_picture(i).seed) for i in range(parameters.batch)],
         "output_type": "np",
         **overrides,
     }

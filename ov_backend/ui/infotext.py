@@ -39,6 +39,10 @@ class Parameters:
         """The same parameters, with ``seed`` where none was chosen."""
         return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
 
+    def of_picture(self, index: int) -> Parameters:
+        """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""
+        return dataclasses.replace(self, seed=self.seed + index, batch=1)
+
     def as_text(self, model: str, choices: Choices, ran: str = "", interrupted: int | None = None) -> str:
         """The text that goes into the PNG.
 

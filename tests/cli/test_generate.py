@@ -70,6 +70,20 @@ def test_a_lora_by_its_file_and_by_its_tag_are_the_same(generate, lora: Path) ->
     assert parameters(by_file) == parameters(by_tag) == parameters(by_name)
 
 
+def test_what_is_written_of_a_lora_s_strength_is_what_was_added(generate, lora: Path) -> None:  # type: ignore[no-untyped-def]
+    (by_file,) = generate("a cat", "--seed", "7", "--lora", f"{lora}:0.123456789")
+    assert parameters(by_file).prompt == "a cat <lora:ink:0.123456789>"
+    (by_tag,) = generate(parameters(by_file).prompt, "--seed", "7", "--lora-dir", str(lora.parent))
+    assert np.array_equal(pixels(by_tag), pixels(by_file))
+
+
+def test_a_lora_is_added_once_whatever_its_names(lora: Path, checkpoint: Path, assert_refused: Refusal) -> None:
+    words = "the LoRA 'ink' is named twice, once as"
+    common = ["--checkpoint", str(checkpoint), "--lora-dir", str(lora.parent)]
+    assert_refused(["generate", "a <lora:ink:1> <lora:ink.safetensors:1>", *common], words)
+    assert_refused(["generate", "a <lora:ink.safetensors:1>", "--lora", str(lora), *common], words)
+
+
 def test_a_weight_of_a_word_changes_the_picture(generate) -> None:  # type: ignore[no-untyped-def]
     pictures = [generate(text, "--seed", "7")[0] for text in ("a red cat", "a (red:1.8) cat", "a red cat")]
     first, weighted, again = map(pixels, pictures)

@@ -19,6 +19,10 @@ from ov_backend.errors import SettingsError
 from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.sizes import size_hint
 from ov_backend.standalone import demo, demo_sheet
+from ov_backend.standalone.pipeline_call import call_pipeline
+from ov_backend.standalone.request import Request
+from ov_backend.ui.infotext import Parameters
+from tests.helpers.diffusers_pipelines import tiny
 from tests.helpers.extent import only_in_full
 from tests.standalone.checkpoints import write_small_checkpoint
 
@@ -64,6 +68,20 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     stages = ("reading", "tracing", "converting", "compiling")
     for words in ("a step", "VAE", *stages, "largest", "Fallbacks    none", "3 graphs found on disk"):
         assert words in text
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sdxl"])
+@pytest.mark.parametrize("prompt", ["a cat", "a (cat:1.0)"])
+def test_the_picture_is_that_of_the_other_commands(
+    kind: str, prompt: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tiny(kind, shallow=True)
+    monkeypatch.setattr(demo, "load_pipeline", lambda path: pipe)
+    chosen = Parameters("a cat", steps=2, width=64, height=64, seed=4, guidance=4.0, sampler="DPM++ 2M")
+    (expected,) = call_pipeline(pipe, pipe.scheduler, chosen, None)
+    request = Request(prompt, steps=2, size=(64, 64), seed=4, guidance=4.0, checkpoint=checkpoint, out=tmp_path / "x.png")
+    made = demo.run(request, settings.Settings(precision="f32", cache_dir=str(tmp_path / "graphs"))).pictures[0]
+    np.testing.assert_array_equal(made, np.asarray(expected))
 
 
 def test_other_programs_are_named_where_they_use_the_processor() -> None:

@@ -76,6 +76,27 @@ def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: Pictu
         generator.generate(dataclasses.replace(SMALL, prompt="<lora:none:1>"), OPENVINO)
 
 
+@pytest.mark.parametrize("name", ["/etc/hostname", "../ink", "x/../../ink", "{folder}/ink"])
+def test_a_tag_names_no_file_outside_of_the_folders_of_loras(generator: PictureGenerator, tmp_path: Path, name: str) -> None:
+    (tmp_path / "loras" / "x").mkdir(parents=True)
+    (tmp_path / "ink.safetensors").write_bytes(b"no LoRA")
+    generator._lora_folders = (tmp_path / "loras",)
+    prompt = f"a cat <lora:{name.format(folder=tmp_path)}:1>"
+    with pytest.raises(SettingsError, match=r"^the LoRA '.*' is not in "):
+        generator.generate(dataclasses.replace(SMALL, prompt=prompt), PYTORCH)
+
+
+@pytest.mark.parametrize("prompt", ["a cat", "a (cat:1.5)"])
+def test_each_picture_of_a_batch_carries_the_seed_that_makes_it_alone(generator: PictureGenerator, prompt: str) -> None:
+    both = generator.generate(dataclasses.replace(SMALL, prompt=prompt, batch=2), PYTORCH).files
+    for i, path in enumerate(both):
+        with Image.open(path) as picture:
+            told, _ = Parameters.from_text(picture.info["parameters"])
+        assert told == dataclasses.replace(SMALL, prompt=prompt, seed=SMALL.seed + i)
+        (alone,) = generator.generate(told, PYTORCH).files
+        assert np.abs(pixels(alone) - pixels(path)).max() <= 1
+
+
 @pytest.mark.parametrize("picture", [None, Image.linear_gradient("L").convert("RGB")], ids=["text", "picture"])
 def test_the_picture_is_pytorch_s(generator: PictureGenerator, picture: Image.Image | None) -> None:
     parameters = SMALL if picture is None else Parameters("a cat", steps=4, width=64, height=64, seed=4, strength=0.5)
