@@ -61,7 +61,8 @@ class Painter:
         before = self._engine.stats()
         images = self._images(row)
         end, after = time.perf_counter(), self._engine.stats()
-        prepared = sum(_seconds(after) - _seconds(before) for _seconds in _PREPARATION)
+        spent = sum(_seconds(after) - _seconds(before) for _seconds in _PREPARATION)
+        prepared = min(spent, end - loaded)  # networks prepare at the same time
         answered = _answered(before, after, row.precision)
         return Painted(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, answered)
 
