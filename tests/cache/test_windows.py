@@ -151,7 +151,8 @@ def test_a_folder_outside_of_the_profile_without_an_owner_is_refused(
 @pytest.mark.parametrize("action", ["info", "list", "verify", "clear"])
 def test_the_cache_command(folder: Path, rules: Windows, action: str, capsys: pytest.CaptureFixture[str]) -> None:
     GraphStore(folder).put(KEY, FILES)
-    assert cli.main(["cache", action, "--cache-dir", str(folder)]) == 0
+    agreed = ["--yes"] if action == "clear" else []
+    assert cli.main(["cache", action, "--cache-dir", str(folder), *agreed]) == 0
     assert capsys.readouterr().err == ""
     assert rules.refused == []
 
