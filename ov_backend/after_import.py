@@ -1,4 +1,4 @@
-"""Runs something once a module is imported, whoever imports it, so that nobody waits for a module that is not needed."""
+"""Runs a function right after a module is imported, without importing the module itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def after_import(name: str, run: Callable[[], None]) -> None:
-    """Call ``run`` once, after the module of this name is imported: now if it is, else when somebody imports it."""
+    """Call ``run`` once: at once if the module of this name is imported, else right after its first import."""
     if name in sys.modules:
         run()
     else:
@@ -19,13 +19,13 @@ def after_import(name: str, run: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the other finders do, and is gone once that is imported."""
+    """Finds one module by the other finders, and leaves ``sys.meta_path`` once that module is imported."""
 
     def __init__(self, name: str, run: Callable[[], None]) -> None:
         self._name, self._run = name, run
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What another finder finds, whose loader then runs ``run`` too."""
+        """The spec that another finder has for the module; its loader also calls ``run``."""
         if name != self._name:
             return None
         others = [finder for finder in sys.meta_path[sys.meta_path.index(self) + 1 :] if hasattr(finder, "find_spec")]

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,16 +18,15 @@ from ov_backend.batch import contact_sheet, pictures
 from ov_backend.batch.cluster import Cluster, count_machines
 from ov_backend.batch.connection import LOCAL, import_ray
 from ov_backend.batch.fingerprints import Fingerprints
-from ov_backend.batch.job import Job, read_job
+from ov_backend.batch.job import read_job
 from ov_backend.batch.job_file import MAX_ROWS, SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
 from ov_backend.batch.make import InThisProcess, Paints
 from ov_backend.batch.options import AUTO, Options
 from ov_backend.batch.painter import Painter, painter_for
 from ov_backend.batch.places import Places
-from ov_backend.batch.plan import Group, Preparations, groups, in_two_steps, largest_kind, ordered, preparations, work
+from ov_backend.batch.plan import Plan, groups, in_two_steps, largest_kind, ordered, summary, work
 from ov_backend.batch.processes import Results, Trial
-from ov_backend.batch.row import Row
 from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.report.amounts import counted
@@ -58,42 +56,6 @@ class Result:
     seconds: float
     manifest: Path
     sheets: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a batch would do.
-
-    Attributes:
-        job: all rows.
-        pending: the rows to run, in their order.
-        skipped: number of pictures that are there already.
-        groups: of the pending rows, in their order; each needs its networks compiled once.
-        replaced: number of pictures that are there and go once those of their rows are made: they are of other values.
-        is_other: whether all pictures that are there are of other values, as those of another job.
-        seconds_per_work: seconds for a unit of :func:`ov_backend.batch.plan.work`, from earlier pictures; None if there are none.
-        processes: that make the pictures; None if a cluster or a measurement decides.
-    """
-
-    job: Job
-    pending: list[Row]
-    skipped: int
-    replaced: int
-    groups: list[Group]
-    seconds_per_work: float | None
-    processes: int | None = 1
-    is_other: bool = False
-
-    @property
-    def seconds(self) -> float | None:
-        """An estimate of the time that sampling takes one process, without preparing networks; None if nothing was measured."""
-        total = math.fsum(group.work for group in self.groups)
-        return total * self.seconds_per_work if self.seconds_per_work is not None else None
-
-    @functools.cached_property
-    def preparations(self) -> Preparations:
-        """What all processes together prepare; of one, where their number is not known."""
-        return preparations(self.pending, self.processes or 1)
 
 
 class Batch:
@@ -281,27 +243,6 @@ def _sources(rows: Iterable[Mapping[str, Any]]) -> Iterable[SourceRow]:
 def _as_list(value: Any) -> Any:
     """Tuples and ranges as lists, no longer than a job may be."""
     return list(value[: MAX_ROWS + 1]) if isinstance(value, (tuple, range)) else value
-
-
-def summary(plan: Plan) -> dict[str, Any]:
-    """A plan for JSON, without its rows."""
-    return {
-        "sources": plan.job.sources,
-        "grids": plan.job.grids,
-        "rows": len(plan.job.rows),
-        "pictures": plan.job.pictures,
-        "skipped": plan.skipped,
-        "left_out": len(plan.job.problems),
-        "replaced": plan.replaced,
-        "is_other": plan.is_other,
-        "to_make": plan.job.pictures - plan.skipped,
-        "processes": plan.processes,
-        "checkpoints": plan.preparations.checkpoints[0],
-        "lora_mixes": plan.preparations.lora_mixes[0],
-        "compiles": plan.preparations.compiles[0],
-        "most_compiles": plan.preparations.compiles[1] if plan.processes is not None else None,
-        "estimated_seconds": round(plan.seconds, 1) if plan.seconds is not None else None,
-    }
 
 
 def batch(

@@ -36,12 +36,14 @@ class Job:
         rows: in the order of the job.
         sources: number of rows in the job file.
         grids: number of these that are grids.
-        problems: a sentence for each reason for which rows are left out.
+        left_out: number of rows in the job file that are bad and left out.
+        problems: a sentence for each reason for that.
     """
 
     rows: list[Row]
     sources: int
     grids: int
+    left_out: int = 0
     problems: tuple[str, ...] = ()
 
     @property
@@ -88,7 +90,7 @@ def read_job(
     rows: list[Row] = []
     problems: list[str] = []
     bad: dict[str, _Bad] = {}
-    untold = count = grids = skipped = 0
+    untold = count = grids = skipped = left_out = 0
     for source in sources:
         count += 1
         if count > MAX_ROWS:
@@ -99,6 +101,7 @@ def read_job(
             rows += _made(source, len(rows) + skipped, places, precision)
         except OVBackendError as error:
             skipped += _count(source)
+            left_out += 1
             sentence = _uncapitalized(first_line(error))
             if sentence in bad or len(bad) < _MOST_REPORTED:
                 bad.setdefault(sentence, _Bad()).add(source)
@@ -112,7 +115,7 @@ def read_job(
         problems.append('The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.')
     if problems and not (skip_bad_rows and rows and is_whole):
         raise JobError(problems)
-    return Job(rows, count, grids, tuple(problems))
+    return Job(rows, count, grids, left_out, tuple(problems))
 
 
 def _count(source: SourceRow) -> int:

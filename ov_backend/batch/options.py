@@ -12,7 +12,7 @@ from ov_backend.errors import SettingsError, short_repr
 from ov_backend.settings import PRECISIONS, Settings
 from ov_backend.standalone.lora_tags import lora_folders
 
-#: As the number of processes: as many as are measured to make the most pictures.
+#: The value of ``workers`` that lets a measurement decide how many processes make the most pictures.
 AUTO = "auto"
 MAX_WORKERS = 1024
 #: Precisions of a batch; the first picture of int8 would be computed in another one.
@@ -28,7 +28,7 @@ class Options:
         lora_dir: folder of LoRAs; None is the job file's folder, and the folder ``lora`` beside a checkpoint.
         precision: of rows that name none.
         device: an OpenVINO device; None is the default.
-        low_memory: whether the weights' memory is given back once they are compiled, as in :class:`ov_backend.Settings`.
+        low_memory: whether the weights are offloaded to the disk once they are compiled, as in :class:`ov_backend.Settings`.
         cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
         replace: replace pictures of other values that are in the folder; otherwise the run refuses to.
         skip_bad_rows: leave out rows that are bad; otherwise nothing runs before all are right.

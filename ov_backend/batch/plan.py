@@ -1,14 +1,17 @@
-"""The order in which rows run, so that checkpoints are loaded, LoRAs added and sizes compiled as rarely as possible."""
+"""What a batch would do, and the order of its rows: it loads checkpoints, adds LoRAs and compiles sizes as rarely as it can."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
+from ov_backend.batch.job import Job
 from ov_backend.batch.row import Row, Shape
 from ov_backend.standalone.prompts import CHUNK
 
@@ -138,3 +141,60 @@ def work(row: Row) -> float:
     chosen = row.parameters
     steps = chosen.steps * (chosen.strength or 1.0)
     return chosen.width * chosen.height * chosen.batch * steps * (2 if chosen.guidance > 1 else 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a batch would do.
+
+    Attributes:
+        job: all rows.
+        pending: the rows to run, in their order.
+        skipped: number of pictures that are there already.
+        groups: of the pending rows, in their order; each needs its networks compiled once.
+        replaced: number of pictures that are there and go once those of their rows are made: they are of other values.
+        is_other: whether all pictures that are there are of other values, as those of another job.
+        seconds_per_work: seconds for a unit of :func:`work`, from earlier pictures; None if there are none.
+        processes: that make the pictures; None if a cluster or a measurement decides.
+    """
+
+    job: Job
+    pending: list[Row]
+    skipped: int
+    replaced: int
+    groups: list[Group]
+    seconds_per_work: float | None
+    processes: int | None = 1
+    is_other: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """An estimate of the time that sampling takes one process, without preparing networks; None if nothing was measured."""
+        total = math.fsum(group.work for group in self.groups)
+        return total * self.seconds_per_work if self.seconds_per_work is not None else None
+
+    @functools.cached_property
+    def preparations(self) -> Preparations:
+        """What all processes together prepare; of one, where their number is not known."""
+        return preparations(self.pending, self.processes or 1)
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """A plan for JSON, without its rows."""
+    return {
+        "sources": plan.job.sources,
+        "grids": plan.job.grids,
+        "rows": len(plan.job.rows),
+        "pictures": plan.job.pictures,
+        "skipped": plan.skipped,
+        "left_out": plan.job.left_out,
+        "replaced": plan.replaced,
+        "is_other": plan.is_other,
+        "to_make": plan.job.pictures - plan.skipped,
+        "processes": plan.processes,
+        "checkpoints": plan.preparations.checkpoints[0],
+        "lora_mixes": plan.preparations.lora_mixes[0],
+        "compiles": plan.preparations.compiles[0],
+        "most_compiles": plan.preparations.compiles[1] if plan.processes is not None else None,
+        "estimated_seconds": round(plan.seconds, 1) if plan.seconds is not None else None,
+    }

@@ -13,7 +13,6 @@ from ov_backend.cache.store import run_store
 from ov_backend.checkpoint.header import read_shapes
 from ov_backend.devices import openvino_version
 
-#: The value of ``workers`` that lets a measurement decide.
 _FILE = "processes.json"
 #: Twice as many processes are used if they make this many times the pictures: they take twice the memory.
 _GAIN = 1.05

@@ -94,7 +94,7 @@ def add_device_options(
     parser.add_argument("--precision", type=_precision(precisions), default="auto", help=text)
     if not low_memory:
         return
-    text = "whether the weights' memory is given back once they are compiled; auto (default): where memory is short"
+    text = "whether weights are offloaded to the disk once they are compiled; auto (default): where memory is short"
     parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
 
 

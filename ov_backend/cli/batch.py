@@ -19,7 +19,8 @@ from ov_backend.report.amounts import counted
 from ov_backend.settings import without_ray_messages
 
 if TYPE_CHECKING:
-    from ov_backend.batch.api import Batch, Plan
+    from ov_backend.batch.api import Batch
+    from ov_backend.batch.plan import Plan
 
 _GROUPS_SHOWN = 20
 
@@ -107,7 +108,7 @@ def _run(batch: Batch, as_json: bool) -> int:
 
 
 def _dry_run(batch: Batch, options: argparse.Namespace) -> int:
-    from ov_backend.batch.api import summary
+    from ov_backend.batch.plan import summary
 
     plan = batch.counted(batch.plan())
     if options.measure:

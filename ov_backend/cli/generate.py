@@ -35,6 +35,7 @@ from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:
+    from ov_backend.batch.painter import Painter
     from ov_backend.batch.row import Row
     from ov_backend.settings import Settings
 
@@ -81,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
     parameters = _parameters(prompt, options)
     arguments.check_device(settings)
     with arguments.demo_packages("Generating"):
-        from ov_backend.batch.painter import Painter  # noqa: F401
+        from ov_backend.batch.painter import Painter
     with interrupts.work():
-        made = _generate(parameters, loras, options, settings)
+        made = _generate(Painter, parameters, loras, options, settings)
     if options.json:
         arguments.print_json({"folder": str(options.out), "pictures": made})
     return 0
@@ -139,12 +140,15 @@ def _parameters(prompt: str, options: argparse.Namespace) -> Parameters:
 
 
 def _generate(
-    parameters: Parameters, loras: tuple[tuple[Path, float], ...], options: argparse.Namespace, settings: Settings
+    painters: type[Painter],
+    parameters: Parameters,
+    loras: tuple[tuple[Path, float], ...],
+    options: argparse.Namespace,
+    settings: Settings,
 ) -> list[dict[str, Any]]:
     from tqdm import tqdm
 
     from ov_backend import devices
-    from ov_backend.batch.painter import Painter
     from ov_backend.batch.row import Row
     from ov_backend.checkpoint.loader import trained_side
 
@@ -163,7 +167,7 @@ def _generate(
             bar.update()
             return tensors
 
-        painter = Painter(settings, stage, step)
+        painter = painters(settings, stage, step)
         try:
             for i in range(options.count):
                 chosen = replace(parameters, seed=parameters.seed + i)
@@ -176,7 +180,7 @@ def _generate(
     return made
 
 
-def _made(painter: Any, row: Row, folder: Path, device: str) -> dict[str, Any]:
+def _made(painter: Painter, row: Row, folder: Path, device: str) -> dict[str, Any]:
     """Make and write one picture; returns what there is to tell of it."""
     start = time.perf_counter()
     painted = painter.paint(row)

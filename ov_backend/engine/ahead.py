@@ -62,18 +62,21 @@ class AheadWorker:
         self._running: tuple[Hashable, threading.Event] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._has_thread = False
-        self._idle = threading.Condition()
+        #: Entered in place of the condition, whose ``__enter__`` is Python: what a signal's handler raises there would leave the
+        #: lock held for ever.
+        self._lock = threading.RLock()
+        self._idle = threading.Condition(self._lock)
         #: Grows when a job begins and when it ends: memory that is measured meanwhile is not of one compile alone.
         self.changes = 0
 
     def __len__(self) -> int:
         """The number of jobs, the running one included."""
-        with self._idle:
+        with self._lock:
             return len(self._waiting) + (self._running is not None)
 
     def __contains__(self, key: Hashable) -> bool:
         """Whether a job of this key runs or waits."""
-        with self._idle:
+        with self._lock:
             return key in self._waiting or (self._running is not None and self._running[0] == key)
 
     @property
@@ -83,7 +86,7 @@ class AheadWorker:
 
     def submit(self, key: Hashable, job: Job) -> None:
         """Run ``job()`` after those that wait, unless there is one of the same key; its errors are logged for debugging."""
-        with self._idle:
+        with self._lock:
             if key in self._waiting or (self._running is not None and self._running[0] == key):
                 return
             self._waiting[key] = job
@@ -94,20 +97,20 @@ class AheadWorker:
 
     def claim(self, key: Hashable) -> threading.Event | None:
         """A call needs this key now: drop its job if that has not begun; returns the end of one that runs, or None."""
-        with self._idle:
+        with self._lock:
             self._waiting.pop(key, None)
             self._idle.notify_all()
             return self._running[1] if self._running is not None and self._running[0] == key else None
 
     def cancel(self) -> None:
         """Drop the jobs that have not begun."""
-        with self._idle:
+        with self._lock:
             self._waiting.clear()
             self._idle.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is no job; False after ``timeout`` seconds."""
-        with self._idle:
+        with self._lock:
             return self._idle.wait_for(lambda: not self._waiting and self._running is None, timeout)
 
     def _continue(self) -> None:
@@ -117,14 +120,14 @@ class AheadWorker:
             self._pool.submit(self._run_next)
         except RuntimeError as error:  # the interpreter ends
             pass_on_signals(error)
-            with self._idle:
+            with self._lock:
                 self._waiting.clear()
                 self._has_thread = False
                 self._idle.notify_all()
 
     def _run_next(self) -> None:
         self._front.wait()
-        with self._idle:
+        with self._lock:
             if not self._waiting:
                 self._has_thread = False
                 self._idle.notify_all()
@@ -138,7 +141,7 @@ class AheadWorker:
             pass_on_signals(error)
             log.debug("Nothing was prepared ahead", exc_info=True)
         finally:
-            with self._idle:
+            with self._lock:
                 self._running, self.changes = None, self.changes + 1
                 self._idle.notify_all()
             ended.set()

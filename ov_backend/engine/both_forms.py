@@ -61,7 +61,7 @@ class BothForms:
         return max(0, min(available_memory() - _SPARE_BYTES, compiled.budget - compiled.bytes))
 
     def fits(self) -> bool:
-        """Whether there is room for the own form beside int8."""
+        """Whether the form in the device's own precision fits into memory together with the one in int8."""
         return self.needed <= self.free
 
     def describe(self) -> str:

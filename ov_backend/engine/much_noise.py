@@ -1,4 +1,7 @@
-"""Steps with much noise, which int8 leaves to the device's own precision: what they decide, no later step mends."""
+"""Steps with much noise are computed in the device's own precision, not in int8.
+
+They decide what is in the picture, and later steps do not correct their errors.
+"""
 
 from __future__ import annotations
 

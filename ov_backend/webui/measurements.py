@@ -28,6 +28,7 @@ LONG_CALLS_S = 5.0
 LEAST_PSNR = 50.0
 _FILE = "other_networks.json"
 _MAX_ENTRIES = 256
+_MAX_SUMS = 4096
 
 
 class Measurements:
@@ -54,11 +55,13 @@ class Measurements:
 
     def is_long(self, kind: str, elements: int) -> bool:
         """Whether a call would take long in PyTorch; False where nothing is known."""
-        seconds = self._seconds.get(kind)
-        return (seconds is not None and seconds * elements >= LONG_CALL_S) or self._sums[kind, elements] >= LONG_CALLS_S
+        one, all_calls = self._seconds.get(kind, 0.0) * elements, self._sums.get((kind, elements), 0.0)
+        return one >= LONG_CALL_S or all_calls >= LONG_CALLS_S
 
     def note_seconds(self, kind: str, elements: int, seconds: float) -> None:
         """A call has taken so long in PyTorch."""
+        if len(self._sums) >= _MAX_SUMS:
+            self._sums.clear()
         self._sums[kind, elements] += seconds
         if kind in self._seconds:
             self._seconds[kind] = min(seconds / max(elements, 1), self._seconds[kind])

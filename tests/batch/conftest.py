@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from ov_backend.batch.api import Batch, Options
+from ov_backend.batch.api import Batch, Options, Result
+from ov_backend.batch.run import Report
+from tests.batch.standin import StandIn
 
 MakeBatch = Callable[..., Batch]
+#: The rows of a job.
+JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x64"} for i in range(1, 6)]
 
 
 @pytest.fixture
@@ -27,3 +31,18 @@ def make_batch(checkpoint: Path, tmp_path: Path) -> MakeBatch:
         return Batch(path, tmp_path / "out", Options(**chosen))
 
     return make
+
+
+def names(folder: Path) -> list[str]:
+    """The pictures in a folder."""
+    return sorted(path.name for path in folder.glob("*.png"))
+
+
+@pytest.fixture
+def run(make_batch: MakeBatch) -> Any:
+    """Run a job, of which pictures may be replaced."""
+
+    def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, report: Report = lambda event: None, **options: Any) -> Result:
+        return make_batch(rows, **{"replace": True, **options}).run(report, paints)
+
+    return start

@@ -16,31 +16,15 @@ from PIL import Image
 pytest.importorskip("diffusers")
 
 import ov_backend
-from ov_backend.batch import contact_sheet
-from ov_backend.batch.api import Batch, Options, Result
+from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import Journal, read_records
-from ov_backend.batch.run import Report
 from ov_backend.cli.batch_progress import BatchProgress
-from ov_backend.errors import JobError, SettingsError
+from ov_backend.errors import SettingsError
 from ov_backend.ui.infotext import Parameters
-from tests.batch.conftest import MakeBatch
+from tests.batch.conftest import JOB, MakeBatch, names
 from tests.batch.standin import StandIn
 from tests.helpers.refusals import assert_sentence
-
-JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x64"} for i in range(1, 6)]
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.png"))
-
-
-@pytest.fixture
-def run(make_batch: MakeBatch) -> Any:
-    def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, report: Report = lambda event: None, **options: Any) -> Result:
-        return make_batch(rows, **{"replace": True, **options}).run(report, paints)
-
-    return start
 
 
 def test_pictures_are_named_by_row_and_carry_their_parameters(run: Any, tmp_path: Path) -> None:
@@ -305,57 +289,6 @@ def test_events_tell_the_plan_every_picture_failures_and_the_end(make_batch: Mak
     json.dumps(events)
 
 
-def test_contact_sheets_show_the_pictures_that_are_there(run: Any, tmp_path: Path) -> None:
-    (sheet,) = run(StandIn(), [{"prompt": "ж" * 300, "seed": list(range(7))}]).sheets
-    with Image.open(sheet) as page:
-        width, height = page.size
-        assert page.getpixel((100, 100)) != (255, 255, 255)
-    assert width > height, "seven pictures are two rows of thumbnails"
-    many = run(StandIn(), [{"prompt": "x", "seed": list(range(31))}]).sheets
-    assert [path.name for path in many] == ["contact-001.jpg", "contact-002.jpg"]
-    assert [path.name for path in run(StandIn(), [{"prompt": "x", "seed": 1}]).sheets] == ["contact-001.jpg"]
-    assert not (tmp_path / "out" / "contact-002.jpg").exists()
-    assert run(StandIn(), JOB, contact_sheet=False).sheets == ()
-
-
-def test_contact_sheets_of_a_killed_run_and_lost_pages_are_made_again(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sheet = tmp_path / "out" / "contact-001.jpg"
-    run(StandIn(), JOB[:2])
-    before = sheet.read_bytes()
-
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as planted:
-        planted.setattr(contact_sheet, "write_sheets", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(StandIn())
-    result = run(StandIn())
-    assert (result.made, result.sheets) == (0, (sheet,))
-    assert sheet.read_bytes() != before
-    many = [{"prompt": "x", "size": "64x64", "seed": list(range(31))}]
-    run(StandIn(), many)
-    (tmp_path / "out" / "contact-002.jpg").unlink()
-    assert len(run(StandIn(), many).sheets) == 2
-    assert run(StandIn(), [{**many[0], "seed": [0]}]).sheets == (sheet,)
-    assert not (tmp_path / "out" / "contact-002.jpg").exists()
-
-
-def test_a_contact_sheet_has_no_picture_of_other_values(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[list[int]] = []
-
-    def draw(tiles: list[Any], original: Any = contact_sheet._draw) -> Any:
-        shown.append([row.number for _, row, _ in tiles])
-        return original(tiles)
-
-    monkeypatch.setattr(contact_sheet, "_draw", draw)
-    run(StandIn(), JOB[:2])
-    run(StandIn(failures={1: 2}), [{**JOB[0], "steps": 5}, *JOB[1:3]])
-    assert shown == [[1, 2], [2, 3]]
-
-
 def test_the_manifest_becomes_parquet(run: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -404,27 +337,3 @@ def test_the_function_takes_dicts_and_goes_on_like_the_command(checkpoint: Path,
     assert [event["event"] for event in events] == ["plan", "end"]
     with pytest.raises(ov_backend.OVBackendError, match="batch has no option 'colour'; known are checkpoint"):
         ov_backend.batch(rows, tmp_path / "out", colour=1)
-
-
-def test_pictures_of_another_job_stay_unless_their_replacement_is_asked_for(run: Any, tmp_path: Path) -> None:
-    run(StandIn(), JOB[:2])
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    other = [{"prompt": "something else", "seed": 7, "size": "64x64"}]
-    with pytest.raises(SettingsError, match=r"holds 1 picture of another job, and none of this one; give another .* --replace"):
-        run(StandIn(), other, replace=False)
-    changed = [JOB[0], {**JOB[1], "steps": 3}]
-    with pytest.raises(SettingsError, match=r"holds 1 picture of rows that have changed since; give --replace"):
-        run(StandIn(), changed, replace=False)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    assert run(StandIn(), changed).made == 1
-    assert run(StandIn(), other).made == 1
-    assert names(tmp_path / "out") == ["000001-7.png", "000002-2.png"]
-
-
-def test_bad_rows_are_left_out_on_request_and_the_others_keep_their_numbers(run: Any, tmp_path: Path) -> None:
-    grid = {"prompt": "bad", "steps": "many", "seed": [1, 2, 3], "size": "64x64"}
-    result = run(StandIn(), [JOB[0], grid, JOB[4]], skip_bad_rows=True)
-    assert (result.made, names(tmp_path / "out")) == (2, ["000001-1.png", "000005-5.png"])
-    assert run(StandIn(), [JOB[0], {**grid, "steps": 1}, JOB[4]]).made == 3
-    with pytest.raises(JobError, match="steps is 'many'"):
-        run(StandIn(), [grid], skip_bad_rows=True)

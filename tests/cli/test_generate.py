@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from ov_backend.cli import main as cli
 from ov_backend.ui.infotext import Parameters
 from tests.cli.conftest import Refusal
 
+#: Runs the command, and returns what it tells of each picture.
+Generate = Callable[..., list[dict[str, Any]]]
 LAYER = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"
 
 
@@ -28,7 +32,7 @@ def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def generate(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def generate(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Generate:
     def run(*arguments: str) -> list[dict[str, object]]:
         common = ["--checkpoint", str(checkpoint), "--steps", "1", "--precision", "f32", "--json"]
         folders = ["--out", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "graphs")]
@@ -49,7 +53,7 @@ def parameters(picture: dict[str, object]) -> Parameters:
         return Parameters.from_text(file.info["parameters"])[0]
 
 
-def test_several_pictures_have_seeds_one_apart_and_each_is_made_as_alone(generate) -> None:  # type: ignore[no-untyped-def]
+def test_several_pictures_have_seeds_one_apart_and_each_is_made_as_alone(generate: Generate) -> None:
     first, second = generate("a cat", "-n", "2", "--seed", "7")
     (alone,) = generate("--prompt", "a cat", "--seed", "8")
     assert (first["seed"], second["seed"], first["answered"]) == (7, 8, "OpenVINO")
@@ -59,7 +63,7 @@ def test_several_pictures_have_seeds_one_apart_and_each_is_made_as_alone(generat
     assert (made.prompt, made.seed, made.steps, made.width, made.batch) == ("a cat", 8, 1, 64, 1)
 
 
-def test_a_lora_by_its_file_and_by_its_tag_are_the_same(generate, lora: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_lora_by_its_file_and_by_its_tag_are_the_same(generate: Generate, lora: Path) -> None:
     (plain,) = generate("a cat", "--seed", "7")
     (by_file,) = generate("a cat", "--seed", "7", "--lora", f"{lora}:0.5")
     (by_tag,) = generate("a cat <lora:ink:0.5>", "--seed", "7", "--lora-dir", str(lora.parent))
@@ -70,7 +74,7 @@ def test_a_lora_by_its_file_and_by_its_tag_are_the_same(generate, lora: Path) ->
     assert parameters(by_file) == parameters(by_tag) == parameters(by_name)
 
 
-def test_what_is_written_of_a_lora_s_strength_is_what_was_added(generate, lora: Path) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_written_of_a_lora_s_strength_is_what_was_added(generate: Generate, lora: Path) -> None:
     (by_file,) = generate("a cat", "--seed", "7", "--lora", f"{lora}:0.123456789")
     assert parameters(by_file).prompt == "a cat <lora:ink:0.123456789>"
     (by_tag,) = generate(parameters(by_file).prompt, "--seed", "7", "--lora-dir", str(lora.parent))
@@ -84,14 +88,14 @@ def test_a_lora_is_added_once_whatever_its_names(lora: Path, checkpoint: Path, a
     assert_refused(["generate", "a <lora:ink.safetensors:1>", "--lora", str(lora), *common], words)
 
 
-def test_a_weight_of_a_word_changes_the_picture(generate) -> None:  # type: ignore[no-untyped-def]
+def test_a_weight_of_a_word_changes_the_picture(generate: Generate) -> None:
     pictures = [generate(text, "--seed", "7")[0] for text in ("a red cat", "a (red:1.8) cat", "a red cat")]
     first, weighted, again = map(pixels, pictures)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, weighted)
 
 
-def test_without_a_seed_every_run_draws_another(generate) -> None:  # type: ignore[no-untyped-def]
+def test_without_a_seed_every_run_draws_another(generate: Generate) -> None:
     assert generate("a cat")[0]["seed"] != generate("a cat", "--seed", "-1")[0]["seed"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sys
@@ -19,7 +20,9 @@ import ov_backend
 from ov_backend import Settings, tracing_lock
 from ov_backend.dynamo.backend import openvino_fx
 from ov_backend.dynamo.side_effects import analyze
+from ov_backend.engine.ahead import AheadWorker
 from ov_backend.engine.engine import Engine, Network
+from ov_backend.engine.worker import Worker
 from ov_backend.errors import is_failure
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
@@ -183,6 +186,23 @@ def test_what_a_handler_raises_at_any_moment_reaches_the_caller(
     torch.testing.assert_close(call(x), plain(x), rtol=0, atol=1e-4)
     fallbacks = [each["fallbacks"] for each in ov_backend.stats().values()]
     assert not any(fallbacks)
+
+
+def test_what_a_handler_raises_while_a_job_ahead_is_asked_for_leaves_no_lock_held() -> None:
+    ahead, free = AheadWorker(Worker()), threading.Event()
+
+    def handler(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is threading.Condition.__enter__.__code__:
+            raise TimeIsUp
+
+    sys.setprofile(handler)
+    try:
+        with contextlib.suppress(TimeIsUp):
+            assert "key" not in ahead
+    finally:
+        sys.setprofile(None)
+    threading.Thread(target=lambda: (len(ahead), free.set()), daemon=True).start()
+    assert free.wait(10)
 
 
 def forgetting(number: int, frame: FrameType | None) -> None:
