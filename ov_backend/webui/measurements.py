@@ -55,8 +55,10 @@ class Measurements:
 
     def is_long(self, kind: str, elements: int) -> bool:
         """Whether a call would take long in PyTorch; False where nothing is known."""
-        one, all_calls = self._seconds.get(kind, 0.0) * elements, self._sums.get((kind, elements), 0.0)
-        return one >= LONG_CALL_S or all_calls >= LONG_CALLS_S
+        if self._sums.get((kind, elements), 0.0) >= LONG_CALLS_S:
+            return True
+        seconds = self._seconds.get(kind)
+        return seconds is not None and seconds * elements >= LONG_CALL_S
 
     def note_seconds(self, kind: str, elements: int, seconds: float) -> None:
         """A call has taken so long in PyTorch."""
