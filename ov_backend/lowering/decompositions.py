@@ -19,6 +19,7 @@ Table = Mapping[Any, Callable[..., Any]]
 _BY_STRIDES = frozenset({_aten.diagonal.default, _aten.unfold.default})
 #: Numbers from here on are rounded to infinity.
 _INFINITE_IN_FLOAT16 = 65520.0
+_FLOAT16 = torch.finfo(torch.float16)
 
 
 def convolution_backward(
@@ -217,6 +218,33 @@ def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -
     return torch.where(wide.abs() >= _INFINITE_IN_FLOAT16, wide.sign() * math.inf, wide).to(torch.float16)
 
 
+def mul(x: Any, y: Any) -> torch.Tensor:
+    """A product of float16 with a number that float16 cannot hold, in float32 as PyTorch's kernel computes it.
+
+    The converter would make 0 of a small number and infinity of a large one.
+    """
+    return _in_float32(_aten.mul.Tensor, x, y) if _is_beyond_float16(y) else NotImplemented
+
+
+def div(x: Any, y: Any) -> torch.Tensor:
+    """As :func:`mul`; in PyTorch, too, only the second number is not rounded."""
+    return _in_float32(_aten.div.Tensor, x, y) if _is_beyond_float16(y) else NotImplemented
+
+
+def _in_float32(operator: Callable[..., torch.Tensor], x: Any, y: Any) -> torch.Tensor:
+    if torch.result_type(x, y) is not torch.float16:
+        return NotImplemented
+    wide = (each.to(torch.float32) if isinstance(each, torch.Tensor) else each for each in (x, y))
+    return operator(*wide).to(torch.float16)
+
+
+def _is_beyond_float16(value: Any) -> bool:
+    """Whether float16 cannot hold a number; of a tensor without dimensions, whether it may be so."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and value.dtype in (torch.float32, torch.float64)
+    return isinstance(value, float) and value != 0 and not _FLOAT16.tiny <= abs(value) <= _FLOAT16.max
+
+
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """A choice between booleans, or a boolean and a number, which OpenVINO cannot convert or compile.
 
@@ -325,6 +353,8 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
     _aten.gather.default: gather,
+    _aten.mul.Tensor: mul,
+    _aten.div.Tensor: div,
     _aten.where.self: where,
     _aten.log1p.default: log1p,
     _aten.expm1.default: expm1,

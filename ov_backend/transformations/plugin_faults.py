@@ -10,6 +10,7 @@ Wrong numbers:
 - The exponential is infinite from 88.38 on; the largest number is that of 88.72.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
+- A constant that is converted to bfloat16 is truncated, not rounded.
 - Attention to constant keys, of which each row of a batch has its own, is wrong or not finite in bf16.
 - Of a weight that is multiplied both as it is and transposed, or that two kinds of operators read, one packed form is kept for
   both.
@@ -33,8 +34,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import openvino as ov
+import torch
 from openvino import opset13
 
+from ov_backend.tensors import constant
 from ov_backend.transformations.convolutions import avoid_faults_of_convolution
 from ov_backend.transformations.nodes import Constants, hidden, replace, rolled
 from ov_backend.transformations.quotients import avoid_faults_of_quotient
@@ -54,6 +57,8 @@ _FOLDED = frozenset({"Convert", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 #: Of two factors between this and its reciprocal the product is neither 0 nor infinite.
 _SMALL = np.float32(2.0**-62)
 _FLOATS = frozenset({"f16", "bf16", "f32"})
+#: Numbers of which a bfloat16 may not have all digits.
+_WIDE = frozenset({"f16", "f32", "f64", "i16", "i32", "i64"})
 #: What keeps a shape, but is no elementwise arithmetic.
 _NOT_ELEMENTWISE = _PACKING | {"GroupNormalization", "MVN", "Parameter", "Roll"}
 #: What may have several results, and what may read numbers as booleans.
@@ -100,8 +105,17 @@ def avoid_faults(model: ov.Model) -> None:
             node.input(side).replace_source_output(hidden(node.input_value(side), node.input_value(1 - side)).output(0))
         elif kind == "Divide" and (node.input_value(0) in constants) != (node.input_value(1) in constants):
             avoid_faults_of_quotient(node, constants)
+        elif kind == "Convert" and _is_truncated(node):
+            content = torch.from_numpy(node.input_value(0).get_node().get_tensor_view().data)
+            replace(node, constant(content.to(torch.bfloat16), shared=False))
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
+
+
+def _is_truncated(conversion: ov.Node) -> bool:
+    source = conversion.input_value(0)
+    is_constant = source.get_node().get_type_name() == "Constant" and source.get_element_type().to_string() in _WIDE
+    return is_constant and conversion.get_output_element_type(0).to_string() == "bf16"
 
 
 def _for_each_way(weight: ov.Node) -> None:

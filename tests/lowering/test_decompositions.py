@@ -221,6 +221,14 @@ def test_integers_beyond_float16_become_infinite() -> None:
     assert_close(run_openvino(gm, x), [x.to(torch.float16).abs().sqrt()])
 
 
+@pytest.mark.parametrize("number", [1e-9, 1e-40, 70000.0, 1e30, torch.tensor(1e-9), torch.tensor(0.5)], ids=str)
+def test_products_and_quotients_of_float16_with_a_number_that_it_cannot_hold(number: Any) -> None:
+    x = torch.tensor([0.0, 1.0, 60000.0, math.inf], dtype=torch.float16)
+    for function in (lambda x: x * number, lambda x: number * x, lambda x: x / number):
+        gm = decompose(traced(function, x), OPENVINO_DECOMPOSITIONS)
+        assert_close(run_openvino(gm, x), [function(x)])
+
+
 @pytest.mark.parametrize("shapes", [((), ()), ((1, 1), (3, 1)), ((3, 4), (4,))], ids=str)
 def test_a_choice_between_booleans(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     torch.manual_seed(0)

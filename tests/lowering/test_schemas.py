@@ -69,6 +69,8 @@ CALLS: dict[str, list[Call]] = {
         call(X, -1, WHOLE[:2].clamp(max=3)),
         call(X, 1, WHOLE.clamp(max=3), sparse_grad=True),
     ],
+    "aten.mul.Tensor": [call(X, X), call(X.half(), 1e-9), call(X.half(), torch.tensor(1e-9))],
+    "aten.div.Tensor": [call(X, X.exp()), call(X.half(), 1e9)],
     "aten.where.self": [call(X > 0, X, X * 2), call(X > 0, X > 1, X < 1), call(X > 0, X > 1, X)],
     "aten.log1p.default": [call(X.abs())],
     "aten.expm1.default": [call(X)],
