@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FACTOR, SLACK = 2.0, 0.005
 _RUNS, _MORE_RUNS = 6, 40
 _NOISE = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-23}
+#: Between the smallest numbers of float16 there is no less.
+_LEAST = {torch.float16: 2.0**-25}
 
 
 class _Noise(TorchDispatchMode):
@@ -42,7 +44,8 @@ class _Noise(TorchDispatchMode):
         self.rounded |= value.dtype == torch.bfloat16
         noise = (torch.rand(value.shape, generator=self._generator) * 2 - 1) * _NOISE[value.dtype]
         noise[(value == value.round()) & (value.abs() < 1 / _NOISE[value.dtype])] = 0  # whole numbers are exact
-        return (value.double() * (1 + noise)).to(value.dtype)
+        wide = value.double()
+        return (wide + noise * wide.abs().clamp(min=_LEAST.get(value.dtype, 0) / _NOISE[value.dtype])).to(value.dtype)
 
 
 @dataclass
