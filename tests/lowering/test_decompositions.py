@@ -17,14 +17,16 @@ from ov_backend.lowering.decompositions import (
     OPENVINO_DECOMPOSITIONS,
     argmax,
     available,
-    convolution_backward,
     decompositions,
-    max_pool2d_with_indices_backward,
     safe_softmax,
     selected,
-    training_decompositions,
     var_mean,
     where,
+)
+from ov_backend.lowering.training_decompositions import (
+    convolution_backward,
+    max_pool2d_with_indices_backward,
+    training_decompositions,
 )
 from tests.helpers.graphs import assert_close, names, run_openvino, traced
 

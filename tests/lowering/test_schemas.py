@@ -16,8 +16,9 @@ import ov_backend
 from ov_backend.conversion import negative_indices, torchscript_ops
 from ov_backend.fx_utils import is_random
 from ov_backend.lowering.decompose import decompose
-from ov_backend.lowering.decompositions import OPENVINO_DECOMPOSITIONS, training_decompositions
+from ov_backend.lowering.decompositions import OPENVINO_DECOMPOSITIONS
 from ov_backend.lowering.passes import float_ranges, remove_identities, separate_softmaxes, squeeze_scalars, unify_attention
+from ov_backend.lowering.training_decompositions import training_decompositions
 from tests.helpers.graphs import assert_close, flat, run_eagerly, traced
 
 aten = torch.ops.aten
