@@ -265,3 +265,11 @@ def test_a_layer_under_autocast_is_as_exact_as_in_pytorch() -> None:
     with torch.no_grad():
         exact, eager, found = (f(x).float() for f in (layer, autocast, torch.compile(autocast, backend="openvino_fx")))
     assert (found - exact).abs().max() <= 1.2 * (eager - exact).abs().max()
+
+
+def test_the_error_function_of_small_numbers() -> None:
+    x, value = ops.parameter([9], np.float32), torch.tensor([1e-9, 1e-7, -1e-6, 1e-4, 0.0, 0.0099, -0.0101, 0.5, 4.0])
+    (found,) = answers([ops.erf(x)], x, value.numpy())
+    np.testing.assert_allclose(found, value.erf().numpy(), rtol=2e-5)
+    (found,) = answers([ops.add(ops.erf(x), np.float32(1))], x, value.numpy())
+    np.testing.assert_allclose(found, (value.erf() + 1).numpy(), rtol=1e-5)
