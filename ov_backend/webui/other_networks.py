@@ -77,7 +77,7 @@ class Ran:
 
 def _of_a_model(module: torch.nn.Module) -> bool:
     """A part of a Stable Diffusion model that is loaded, or what calls one: the script answers the networks in there."""
-    parts = {id(part) for model in host.models() if isinstance(model, torch.nn.Module) for part in model.modules()}
+    parts = {id(part) for model in host.models() for part in host.parts(model)}
     return any(id(part) in parts for part in module.modules())
 
 

@@ -12,6 +12,7 @@ __all__ = ["Host", "host"]
 
 #: By the folder here, a Python module that only this WebUI has among those that stand below it in this table.
 _KNOWN = {
+    "forge": "modules_forge.main_entry",
     "a1111": "modules.sd_hijack_optimizations",
 }
 

@@ -62,6 +62,10 @@ class Host:
         text = getattr(model, "conditioner", None) or getattr(model, "cond_stage_model", None)
         yield from (("text_encoder", module) for module in (text.modules() if isinstance(text, torch.nn.Module) else ()))
 
+    def parts(self, model: Any) -> Iterator[torch.nn.Module]:
+        """All modules of a model."""
+        return model.modules() if isinstance(model, torch.nn.Module) else iter(())
+
     def networks_of(self, model: Any) -> list[HostNetwork]:
         """The networks of a model that can be accelerated; the second text encoder's role is "text_encoder_2"."""
         roles: Counter[str] = Counter()
