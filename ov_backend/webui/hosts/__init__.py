@@ -12,6 +12,7 @@ __all__ = ["Host", "host"]
 
 #: By the folder here, a Python module that only this WebUI has among those that stand below it in this table.
 _KNOWN = {
+    "reforge": "ldm_patched.modules.clip_model",
     "a1111": "modules.sd_hijack_optimizations",
 }
 
@@ -28,7 +29,7 @@ def find_host() -> Host:
             return found
     raise OVBackendError(
         f"this WebUI is none that this extension knows: none of {', '.join(_KNOWN.values())} can be imported here."
-        " Install the extension into AUTOMATIC1111's WebUI"
+        " Install the extension into AUTOMATIC1111's WebUI or reForge"
     )
 
 

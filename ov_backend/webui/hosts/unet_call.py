@@ -1,0 +1,56 @@
+"""The call of a UNet that is given two dicts, ``control`` and ``transformer_options``, as in reForge and in Forge.
+
+Its forward takes tensors out of the lists in ``control`` and writes to ``transformer_options``. That one holds what a step is
+about, which a UNet does not compute with, and functions of extensions, which it calls between its layers and inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ov_backend.webui.patch_points import Arguments
+
+_NAMES = ("x", "timesteps", "context", "y", "control", "transformer_options")
+
+#: What a UNet writes to ``transformer_options`` itself, and what others write for the functions that they put there.
+_WITHOUT_EFFECT = frozenset(
+    {"block", "block_index", "transformer_index", "original_shape", "activations_shape"}
+    | {"sigmas", "sample_sigmas", "cond_or_uncond", "cond_mark", "cond_indices", "uncond_indices", "uuids"}
+    | {"wrappers", "callbacks"}  # these are called around the forward
+)
+
+
+def named(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by their names."""
+    return {**dict(zip(_NAMES, args)), **kwargs}
+
+
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """What of a call the network is called with: all but ``transformer_options``, and copies of the lists in ``control``."""
+    given = named(args, kwargs)
+    given.pop("transformer_options", None)
+    control = given.pop("control", None) or {}
+    lists = {name: list(tensors) for name, tensors in control.items() if tensors}
+    return (), {**given, **({"control": lists} if lists else {})}
+
+
+def with_fresh_dicts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward, called with what :func:`arguments` returns."""
+    return partial(_with_fresh_dicts, function)
+
+
+def _with_fresh_dicts(function: Callable[..., Any], control: Any = None, **given: Any) -> Any:
+    lists = None if control is None else {name: list(tensors) for name, tensors in control.items()}
+    return function(**given, control=lists, transformer_options={})
+
+
+def functions_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[str]:
+    """Names of what extensions have put into ``transformer_options``: of patches by their kind, of all else by its key."""
+    options = named(args, kwargs).get("transformer_options") or {}
+    names = {name for name, value in options.items() if value} - _WITHOUT_EFFECT
+    for kinds in ("patches", "patches_replace"):
+        if kinds in names:
+            names = names - {kinds} | {name for name, value in options[kinds].items() if value}
+    return names
