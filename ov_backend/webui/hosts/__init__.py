@@ -13,6 +13,7 @@ __all__ = ["Host", "host"]
 #: By the folder here, a Python module that only this WebUI has among those that stand below it in this table.
 _KNOWN = {
     "forge": "modules_forge.main_entry",
+    "reforge": "ldm_patched.modules.clip_model",
     "a1111": "modules.sd_hijack_optimizations",
 }
 
@@ -29,7 +30,7 @@ def find_host() -> Host:
             return found
     raise OVBackendError(
         f"this WebUI is none that this extension knows: none of {', '.join(_KNOWN.values())} can be imported here."
-        " Install the extension into AUTOMATIC1111's WebUI"
+        " Install the extension into AUTOMATIC1111's WebUI, Forge or reForge"
     )
 
 

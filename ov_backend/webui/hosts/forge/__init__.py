@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
 from modules import sd_models, sd_samplers_common
 
 from ov_backend.engine.engine import NetworkHooks
+from ov_backend.webui.hosts import unet_call
 from ov_backend.webui.hosts.forge import attention
-from ov_backend.webui.hosts.forge.networks import PATCH_POINTS, foreign_options, takes_options
+from ov_backend.webui.hosts.forge.networks import PATCH_POINTS
 from ov_backend.webui.hosts.protocol import Host
 from ov_backend.webui.patch_points import HostNetwork
 
@@ -70,14 +72,12 @@ class Forge(Host):
 
     def refusal(self, network: HostNetwork, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = {}) -> str:
         """What other extensions have put into the options of a denoiser."""
-        if network.switch != "unet" or not takes_options(network.class_function):
+        if network.switch != "unet" or "transformer_options" not in signature(network.class_function).parameters:
             return ""
-        options = kwargs.get("transformer_options") if kwargs else self._options()
-        names = foreign_options(options)
-        return f"an extension changes what its blocks compute ({', '.join(sorted(names))})" if names else ""
-
-    def _options(self) -> Any:
-        return self.model().forge_objects.unet.model_options.get("transformer_options")
+        if not args:  # before a call
+            kwargs = self.model().forge_objects.unet.model_options
+        names = unet_call.functions_in(args, kwargs)
+        return f"extensions put functions between and into its layers ({', '.join(sorted(names))})" if names else ""
 
     def tokens(self, prompt: str) -> int:
         """As the page's counter shows it."""

@@ -36,7 +36,7 @@ def traced_functions() -> tuple[Callable[..., Any], ...]:
 
 @contextlib.contextmanager
 def attention_in_one_piece() -> Iterator[None]:
-    """In this block networks find one attention in one piece in place of Forge's variants; another extension's attention stays."""
+    """In this block, one attention in one piece replaces Forge's variants; another extension's attention stays."""
     with contextlib.ExitStack() as undo:
         for name, whole, arguments, shape in _WHOLE:
             for module in _modules_with(name):
