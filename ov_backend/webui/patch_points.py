@@ -78,6 +78,22 @@ class PatchPoint:
         return owner is not None and isinstance(instance, owner)
 
 
+def hidden_states_or_none(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments of a text encoder's stack: the WebUI passes a number there, and each would be a graph of its own."""
+    if "output_hidden_states" in kwargs:
+        kwargs = {**kwargs, "output_hidden_states": bool(kwargs["output_hidden_states"])}
+    return args, kwargs
+
+
+#: The text encoder of transformers: its layers alone, for token embeddings depend on data of the prompt (textual inversion).
+CLIP = PatchPoint(
+    *("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward", "text_encoder"),
+    # since transformers 5 the caller collects hidden states, and would get none from a compiled stack
+    needs="output_hidden_states",
+    arguments=hidden_states_or_none,
+)
+
+
 @dataclass(frozen=True)
 class HostNetwork:
     """One network of one of the WebUI's models.

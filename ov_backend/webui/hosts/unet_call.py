@@ -52,8 +52,12 @@ def _with_fresh_dicts(function: Callable[..., Any], x: Any, timesteps: Any, cont
 def functions_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[str]:
     """Names of what extensions have put into ``transformer_options``: of patches by their kind, of all else by its key."""
     options = named(args, kwargs).get("transformer_options") or {}
-    names = {name for name, value in options.items() if name not in _WITHOUT_EFFECT and value}
+    names = {name for name, value in options.items() if name not in _WITHOUT_EFFECT and not _is_empty(value)}
     for kinds in ("patches", "patches_replace"):
         if kinds in names:
-            names = names - {kinds} | {name for name, value in options[kinds].items() if value}
+            names = names - {kinds} | {name for name, value in options[kinds].items() if not _is_empty(value)}
     return names
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, (dict, list, tuple)) and not value)

@@ -6,13 +6,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.webui.patch_points import Arguments, PatchPoint, on_a_copy
-
-
-def _of_clip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    if "output_hidden_states" in kwargs:  # the WebUI passes a number here; each would be a graph of its own
-        kwargs = {**kwargs, "output_hidden_states": bool(kwargs["output_hidden_states"])}
-    return args, kwargs
+from ov_backend.webui.patch_points import CLIP, Arguments, PatchPoint, on_a_copy
 
 
 def _of_open_clip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -29,12 +23,7 @@ PATCH_POINTS: tuple[PatchPoint, ...] = (
     PatchPoint("ldm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
     PatchPoint("sgm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
     PatchPoint("sgm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
-    PatchPoint(
-        *("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward", "text_encoder"),
-        # since transformers 5 the caller collects hidden states, and would get none from a compiled stack
-        needs="output_hidden_states",
-        arguments=_of_clip,
-    ),
+    CLIP,
     *(
         PatchPoint(
             *(f"{package}.modules.encoders.modules", name, "text_transformer_forward", "text_encoder", "model.transformer"),

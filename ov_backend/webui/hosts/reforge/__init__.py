@@ -12,14 +12,7 @@ from ov_backend.engine.engine import NetworkHooks
 from ov_backend.webui.hosts import unet_call
 from ov_backend.webui.hosts.protocol import Host
 from ov_backend.webui.hosts.reforge import attention
-from ov_backend.webui.patch_points import Arguments, HostNetwork, PatchPoint, on_a_copy
-
-
-def _of_clip(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    if "output_hidden_states" in kwargs:  # a number, of which only whether it is 0 matters
-        kwargs = {**kwargs, "output_hidden_states": bool(kwargs["output_hidden_states"])}
-    return args, kwargs
-
+from ov_backend.webui.patch_points import CLIP, HostNetwork, PatchPoint, hidden_states_or_none, on_a_copy
 
 _VAE = "ldm_patched.ldm.modules.diffusionmodules.model"
 
@@ -37,9 +30,11 @@ class ReForge(Host):
         ),
         PatchPoint(_VAE, "Encoder", "forward", "vae"),
         PatchPoint(_VAE, "Decoder", "forward", "vae"),
-        # its layers add to their input in place
+        CLIP,
         PatchPoint(
-            "ldm_patched.modules.clip_model", "CLIPEncoder", "forward", "text_encoder", arguments=_of_clip, traced=on_a_copy
+            *("ldm_patched.modules.clip_model", "CLIPEncoder", "forward", "text_encoder"),
+            arguments=hidden_states_or_none,
+            traced=on_a_copy,  # its layers add to their input in place
         ),
     )
 
