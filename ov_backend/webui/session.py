@@ -34,8 +34,8 @@ CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 
 
 def empty_conditionings() -> Conditionings:
-    """Empty caches of encoded prompts."""
-    return {name: [None, None] for name in CONDITIONINGS}
+    """Empty caches of encoded prompts; Forge keeps in a third place what a prompt adds to the picture's parameters."""
+    return {name: [None, None, None] for name in CONDITIONINGS}
 
 
 class Session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -53,15 +54,13 @@ class Forge(Host):
 
     def hooks(self, network: HostNetwork) -> NetworkHooks:
         """A trace needs attention in one piece; everything else stands on modules, where it is looked at."""
-        return NetworkHooks(
-            tracing=attention.attention_in_one_piece,
-            traced_code=attention.traced_functions(),
-            quantizable=network.switch == "unet",
-        )
+        return replace(self.hooks_of_other(network.module), quantizable=network.switch == "unet")
 
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
         """The same."""
-        return NetworkHooks(tracing=attention.attention_in_one_piece, traced_code=attention.traced_functions())
+        return NetworkHooks(
+            tracing=attention.in_one_piece, traced_code=attention.traced_functions(), block_refusal=_block_refusal
+        )
 
     def update_weights(self, module: torch.nn.Module) -> None:
         """Merge the LoRAs that are set, as Forge does when it loads a network for use; nothing where that is done."""
@@ -71,17 +70,24 @@ class Forge(Host):
                 patcher.refresh_loras()
 
     def refusal(self, network: HostNetwork, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = {}) -> str:
-        """What other extensions have put into the options of a denoiser."""
-        if network.switch != "unet" or "transformer_options" not in signature(network.class_function).parameters:
-            return ""
-        if not args:  # before a call
-            kwargs = self.model().forge_objects.unet.model_options
-        names = unet_call.functions_in(args, kwargs)
-        return f"extensions put functions between and into its layers ({', '.join(sorted(names))})" if names else ""
+        """Functions of extensions in the call of a denoiser, and weights that are computed in the layers' forwards."""
+        if network.switch == "unet" and "transformer_options" in signature(network.class_function).parameters:
+            if not args:  # before a call
+                kwargs = self.model().forge_objects.unet.model_options
+            if names := unet_call.functions_in(args, kwargs):
+                return f"extensions put functions between and into its layers ({', '.join(sorted(names))})"
+        return _block_refusal(network.module)
 
     def tokens(self, prompt: str) -> int:
         """As the page's counter shows it."""
         return int(self.model().get_prompt_lengths_on_ui(prompt)[1])
+
+
+def _block_refusal(module: torch.nn.Module) -> str:
+    """LoRAs that are not merged, because the weights are stored in few bits, are added at each call of a layer."""
+    if not any(vars(layer).get("forge_online_loras") for layer in module.modules()):
+        return ""
+    return "LoRAs are added to its weights at each call of a layer"
 
 
 HOST = Forge()
