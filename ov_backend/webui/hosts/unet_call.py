@@ -7,16 +7,21 @@ about, which a UNet does not compute with, and functions of extensions, which it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from typing import Any
+
+import torch
 
 from ov_backend.webui.patch_points import Arguments
 
 #: Behind the latents and the timesteps, whose names differ.
 _NAMES = ("context", "y", "control", "transformer_options")
 #: What says which functions to call, and what has made ``control``.
-_NOT_COMPUTED_WITH = frozenset({"transformer_options", "control_model"})
+_OPTIONS = "transformer_options"
+_NOT_COMPUTED_WITH = frozenset({_OPTIONS, "control_model"})
 
 #: What a UNet writes to ``transformer_options`` itself, and what others write for the functions that they put there.
 _WITHOUT_EFFECT = frozenset(
@@ -61,3 +66,58 @@ def functions_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[str]:
 
 def _is_empty(value: Any) -> bool:
     return value is None or value is False or (isinstance(value, (dict, list, tuple)) and not value)
+
+
+def block_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+    """A call of a module inside: by names and without ``transformer_options``, if it calls none of the functions in there."""
+    names = _parameters(module.__class__)
+    given = {**dict(zip(names, args)), **kwargs}
+    if _OPTIONS not in names or len(args) > len(names) or not isinstance(given.get(_OPTIONS), dict):
+        return args, dict(kwargs)
+    functions = functions_in((), given)
+    if any("forward" in vars(part) or not functions.isdisjoint(_texts(part.__class__)) for part in module.modules()):
+        return args, dict(kwargs)
+    return (), {name: value for name, value in given.items() if name != _OPTIONS}
+
+
+def block_traced(module: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward of a module inside, called with what :func:`block_arguments` returns."""
+    return partial(_with_fresh_options, forward) if _OPTIONS in _parameters(module.__class__) else forward
+
+
+def _with_fresh_options(function: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    if args or _OPTIONS in given:  # as the module is called
+        return function(*args, **given)
+    return function(**given, transformer_options={})
+
+
+@lru_cache(maxsize=256)
+def _parameters(cls: Any) -> tuple[str, ...]:
+    """The names of a forward's parameters behind the module; none where it takes any number by position."""
+    parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
+    by_position = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    return () if by_position else tuple(each.name for each in parameters)
+
+
+@lru_cache(maxsize=256)
+def _texts(cls: Any) -> frozenset[str]:
+    """All texts in the code of a class and in the functions that it names: what it reads of a dict is among them."""
+    bases = [base for base in cls.__mro__ if not base.__module__.startswith("torch.")]
+    functions = [member for base in bases for member in vars(base).values() if isinstance(member, types.FunctionType)]
+    found: dict[types.FunctionType, None] = {}
+    while functions:
+        function = functions.pop()
+        if function not in found:
+            found[function] = None
+            named = (function.__globals__.get(name) for code in _codes(function.__code__) for name in code.co_names)
+            functions += [each for each in named if isinstance(each, types.FunctionType)]
+    codes = (code for function in found for code in _codes(function.__code__))
+    return frozenset(text for code in codes for text in code.co_consts if isinstance(text, str))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of the functions made in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

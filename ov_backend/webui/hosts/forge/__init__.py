@@ -59,7 +59,11 @@ class Forge(Host):
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
         """The same."""
         return NetworkHooks(
-            tracing=attention.in_one_piece, traced_code=attention.traced_functions(), block_refusal=_block_refusal
+            tracing=attention.in_one_piece,
+            traced_code=attention.traced_functions(),
+            block_refusal=_block_refusal,
+            block_arguments=unet_call.block_arguments,
+            block_traced=unet_call.block_traced,
         )
 
     def update_weights(self, module: torch.nn.Module) -> None:
