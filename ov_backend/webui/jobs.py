@@ -154,6 +154,7 @@ def _generate_alone(request: LastRequest, choices: Choices | None) -> Any:
     with _job():
         p = request.processing_class(**request.values)
         p.do_not_save_samples = p.do_not_save_grid = True
+        p.scripts = host.runner()
         with Generation(p, choices, is_reported=False) if choices is not None else contextlib.nullcontext():
             for name, cache in empty_conditionings().items():  # a warm-up encodes zeros, which no later prompt may find
                 setattr(p, name, cache)

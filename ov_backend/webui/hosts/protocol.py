@@ -100,6 +100,10 @@ class Host:
         """
         return ""
 
+    def runner(self) -> Any:
+        """The scripts of a generation that neither the page nor the API asks for."""
+        return None
+
     def tokens(self, prompt: str) -> int:
         """The tokens that a prompt is padded to; it may raise anything."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from modules import sd_hijack, sd_samplers_common
+from modules import scripts, sd_hijack, sd_samplers_common
 
 from ov_backend.engine.engine import NetworkHooks
 from ov_backend.webui.hosts import unet_call
@@ -59,6 +59,10 @@ class ReForge(Host):
         if names:
             return f"extensions put functions between and into its layers ({', '.join(sorted(names))})"
         return _block_refusal(network.module)
+
+    def runner(self) -> Any:
+        """None of them; reForge's samplers call a runner without asking whether there is one."""
+        return scripts.ScriptRunner()
 
     def tokens(self, prompt: str) -> int:
         """As the page's counter shows it."""

@@ -36,14 +36,17 @@ CLASSES = (
     ("modules.models.sd3.other_impls", "CLIPEncoder", "forward"),
     ("modules.models.sd3.other_impls", "T5Stack", "forward"),
     ("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward"),
+    ("ldm_patched.ldm.modules.diffusionmodules.openaimodel", "UNetModel", "_forward"),
+    ("ldm_patched.ldm.modules.diffusionmodules.model", "Encoder", "forward"),
+    ("ldm_patched.ldm.modules.diffusionmodules.model", "Decoder", "forward"),
+    ("ldm_patched.modules.clip_model", "CLIPEncoder", "forward"),
     ("ldm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder2", "text_transformer_forward"),
 )
-#: The WebUI itself replaces one of these with the other whenever it loads a checkpoint.
-UNOPTIMIZED = (
-    optimizations.diffusionmodules_model_AttnBlock_forward,
-    optimizations.sgm_diffusionmodules_model_AttnBlock_forward,
+#: The WebUI itself replaces one of these with the other whenever it loads a checkpoint; its descendants do not have them.
+UNOPTIMIZED = tuple(
+    getattr(optimizations, f"{package}diffusionmodules_model_AttnBlock_forward", None) for package in ("", "sgm_")
 )
 #: The functions at the WebUI's start, in a module that reloading the page does not reload.
 ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
@@ -78,6 +81,12 @@ def extension():
     return next((file.parents[1].name for file in files if file.name == "openvino_accelerate.py"), None)
 
 
+def host():
+    """What the extension under test calls the WebUI, or None while it is disabled."""
+    known = sys.modules.get("ov_backend.webui.hosts")
+    return known.host.name if known is not None else None
+
+
 def of_folder(body):
     """As img2img's tab "Batch": every picture of a folder in turn, by one processing object."""
     runner = scripts.scripts_img2img
@@ -104,7 +113,7 @@ def of_folder(body):
 
 def routes(_, app):
     """Add the probe's routes."""
-    with contextlib.suppress(ImportError):  # SD3 came with v1.10; its classes are there before their first checkpoint
+    with contextlib.suppress(Exception):  # SD3 came with v1.10, and its descendants have another; its classes are there before
         import modules.models.sd3.sd3_model  # noqa: F401
     if not ORIGINALS and shared.sd_model is not None:  # reading sd_model loads the first checkpoint, which replaces functions
         ORIGINALS.update(functions())
@@ -119,6 +128,7 @@ def routes(_, app):
             "instances": instances(),
             "rss": psutil.Process(os.getpid()).memory_info().rss,
             "extension": extension(),
+            "host": host(),
         }
 
     @app.get("/probe/settings")
