@@ -40,6 +40,9 @@ CLASSES = (
     ("ldm_patched.ldm.modules.diffusionmodules.model", "Encoder", "forward"),
     ("ldm_patched.ldm.modules.diffusionmodules.model", "Decoder", "forward"),
     ("ldm_patched.modules.clip_model", "CLIPEncoder", "forward"),
+    ("backend.nn.unet", "IntegratedUNet2DConditionModel", "forward"),
+    ("backend.nn.vae", "Encoder", "forward"),
+    ("backend.nn.vae", "Decoder", "forward"),
     ("ldm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder2", "text_transformer_forward"),
@@ -71,7 +74,10 @@ def of_another_extension(function):
 def instances():
     """Modules of the model in use that have a forward on the instance."""
     model = shared.sd_model
-    roots = {"unet": model.model.diffusion_model, "vae": model.first_stage_model, "text": model.cond_stage_model}
+    vae, text = model.first_stage_model, model.cond_stage_model
+    if vae is None:  # Forge
+        vae, text = model.forge_objects.vae.first_stage_model, model.forge_objects.clip.cond_stage_model
+    roots = {"unet": probe_files.unet_in_use(), "vae": vae, "text": text}
     return [f"{n}.{path}" for n, root in roots.items() for path, m in root.named_modules() if "forward" in vars(m)]
 
 
@@ -157,7 +163,7 @@ def routes(_, app):
 
     @app.post("/probe/clean")
     def clean():
-        vars(shared.sd_model.model.diffusion_model).pop("forward", None)
+        vars(probe_files.unet_in_use()).pop("forward", None)
         return {}
 
     @app.post("/probe/forget-recipes")
@@ -250,7 +256,7 @@ class Probe(scripts.Script):
         if mode == "raise":
             fail_at_the_second_step(shared.sd_model.model)
         if mode == "instance forward":
-            unet = shared.sd_model.model.diffusion_model
+            unet = probe_files.unet_in_use()
             unet._probe_original = unet.forward
 
             def forward(x, timesteps=None, context=None, **kwargs):
@@ -261,5 +267,5 @@ class Probe(scripts.Script):
     def postprocess(self, p, processed, mode, *args):
         """Restore it as ControlNet does: the class's function stays behind on the instance."""
         if mode == "instance forward":
-            unet = shared.sd_model.model.diffusion_model
+            unet = probe_files.unet_in_use()
             unet.forward = unet._probe_original
