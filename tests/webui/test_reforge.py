@@ -158,3 +158,10 @@ def test_another_extensions_attention_stays_in_a_trace(reforge: Any, ldm_patched
         assert unet.optimized_attention is own
         assert vae.slice_attention is own
         assert unet.optimized_attention_masked(1, 2, 3) == "whole"
+
+
+def test_a_job_of_reforge_has_a_runner_without_scripts(reforge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from modules import scripts
+
+    monkeypatch.setattr(scripts, "ScriptRunner", lambda: "empty")
+    assert reforge.runner() == "empty"
