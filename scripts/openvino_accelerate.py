@@ -20,7 +20,8 @@ try:
     callbacks.register()
 except Exception as error:  # whatever is broken, the script stays in the list and reports it
     log.exception("The OpenVINO extension could not be loaded")
-    COMMAND = "" if "pip install" in str(error) else " Install it into the WebUI's environment with: pip install openvino."
+    is_told = "pip install" in str(error) or "Install the extension" in str(error)
+    COMMAND = "" if is_told else " Install it into the WebUI's environment with: pip install openvino."
     PROBLEM = (
         f"OpenVINO cannot be used: {error}.{COMMAND} Then restart the WebUI. Until then pictures are made by PyTorch as always."
     )

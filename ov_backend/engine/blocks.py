@@ -334,6 +334,7 @@ class Block(_Retried):
     def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
         self.shadow, self._of_class = vars(module).get("forward"), _forward_of_class(module)
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
+        forward = whole.hooks.block_traced(module, forward)
         hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics, whole.readings)
         common = whole.resources, whole.name, module, hooks, whole.statistics
@@ -345,6 +346,9 @@ class Block(_Retried):
         """Whether PyTorch would call another forward of the module than when this block was made."""
         shadow = vars(self.module).get("forward")
         return shadow is not self.shadow or (shadow is None and _forward_of_class(self.module) is not self._of_class)
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        return super()._call(*self.hooks.block_arguments(self.module, args, kwargs))
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
         if not self.module._modules and call.signature not in self._codes and len(self._codes) >= _MAX_SIZES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 from ov_backend.capture.forward import capture
 from ov_backend.capture.trace import Captured
 from ov_backend.guards.signature import Call
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class NetworkHooks:
         quantizable: whether the precision "int8" applies to it; other networks are computed in the device's own precision then.
         function: what the module computes, where its class does not tell; a part of the key of a recipe for int8.
         block_refusal: why a module inside must be no network of its own, or ""; for a network that is answered by its blocks.
+        block_arguments: from a module inside and a call of it, what the block is called with; the result must be the same.
+        block_traced: from a module inside and its forward, what a block computes, called with these or as the module is.
         companion: what answers a module that the forward calls and that is no part of the network, or None for PyTorch;
             without it such a module is a block as well.
     """
@@ -47,4 +51,8 @@ class NetworkHooks:
     quantizable: bool = False
     function: str = ""
     block_refusal: Callable[[torch.nn.Module], str] = lambda module: ""
+    block_arguments: Callable[[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]], Arguments] = (
+        lambda module, args, kwargs: (args, kwargs)
+    )
+    block_traced: Callable[[torch.nn.Module, Callable[..., Any]], Callable[..., Any]] = lambda module, forward: forward
     companion: Callable[[torch.nn.Module], Callable[..., Any] | None] | None = None

@@ -40,7 +40,13 @@ def _replaced_call() -> str:
 def _replaced_kernel() -> str:
     """An operator of PyTorch for which ``torch.library`` was given another kernel, or ""."""
     keys = (str(key).split("/") for key in torch.library._impls)
-    return next((key[1] for key in keys if key[0] == "aten" and key[-1] in _OF_CPU), "")
+    of_cpu = ((key[1], key[-1] or "CompositeImplicitAutograd") for key in keys if key[0] == "aten" and key[-1] in _OF_CPU)
+    return next((name for name, kind in of_cpu if _has_kernel(name, kind)), "")
+
+
+def _has_kernel(name: str, kind: str) -> bool:
+    """Whether an operator has a kernel of a kind; PyTorch 2.3 goes on to list one of its own that it has taken out again."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", kind)
 
 
 class LibraryWalk(NameWalk):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from modules import call_queue, sd_hijack, sd_models, shared
+from modules import shared
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.history import History, RememberedCall, kind_of
@@ -25,9 +25,9 @@ from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import prepared
 from ov_backend.ui.snapshot import Job
-from ov_backend.webui import compatibility
 from ov_backend.webui.ending import ending
-from ov_backend.webui.patch_points import HostNetwork, networks_of
+from ov_backend.webui.hosts import host
+from ov_backend.webui.patch_points import HostNetwork
 from ov_backend.webui.session import CACHE_DIR, session
 
 log = logging.getLogger("ov_backend")
@@ -70,7 +70,7 @@ def _tokens(prompts: Any) -> int:
     longest = 0
     with contextlib.suppress(Exception):  # the model's tokenizer is the WebUI's, or another extension's
         for prompt in prompts or ():
-            longest = max(longest, int(sd_hijack.model_hijack.get_prompt_lengths(prompt)[1]))
+            longest = max(longest, host.tokens(prompt))
     return longest
 
 
@@ -80,7 +80,7 @@ def begin_batch(p: Any, choices: Choices) -> None:
     The text encoders are left out: they run now.
     """
     engine, sd_model = session.engine, shared.sd_model
-    unet = next((network.module for network in networks_of(sd_model) if network.role == "unet"), None)
+    unet = next((network.module for network in host.networks_of(sd_model) if network.role == "unet"), None)
     if engine is None:
         return
     engine.begin_picture()
@@ -106,12 +106,12 @@ def _prepare(calls: Sequence[RememberedCall], choices: Choices, others: bool = F
 def _networks(calls: Sequence[RememberedCall], choices: Choices, others: bool = False) -> list[Network]:
     """The networks of remembered calls that are answered as a whole, with the LoRAs that are set; see :func:`_prepare`."""
     roles = {call.role for call in calls}
-    models = [sd_models.model_data.sd_model, *(sd_models.model_data.loaded_sd_models if others else ())]
-    host_networks = {id(each.owner): each for model in models if model is not None for each in networks_of(model)}
+    models = [host.model(), *(host.models() if others else ())]
+    host_networks = {id(each.owner): each for model in models for each in host.networks_of(model)}
     networks: list[Network] = []
     for network in host_networks.values():
         if network.role in roles and getattr(choices, network.switch) and _is_plain(network):
-            session.lora_weights.apply(network.module)
+            host.update_weights(network.module)
             networks.append(session.network(network, network.class_function))
     return networks
 
@@ -123,7 +123,7 @@ def _is_prepared(run: _Likely) -> bool:
 
 def _is_plain(network: HostNetwork) -> bool:
     """Whether a network is answered as a whole, as far as that is known before sampling."""
-    return network.instance_function is None and not compatibility.replaced(network) and not compatibility.refusal(network)
+    return network.instance_function is None and not host.replaced(network) and not host.refusal(network)
 
 
 class Readiness:
@@ -182,7 +182,7 @@ class Readiness:
             return
         with contextlib.ExitStack() as marked:
             try:  # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
-                model = sd_models.model_data.sd_model  # shared.sd_model would load one
+                model = host.model()  # shared.sd_model would load one
                 run = None if session.status.busy else _likely(asked or self._shown)
                 if run is None and asked is None and not session.status.busy:
                     run = _likely(None)
@@ -198,24 +198,24 @@ class Readiness:
                 if self._waiting and session.engine is not None:
                     session.engine.resources.ahead.cancel()
             finally:
-                call_queue.queue_lock.release()
+                host.lock.release()
             if session.engine is not None:
                 session.engine.resources.ahead.wait()
                 self._show_ready(run, model, is_new)
 
     def _show_ready(self, run: _Likely, model: Any, is_new: bool) -> None:
         """Show what is ready, if everything is and nothing else has begun; see :meth:`Status.may_show_ready`."""
-        if not call_queue.queue_lock.acquire(blocking=False):
+        if not host.lock.acquire(blocking=False):
             return
         try:
             may_show = not self._waiting and session.status.may_show_ready(run.size, is_new)
-            if may_show and sd_models.model_data.sd_model is model and session.engine is not None:
+            if may_show and host.model() is model and session.engine is not None:
                 session.engine.trace_ahead(run.calls, _networks(run.calls, run.choices))  # a generation would wait for it too
-            if may_show and sd_models.model_data.sd_model is model and _is_prepared(run):
+            if may_show and host.model() is model and _is_prepared(run):
                 result = prepared([run.size], run.batch, run.choices, run.guided)
                 session.status.job = Job("precompile", state="done", result=result)
         finally:
-            call_queue.queue_lock.release()
+            host.lock.release()
 
 
 class _Likely(NamedTuple):
@@ -230,7 +230,7 @@ class _Likely(NamedTuple):
 
 def _likely(asked: Asked | None) -> _Likely | None:
     """What the last generation with this kind of model, or the last one like ``asked``, has called; None if there was none."""
-    networks = networks_of(sd_models.model_data.sd_model)
+    networks = host.networks_of(host.model())
     unet = next((each.module for each in networks if each.role == "unet"), None)
     store = session.engine.store if session.engine is not None else GraphStore(CACHE_DIR)
     if unet is None or store is None or store.problem():
@@ -247,11 +247,10 @@ def _acquire_when_idle() -> bool:
     """Take the WebUI's lock as soon as it is free and a model is there; False if that takes too long."""
     end = time.monotonic() + _PATIENCE_S
     while time.monotonic() < end:
-        if call_queue.queue_lock.acquire(blocking=False):
-            model = sd_models.model_data.sd_model
-            if model is not None and hasattr(model, "cond_stage_model_empty_prompt"):
+        if host.lock.acquire(blocking=False):
+            if host.model() is not None:
                 return True
-            call_queue.queue_lock.release()
+            host.lock.release()
         time.sleep(_POLL_S)
     return False
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from modules import sd_models, sd_samplers_common, shared
+from modules import shared
 
 from ov_backend.engine.blocks import Blockwise, CallsPatch, patch_calls
 from ov_backend.errors import Interrupted, OVBackendError
@@ -18,15 +18,18 @@ from ov_backend.patching import Patch, Unshadow
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
 from ov_backend.ui.infotext import choices_field, how_it_ran
 from ov_backend.ui.snapshot import INTERRUPTED, network_label
-from ov_backend.webui import ahead, compatibility
+from ov_backend.webui import ahead
+from ov_backend.webui.hosts import host
 from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.other_networks import other_networks
-from ov_backend.webui.patch_points import PATCH_POINTS, HostNetwork, networks_of
+from ov_backend.webui.patch_points import HostNetwork
 from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
 
 log = logging.getLogger("ov_backend")
 
 _UNSUPPORTED = "its class in this model is not supported"
+#: Why a network on whose instance a forward stands is not answered as a whole: ControlNet and others put one on the UNet.
+_INSTANCE_FORWARD = "another extension put a forward of its own on it"
 
 
 class Generation:
@@ -95,7 +98,7 @@ class Generation:
         self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
 
     def _patch(self) -> None:
-        points = [point for point in PATCH_POINTS if getattr(self.choices, point.switch) and point.owner is not None]
+        points = [point for point in host.patch_points if getattr(self.choices, point.switch) and point.owner is not None]
         self._owners = tuple(point.owner for point in points)
         for point in points:
             self._patches.append(Patch(point.owner, point.function, self._replacement))
@@ -146,17 +149,17 @@ class Generation:
         if not self._active:
             return
         session.begin_run("unet")
-        networks = networks_of(shared.sd_model)
+        networks = host.networks_of(shared.sd_model)
         for switch in SWITCHES:
             if getattr(self.choices, switch) and not any(network.switch == switch for network in networks):
                 self._count_refusal(switch, _UNSUPPORTED, 0)
         for network in networks:
             if network.instance_function is None or not getattr(self.choices, network.switch):
                 continue
-            if compatibility.is_leftover(network):
+            if network.is_leftover:
                 self._patches.append(Unshadow(network.owner, network.function))
             elif network.function != "forward":  # nobody calls it as a module
-                self._count_refusal(network.role, compatibility.INSTANCE_FORWARD, 0)
+                self._count_refusal(network.role, _INSTANCE_FORWARD, 0)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,20 +174,20 @@ class Generation:
         if host_network is None:
             return original(owner, *args, **kwargs)
         other_networks.reach_model()
-        reason = compatibility.replaced(host_network)
+        reason = host.replaced(host_network)
         if reason:
             self._count_refusal(host_network.role, reason)
             log.debug("%s runs in PyTorch: %s.", host_network.role, reason)
             return original(owner, *args, **kwargs)
-        session.lora_weights.apply(host_network.module)
+        host.update_weights(host_network.module)
         network = session.network(host_network, original)
-        if "output_hidden_states" in kwargs:  # the WebUI passes a number here; each would be a graph of its own
-            kwargs["output_hidden_states"] = bool(kwargs["output_hidden_states"])
-        if isinstance(kwargs.get("attn_mask"), torch.Tensor):  # open_clip's is a buffer of the model
-            kwargs["attn_mask"] = kwargs["attn_mask"].detach()
-        reason = compatibility.refusal(host_network)
+        reason = host.refusal(host_network, args, kwargs)
         forward = partial(original, owner)
-        answer = partial(network.by_blocks, reason, forward, args, kwargs) if reason else partial(network, *args, **kwargs)
+        if reason:
+            answer = partial(network.by_blocks, reason, forward, args, kwargs)
+        else:
+            inputs, named_inputs = host_network.arguments(args, kwargs)
+            answer = partial(network, *inputs, **named_inputs)
         return self._counted(host_network.role, network, answer, partial(forward, *args, **kwargs))
 
     def _answer_module(
@@ -203,12 +206,12 @@ class Generation:
     ) -> Any:
         module = host_network.owner
         shadowed = host_network.function == "forward" and "forward" in vars(module)
-        if not shadowed or compatibility.is_leftover(host_network):
+        if not shadowed or host_network.is_leftover:
             return original(module, *args, **kwargs)  # our patch on the class decides
-        session.lora_weights.apply(host_network.module)
+        host.update_weights(host_network.module)
         network = session.network(host_network, host_network.class_function)
         forward = partial(original, module)
-        answer = partial(network.by_blocks, compatibility.INSTANCE_FORWARD, forward, args, kwargs)
+        answer = partial(network.by_blocks, _INSTANCE_FORWARD, forward, args, kwargs)
         return self._counted(host_network.role, network, answer, partial(forward, *args, **kwargs))
 
     def _counted(self, role: str, network: Blockwise, answer: Callable[[], Any], in_pytorch: Callable[[], Any]) -> Any:
@@ -219,7 +222,7 @@ class Generation:
             result = answer()
         except Interrupted:
             if switch_of(role) == "unet":  # the sampler catches this one and returns what it has
-                raise sd_samplers_common.InterruptedException from None
+                raise host.interruption from None
             return in_pytorch()
         self._tell_int8(role, network)
         if statistics.fallbacks.total() > fallbacks:
@@ -242,10 +245,7 @@ class Generation:
 
     def _network_of(self, owner: Any) -> HostNetwork | None:
         """The network of the model in use that an object is; None for other models, and while a model is loaded."""
-        sd_model = sd_models.model_data.sd_model
-        if sd_model is None or not hasattr(sd_model, "cond_stage_model_empty_prompt"):
-            return None
-        return next((network for network in networks_of(sd_model) if network.owner is owner), None)
+        return next((network for network in host.networks_of(host.model()) if network.owner is owner), None)
 
     def _count_refusal(self, role: str, reason: str, count: int = 1) -> None:
         """Count calls that are left to PyTorch, and report the reason when it is new."""

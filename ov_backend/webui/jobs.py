@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from modules import call_queue, processing, shared
+from modules import processing, shared
 
 from ov_backend.errors import Interrupted
 from ov_backend.ui.choices import Choices
@@ -19,6 +19,7 @@ from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import JobControl, Size, Unavailable
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.webui.generation import Generation
+from ov_backend.webui.hosts import host
 from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.session import CACHE_DIR, empty_conditionings, session
 from ov_backend.webui.settings_page import defaults
@@ -146,9 +147,14 @@ def _generate(request: LastRequest, choices: Choices | None) -> Any:
         Interrupted: the user ended the generation before.
         Unavailable: no model is loaded.
     """
-    with call_queue.queue_lock, _job():
+    return host.alone(lambda: _generate_alone(request, choices))
+
+
+def _generate_alone(request: LastRequest, choices: Choices | None) -> Any:
+    with _job():
         p = request.processing_class(**request.values)
         p.do_not_save_samples = p.do_not_save_grid = True
+        p.scripts = host.runner()
         with Generation(p, choices, is_reported=False) if choices is not None else contextlib.nullcontext():
             for name, cache in empty_conditionings().items():  # a warm-up encodes zeros, which no later prompt may find
                 setattr(p, name, cache)

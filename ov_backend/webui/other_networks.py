@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from modules import sd_models, shared
+from modules import shared
 
 from ov_backend.devices import resolved_precision
 from ov_backend.engine import warmup
@@ -29,7 +29,7 @@ from ov_backend.engine.history import kind_of
 from ov_backend.engine.root_network import RootNetwork
 from ov_backend.errors import Interrupted
 from ov_backend.tensors import nested_tensors
-from ov_backend.webui import compatibility
+from ov_backend.webui.hosts import host
 from ov_backend.webui.measurements import LEAST_PSNR, Measurements, decibels, elements_of, kind_and_content
 from ov_backend.webui.session import session
 from ov_backend.webui.upscaling import Upscaling
@@ -77,8 +77,7 @@ class Ran:
 
 def _of_a_model(module: torch.nn.Module) -> bool:
     """A part of a Stable Diffusion model that is loaded, or what calls one: the script answers the networks in there."""
-    models = [*sd_models.model_data.loaded_sd_models, sd_models.model_data.sd_model]
-    parts = {id(part) for model in models if isinstance(model, torch.nn.Module) for part in model.modules()}
+    parts = {id(part) for model in host.models() for part in host.parts(model)}
     return any(id(part) in parts for part in module.modules())
 
 
@@ -212,7 +211,7 @@ class OtherNetworks:
         for key in alike[: len(alike) - _MAX_OF_A_CLASS + 1]:
             self._release(key)
         name = session.free_name(_name(self.upscaling.name or type(module).__name__))
-        network = RootNetwork(engine.resources, name, module, module.forward, compatibility.hooks_of_other(module))
+        network = RootNetwork(engine.resources, name, module, module.forward, host.hooks_of_other(module))
         self._networks[id(module)] = engine.add(network)
         self._choose_precision(engine, network)
         return network

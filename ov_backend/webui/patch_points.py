@@ -1,4 +1,4 @@
-"""Where the networks of the WebUI's models are, and by which functions of which classes they are called.
+"""By which functions of which classes networks are called, and one network of a model; each host lists its own.
 
 The functions are patched on the classes, so that every object that is called in the middle of a generation (a refiner, a
 hires checkpoint, a model loaded for one prompt) is reached; each call decides whether its instance is accelerated.
@@ -8,14 +8,36 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
 
 from ov_backend.patching import unwrap
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def as_they_are(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments of a call, for a function whose network takes the same."""
+    return args, kwargs
+
+
+def itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function, where it can be traced as it is."""
+    return function
+
+
+def on_a_copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that writes to its first input, called with a copy of it; the caller has no further use for the written one."""
+    return partial(_on_a_copy, function)
+
+
+def _on_a_copy(function: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    return function(first.clone(), *args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -29,7 +51,8 @@ class PatchPoint:
         switch: the choice that switches these networks.
         weights: path from an instance to the module that owns the weights ("" is the instance itself).
         needs: a parameter that the function must have; without it, this version's function is a different one.
-        overwrites: whether the function writes to its first input; its caller has no further use for that one.
+        arguments: from the arguments of a call, those that the network is called with: tensors, alone or in lists and dicts.
+        traced: from the function, bound to its object, what the network computes, called with these.
     """
 
     module: str
@@ -38,7 +61,8 @@ class PatchPoint:
     switch: str
     weights: str = ""
     needs: str = ""
-    overwrites: bool = False
+    arguments: Callable[[tuple[Any, ...], dict[str, Any]], Arguments] = as_they_are
+    traced: Callable[[Callable[..., Any]], Callable[..., Any]] = itself
 
     @property
     def owner(self) -> Any:
@@ -48,30 +72,25 @@ class PatchPoint:
             return None
         return owner
 
+    def is_called_on(self, instance: Any) -> bool:
+        """Whether an object is one of the class."""
+        owner = self.owner
+        return owner is not None and isinstance(instance, owner)
 
-#: Of a text encoder only the stack of layers: its token embeddings depend on data of the prompt (textual inversion).
-PATCH_POINTS: tuple[PatchPoint, ...] = (
-    PatchPoint("ldm.modules.diffusionmodules.openaimodel", "UNetModel", "forward", "unet"),
-    PatchPoint("sgm.modules.diffusionmodules.openaimodel", "UNetModel", "forward", "unet"),
-    PatchPoint("ldm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
-    PatchPoint("ldm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
-    PatchPoint("sgm.modules.diffusionmodules.model", "Encoder", "forward", "vae"),
-    PatchPoint("sgm.modules.diffusionmodules.model", "Decoder", "forward", "vae"),
+
+def hidden_states_or_none(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments of a text encoder's stack: the WebUI passes a number there, and each would be a graph of its own."""
+    if "output_hidden_states" in kwargs:
+        kwargs = {**kwargs, "output_hidden_states": bool(kwargs["output_hidden_states"])}
+    return args, kwargs
+
+
+#: The text encoder of transformers: its layers alone, for token embeddings depend on data of the prompt (textual inversion).
+CLIP = PatchPoint(
+    *("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward", "text_encoder"),
     # since transformers 5 the caller collects hidden states, and would get none from a compiled stack
-    PatchPoint("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward", "text_encoder", "", "output_hidden_states"),
-    *(
-        PatchPoint(f"{package}.modules.encoders.modules", name, "text_transformer_forward", "text_encoder", "model.transformer")
-        for package, name in (
-            ("ldm", "FrozenOpenCLIPEmbedder"),
-            ("sgm", "FrozenOpenCLIPEmbedder"),
-            ("sgm", "FrozenOpenCLIPEmbedder2"),
-        )
-    ),
-    PatchPoint("modules.models.sd3.mmdit", "MMDiT", "forward", "unet"),
-    PatchPoint("modules.models.sd3.sd3_impls", "VAEEncoder", "forward", "vae"),
-    PatchPoint("modules.models.sd3.sd3_impls", "VAEDecoder", "forward", "vae"),
-    PatchPoint("modules.models.sd3.other_impls", "CLIPEncoder", "forward", "text_encoder", overwrites=True),
-    PatchPoint("modules.models.sd3.other_impls", "T5Stack", "forward", "text_encoder"),
+    needs="output_hidden_states",
+    arguments=hidden_states_or_none,
 )
 
 
@@ -85,7 +104,8 @@ class HostNetwork:
         owner: the object whose function is called.
         function: that function's name.
         module: the module that owns the weights.
-        overwrites: whether the function writes to its first input.
+        arguments: as of the patch point.
+        traced: as of the patch point.
     """
 
     role: str
@@ -93,7 +113,13 @@ class HostNetwork:
     owner: torch.nn.Module
     function: str
     module: torch.nn.Module
-    overwrites: bool = False
+    arguments: Callable[[tuple[Any, ...], dict[str, Any]], Arguments] = as_they_are
+    traced: Callable[[Callable[..., Any]], Callable[..., Any]] = itself
+
+    @classmethod
+    def at(cls, point: PatchPoint, owner: torch.nn.Module, role: str) -> HostNetwork:
+        """The network in a role that is called at a patch point of this object."""
+        return cls(role, point.switch, owner, point.function, owner.get_submodule(point.weights), point.arguments, point.traced)
 
     @property
     def instance_function(self) -> Any:
@@ -105,38 +131,14 @@ class HostNetwork:
         """The class's own function, without a patch of ours."""
         return unwrap(getattr(type(self.owner), self.function))
 
+    @property
+    def is_leftover(self) -> bool:
+        """Whether the function on the instance is the class's own: some extensions leave it there when they are done."""
+        function = self.instance_function
+        if not isinstance(function, MethodType) or function.__self__ is not self.owner:
+            return False
+        return unwrap(function.__func__) is self.class_function
+
     def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the class, bound to the object; one that overwrites its input gets a copy."""
-        method = function.__get__(self.owner)
-        return partial(_on_a_copy, method) if self.overwrites else method
-
-
-def _on_a_copy(method: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return method(first.clone(), *args, **kwargs)
-
-
-def networks_of(sd_model: Any) -> list[HostNetwork]:
-    """The networks of a model that can be accelerated."""
-    vae = getattr(sd_model, "first_stage_model", None)
-    owners = [
-        ("unet", getattr(getattr(sd_model, "model", None), "diffusion_model", None)),
-        ("vae_encode", getattr(vae, "encoder", None)),
-        ("vae_decode", getattr(vae, "decoder", None)),
-    ]
-    networks = [network for role, owner in owners if (network := _network_at(role, owner)) is not None]
-    encoders = [network for owner in _text_modules(sd_model) if (network := _network_at("text_encoder", owner)) is not None]
-    encoders = [network for network in encoders if network.switch == "text_encoder"]
-    networks += [replace(network, role=f"{network.role}_{i}" if i > 1 else network.role) for i, network in enumerate(encoders, 1)]
-    return networks
-
-
-def _text_modules(sd_model: Any) -> Iterator[torch.nn.Module]:
-    root = getattr(sd_model, "conditioner", None) or getattr(sd_model, "cond_stage_model", None)
-    return root.modules() if isinstance(root, torch.nn.Module) else iter(())
-
-
-def _network_at(role: str, owner: Any) -> HostNetwork | None:
-    for point in PATCH_POINTS:
-        if point.owner is not None and isinstance(owner, point.owner):
-            return HostNetwork(role, point.switch, owner, point.function, owner.get_submodule(point.weights), point.overwrites)
-    return None
+        """What the network computes, by a function of the class."""
+        return self.traced(function.__get__(self.owner))

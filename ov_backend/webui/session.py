@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from modules import sd_models, shared
+from modules import shared
 
 from ov_backend.engine.blocks import Blockwise
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.settings import Settings
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
-from ov_backend.webui import compatibility
+from ov_backend.webui.hosts import host
 from ov_backend.webui.last_request import LastRequest
-from ov_backend.webui.lora import LoraWeights
-from ov_backend.webui.patch_points import HostNetwork, networks_of
+from ov_backend.webui.patch_points import HostNetwork
 
 #: The graph store, in the extension's own folder.
 CACHE_DIR = Path(__file__).parents[2] / "cache" / "graphs"
@@ -35,8 +34,8 @@ CONDITIONINGS = ("cached_c", "cached_uc", "cached_hr_c", "cached_hr_uc")
 
 
 def empty_conditionings() -> Conditionings:
-    """Empty caches of encoded prompts."""
-    return {name: [None, None] for name in CONDITIONINGS}
+    """Empty caches of encoded prompts; Forge keeps in a third place what a prompt adds to the picture's parameters."""
+    return {name: [None, None, None] for name in CONDITIONINGS}
 
 
 class Session:
@@ -46,7 +45,6 @@ class Session:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.status = Status(on_stage=_show_stage)
-        self.lora_weights = LoraWeights()
         #: What a comparison repeats.
         self.last_request: LastRequest | None = None
         #: Owner and network by the owner's id; holding the owner keeps its id from being reused.
@@ -96,7 +94,7 @@ class Session:
         self.release_unloaded()
         assert self.engine is not None
         name = self.free_name(host_network.role)
-        hooks = compatibility.hooks(host_network)
+        hooks = host.hooks(host_network)
         if host_network.switch == "unet":
             hooks = replace(hooks, companion=lambda module: self._companion(module, hooks))
         network = Blockwise(self.engine.resources, name, host_network.module, host_network.bound(original), hooks)
@@ -109,7 +107,7 @@ class Session:
 
         An extension may write to weights in a way that nothing counts, but hardly while a picture is sampled.
         """
-        for host_network in networks_of(sd_models.model_data.sd_model):
+        for host_network in host.networks_of(host.model()):
             known = self._networks.get(id(host_network.owner))
             if known is not None and host_network.switch in switches:
                 known[1].read_again()
@@ -139,8 +137,7 @@ class Session:
 
     def release_unloaded(self) -> None:
         """Release the networks of models that are no longer loaded; otherwise their weights could never be freed."""
-        models: Sequence[Any] = [*sd_models.model_data.loaded_sd_models, sd_models.model_data.sd_model]
-        loaded = {id(network.owner) for model in models if model is not None for network in networks_of(model)}
+        loaded = {id(network.owner) for model in host.models() for network in host.networks_of(model)}
         unloaded = [key for key in self._networks if key not in loaded]
         if unloaded:  # what stands beside a UNet knows it
             self._used_companions.clear()

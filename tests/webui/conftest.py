@@ -105,9 +105,9 @@ def functions() -> dict[str, Any]:
     """Every function that the extension may patch, by name."""
     from modules import processing
 
-    from ov_backend.webui.patch_points import PATCH_POINTS
+    from ov_backend.webui.hosts import host
 
-    points = [point for point in PATCH_POINTS if point.owner is not None]
+    points = [point for point in host.patch_points if point.owner is not None]
     originals = {f"{point.module}.{point.class_name}": vars(point.owner)[point.function] for point in points}
     originals["process_images_inner"] = processing.process_images_inner
     originals["Module.__call__"] = torch.nn.Module.__call__
@@ -122,9 +122,9 @@ def arguments(precision: str = "f32", **switches: bool) -> list[Any]:
 
 def text_encoder_is_supported() -> bool:
     """Whether the installed transformers lets the text encoder be compiled."""
-    from ov_backend.webui.patch_points import PATCH_POINTS
+    from ov_backend.webui.hosts import host
 
-    return all(point.owner is not None for point in PATCH_POINTS if point.module.startswith("transformers."))
+    return all(point.owner is not None for point in host.patch_points if point.module.startswith("transformers."))
 
 
 def ran_text(*labels: str) -> str:

@@ -79,7 +79,7 @@ def test_what_attention_calls_is_followed(compare: Any, monkeypatch: pytest.Monk
 def test_whether_attention_is_as_usual_is_tried_without_a_trace_of_it(
     host: SimpleNamespace, class_name: str
 ) -> None:
-    from ov_backend.webui import attention
+    from ov_backend.webui.hosts.a1111 import attention
 
     place = next(each for each in attention._CLASSES if each[1] == class_name and attention._owner(each) is not None)
     owner, whole = attention._owner(place), getattr(attention.optimizations, place[2])
@@ -122,7 +122,7 @@ def test_a_function_that_the_lora_extension_calls_and_that_was_exchanged_is_foll
 def test_a_function_that_was_put_among_the_webui_s_attention_is_not_exchanged(host: SimpleNamespace) -> None:
     from modules import sd_hijack_optimizations as optimizations
 
-    from ov_backend.webui import attention
+    from ov_backend.webui.hosts.a1111 import attention
 
     def foreign() -> None: ...
 

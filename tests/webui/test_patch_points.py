@@ -8,7 +8,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from ov_backend.webui.patch_points import HostNetwork
+from ov_backend.webui.patch_points import HostNetwork, on_a_copy
 
 
 class Overwriting(torch.nn.Module):
@@ -25,7 +25,7 @@ class Overwriting(torch.nn.Module):
 
 def test_a_network_that_overwrites_its_input_is_answered_on_a_copy(strict: Callable[..., Settings]) -> None:
     module = Overwriting()
-    host_network = HostNetwork("text_encoder", "text_encoder", module, "forward", module, overwrites=True)
+    host_network = HostNetwork("text_encoder", "text_encoder", module, "forward", module, traced=on_a_copy)
     network = Engine(strict()).network("text_encoder", module, host_network.bound(Overwriting.forward))
     for _ in range(2):
         x = torch.randn(3, 4)

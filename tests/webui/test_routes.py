@@ -61,6 +61,16 @@ def test_a_precompile_can_be_cancelled(host: SimpleNamespace, compare: Any) -> N
     compare(prompt="a cat")
 
 
+def test_a_job_generates_with_the_scripts_that_the_host_asks_for(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ov_backend.webui.hosts import host as webui
+
+    hooks: list[str] = []
+    runner = SimpleNamespace(hook=lambda name, *args, **kwargs: hooks.append(name), scripts=[])
+    monkeypatch.setattr(webui, "runner", lambda: runner)
+    prepare([(40, 32)], 1, job_control())
+    assert "process_batch" in hooks
+
+
 def test_the_webui_s_own_interrupt_ends_a_precompile(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     control = job_control()
     begin = host.shared.state.begin

@@ -122,6 +122,8 @@ class WebUI:
         if "override_settings" in body:
             body.setdefault("override_settings_restore_afterwards", True)
             self._save(body["override_settings"])
+        if body.get("enable_hr"):  # without it Forge's API fails; other WebUIs do not know it
+            body.setdefault("hr_additional_modules", ["Use same choices"])
         kind = "img2img" if "init_images" in body else "txt2img"
         for name in ("init_images", "mask"):
             value = body.get(name)

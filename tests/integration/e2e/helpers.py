@@ -27,6 +27,13 @@ def need_probe(webui: WebUI) -> None:
     need(webui.has("/probe/state"), "probe extension (the suite brings it where it starts the WebUI)")
 
 
+def need_a1111(webui: WebUI, what: str) -> None:
+    """Skip where the WebUI is a descendant of AUTOMATIC1111's that lacks something, or does it in its own way."""
+    other = webui.probe().get("host") if webui.has("/probe/state") else None
+    if other not in (None, "AUTOMATIC1111's WebUI"):
+        pytest.skip(f"{other} has no {what}")
+
+
 @contextlib.contextmanager
 def every_generation(webui: WebUI) -> Iterator[None]:
     """With the setting that accelerates every generation, in f32."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.conftest import assert_equal, note
-from tests.integration.e2e.helpers import need, need_probe, options, picture_by_pytorch
+from tests.integration.e2e.helpers import need, need_a1111, need_probe, options, picture_by_pytorch
 
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
@@ -48,6 +48,7 @@ def test_upcast_attention(compare: Any, sd1: str) -> None:
 
 def test_instance_forward_of_another_extension(webui: WebUI, compare: Any, sd1: str) -> None:
     need_probe(webui)
+    need_a1111(webui, "extensions that put a forward on the UNet; it calls another function of it")
     probe = {"openvino probe": {"args": ["instance forward"]}}
     without = picture_by_pytorch(webui, sd1)
     off, _ = compare(BLOCKS, checkpoint=sd1, alwayson_scripts=probe)
@@ -132,6 +133,7 @@ def test_stopping_after_the_current_picture(webui: WebUI, sd1: str, request: pyt
 
 def test_exception_in_mid_run(webui: WebUI, compare: Any, sd1: str) -> None:
     need_probe(webui)
+    need_a1111(webui, "call of the module that the probe lets fail")
     with pytest.raises(RuntimeError, match="500"):
         webui.accelerated(checkpoint=sd1, alwayson_scripts={"openvino probe": {"args": ["raise"]}})
     assert webui.probe()["replaced"] == []

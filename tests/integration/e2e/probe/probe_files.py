@@ -10,10 +10,16 @@ from modules import shared
 from safetensors.torch import save_file
 
 
+def unet_in_use():
+    """The UNet of the model in use; in Forge it does not stand in the model itself."""
+    model = shared.sd_model
+    return (model if hasattr(model, "model") else model.forge_objects.unet).model.diffusion_model
+
+
 def write_controlnet(file, seed):
     """Write a ControlNet for the UNet in use; the loader knows true sizes alone, and is told this one."""
     guess = sys.modules["scripts.controlnet_model_guess"]
-    unet = shared.sd_model.model.diffusion_model
+    unet = unet_in_use()
     context = next(module for name, module in unet.named_modules() if name.endswith("attn2.to_k")).in_features
     sizes = {"model_channels": unet.model_channels, "channel_mult": list(unet.channel_mult), "context_dim": context}
     if getattr(shared.sd_model, "is_sdxl", False):
@@ -29,7 +35,7 @@ def write_controlnet(file, seed):
 def write_adapter(file, seed):
     """Write a T2I-Adapter of the light kind for the UNet in use, likewise."""
     config = sys.modules["scripts.controlnet_model_guess"].t2i_adapter_light_config
-    unet = shared.sd_model.model.diffusion_model
+    unet = unet_in_use()
     config.update(channels=[unet.model_channels * factor for factor in unet.channel_mult])
     write_random(sys.modules["scripts.adapter"].Adapter_light(**config), "adapter.", file, seed)
 
@@ -144,7 +150,7 @@ def write_lora(file, kind, seed):
         weights = lora_of_sd3()
     else:
         function, classes = KINDS[kind]
-        layers = {n: m for n, m in shared.sd_model.model.diffusion_model.named_modules() if isinstance(m, classes)}
+        layers = {n: m for n, m in unet_in_use().named_modules() if isinstance(m, classes)}
         layers = {n: m for n, m in layers.items() if not n.startswith(("time_embed", "out.", "label_emb"))}
         parts = {f"lora_unet_{name.replace('.', '_')}": function(plain_weight(layer)) for name, layer in layers.items()}
         weights = {f"{name}.{part}": weight for name, each in parts.items() for part, weight in each.items()}
@@ -160,7 +166,7 @@ def plain_weight(layer):
 
 def lora_of_sd3():
     """Two factors for every projection that the WebUI's names for SD3 reach."""
-    layers = {f"diffusion_model_{n.replace('.', '_')}": m for n, m in shared.sd_model.model.diffusion_model.named_modules()}
+    layers = {f"diffusion_model_{n.replace('.', '_')}": m for n, m in unet_in_use().named_modules()}
     weights = {}
     for source, target in shared.sd_model.diffusers_weight_mapping():
         name, is_part = target.removesuffix("_proj"), target.endswith(("_q_proj", "_k_proj", "_v_proj"))

@@ -36,14 +36,20 @@ CLASSES = (
     ("modules.models.sd3.other_impls", "CLIPEncoder", "forward"),
     ("modules.models.sd3.other_impls", "T5Stack", "forward"),
     ("transformers.models.clip.modeling_clip", "CLIPEncoder", "forward"),
+    ("ldm_patched.ldm.modules.diffusionmodules.openaimodel", "UNetModel", "_forward"),
+    ("ldm_patched.ldm.modules.diffusionmodules.model", "Encoder", "forward"),
+    ("ldm_patched.ldm.modules.diffusionmodules.model", "Decoder", "forward"),
+    ("ldm_patched.modules.clip_model", "CLIPEncoder", "forward"),
+    ("backend.nn.unet", "IntegratedUNet2DConditionModel", "forward"),
+    ("backend.nn.vae", "Encoder", "forward"),
+    ("backend.nn.vae", "Decoder", "forward"),
     ("ldm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder", "text_transformer_forward"),
     ("sgm.modules.encoders.modules", "FrozenOpenCLIPEmbedder2", "text_transformer_forward"),
 )
-#: The WebUI itself replaces one of these with the other whenever it loads a checkpoint.
-UNOPTIMIZED = (
-    optimizations.diffusionmodules_model_AttnBlock_forward,
-    optimizations.sgm_diffusionmodules_model_AttnBlock_forward,
+#: The WebUI itself replaces one of these with the other whenever it loads a checkpoint; its descendants do not have them.
+UNOPTIMIZED = tuple(
+    getattr(optimizations, f"{package}diffusionmodules_model_AttnBlock_forward", None) for package in ("", "sgm_")
 )
 #: The functions at the WebUI's start, in a module that reloading the page does not reload.
 ORIGINALS = vars(shared).setdefault("openvino_probe_originals", {})
@@ -68,7 +74,10 @@ def of_another_extension(function):
 def instances():
     """Modules of the model in use that have a forward on the instance."""
     model = shared.sd_model
-    roots = {"unet": model.model.diffusion_model, "vae": model.first_stage_model, "text": model.cond_stage_model}
+    vae, text = model.first_stage_model, model.cond_stage_model
+    if vae is None:  # Forge
+        vae, text = model.forge_objects.vae.first_stage_model, model.forge_objects.clip.cond_stage_model
+    roots = {"unet": probe_files.unet_in_use(), "vae": vae, "text": text}
     return [f"{n}.{path}" for n, root in roots.items() for path, m in root.named_modules() if "forward" in vars(m)]
 
 
@@ -76,6 +85,12 @@ def extension():
     """The name of the folder of the extension under test, or None while it is disabled."""
     files = (Path(data.path) for data in scripts.scripts_data)
     return next((file.parents[1].name for file in files if file.name == "openvino_accelerate.py"), None)
+
+
+def host():
+    """What the extension under test calls the WebUI, or None while it is disabled."""
+    known = sys.modules.get("ov_backend.webui.hosts")
+    return known.host.name if known is not None else None
 
 
 def of_folder(body):
@@ -104,7 +119,7 @@ def of_folder(body):
 
 def routes(_, app):
     """Add the probe's routes."""
-    with contextlib.suppress(ImportError):  # SD3 came with v1.10; its classes are there before their first checkpoint
+    with contextlib.suppress(Exception):  # SD3 came with v1.10, and its descendants have another; its classes are there before
         import modules.models.sd3.sd3_model  # noqa: F401
     if not ORIGINALS and shared.sd_model is not None:  # reading sd_model loads the first checkpoint, which replaces functions
         ORIGINALS.update(functions())
@@ -119,6 +134,7 @@ def routes(_, app):
             "instances": instances(),
             "rss": psutil.Process(os.getpid()).memory_info().rss,
             "extension": extension(),
+            "host": host(),
         }
 
     @app.get("/probe/settings")
@@ -147,7 +163,7 @@ def routes(_, app):
 
     @app.post("/probe/clean")
     def clean():
-        vars(shared.sd_model.model.diffusion_model).pop("forward", None)
+        vars(probe_files.unet_in_use()).pop("forward", None)
         return {}
 
     @app.post("/probe/forget-recipes")
@@ -240,7 +256,7 @@ class Probe(scripts.Script):
         if mode == "raise":
             fail_at_the_second_step(shared.sd_model.model)
         if mode == "instance forward":
-            unet = shared.sd_model.model.diffusion_model
+            unet = probe_files.unet_in_use()
             unet._probe_original = unet.forward
 
             def forward(x, timesteps=None, context=None, **kwargs):
@@ -251,5 +267,5 @@ class Probe(scripts.Script):
     def postprocess(self, p, processed, mode, *args):
         """Restore it as ControlNet does: the class's function stays behind on the instance."""
         if mode == "instance forward":
-            unet = shared.sd_model.model.diffusion_model
+            unet = probe_files.unet_in_use()
             unet.forward = unet._probe_original

@@ -16,15 +16,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from types import MethodType
 from typing import Any
 
 import torch
 from modules import sd_hijack, sd_unet, shared
 
 from ov_backend.engine.engine import NetworkHooks
-from ov_backend.patching import unwrap
-from ov_backend.webui import attention, lora
+from ov_backend.webui.hosts.a1111 import attention, lora
 from ov_backend.webui.patch_points import HostNetwork
 
 
@@ -74,14 +72,6 @@ def block_refusal(switch: str, module: torch.nn.Module) -> str:
     return next((reason for rule in _MODULE_RULES if (reason := rule(switch, module))), "")
 
 
-def is_leftover(network: HostNetwork) -> bool:
-    """Whether the function on the instance is the class's own: some extensions leave it there when they are done."""
-    function = network.instance_function
-    if not isinstance(function, MethodType) or function.__self__ is not network.owner:
-        return False
-    return unwrap(function.__func__) is network.class_function
-
-
 def _upcast_attention(_: HostNetwork | None = None) -> str:
     return f"upcast_attn={bool(getattr(shared.opts, 'upcast_attn', False))}"
 
@@ -113,10 +103,6 @@ def _layers(network: HostNetwork) -> str:
 
 
 _KEY_RULES: tuple[Callable[[HostNetwork], str], ...] = (_upcast_attention, _hypernetworks, _clip_skip, _attention, _layers)
-
-
-#: Why a network on whose instance a forward stands is not answered as a whole: ControlNet and others put one on the UNet.
-INSTANCE_FORWARD = "another extension put a forward of its own on it"
 
 
 def replaced(network: HostNetwork) -> str:
