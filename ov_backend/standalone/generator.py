@@ -94,11 +94,6 @@ class PictureGenerator:
         """Side in pixels of the square picture that the model was trained for."""
         return own_size(self.pipe)[0]
 
-    @property
-    def last_seed(self) -> int:
-        """The seed of the last generation; -1 before the first."""
-        return self._last[0].seed if self._last is not None else -1
-
     def interrupt(self) -> None:
         """End the generation that is running, at its next step or while a network is prepared."""
         self._turns.interrupt()

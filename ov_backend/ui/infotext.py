@@ -69,8 +69,8 @@ class Parameters:
         return "\n".join(part for part in (self.prompt, negative, last_line) if part)
 
     @classmethod
-    def from_text(cls, text: str) -> tuple[Parameters, Choices | None]:
-        """Read a picture's text; parameters and choices that are missing or make no sense are the default.
+    def from_text(cls, text: str, default: Parameters | None = None) -> tuple[Parameters, Choices | None]:
+        """Read a picture's text; parameters that are missing or make no sense are those of ``default``, but for the prompts.
 
         Returns:
             the parameters, and the choices (None where the text has no field of them).
@@ -82,7 +82,7 @@ class Parameters:
         negative_at = next((i for i, line in enumerate(lines) if line.startswith(_NEGATIVE)), len(lines))
         negative = "\n".join(lines[negative_at:]).removeprefix(_NEGATIVE).strip()
         width, _, height = fields.get("Size", "").partition("x")
-        default = cls()
+        default = default or cls()
         parameters = cls(
             "\n".join(lines[:negative_at]).strip(),
             negative,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PANEL = "#openvino_txt2img"
@@ -26,17 +27,30 @@ class Page:
         return self
 
     def choose(self, field: str, option: str) -> None:
+        self.unfold()
         self.page.click(f"{PANEL}_{field} input")
         self.page.get_by_role("option", name=re.compile(f"^{re.escape(option)}")).first.click()
 
     def begin(self, width: int, height: int, steps: int) -> None:
         self.set(width=width, height=height, steps=steps).generate()
 
+    def unfold(self) -> Page:
+        """Open the panel; Gradio makes what stands in it only then."""
+        if not self.page.is_visible(f"{PANEL}_device"):
+            self.page.click("#openvino > button")
+            self.page.wait_for_selector(f"{PANEL}_prepare", state="visible")
+        return self
+
     def fill(self, part: str, text: str) -> None:
         """Write into a field of the panel, and leave it."""
+        self.unfold()
         field = self.page.locator(f"{PANEL}_{part}:is(input), {PANEL}_{part} :is(input, textarea)").first
         field.fill(text)
         field.press("Tab")
+
+    def restore(self, picture: Path) -> None:
+        """Read the settings from a picture's file."""
+        self.page.set_input_files("#restore input[type=file]", str(picture))
 
     def generate(self) -> None:
         self.number = self.run["number"] + 1
@@ -74,12 +88,17 @@ class Page:
         return self.wait_for("headline", "^(Done|Ended|Interrupted)")
 
     def open_more(self) -> None:
-        """Open the panel's accordion; Gradio makes what stands in it only then."""
+        """Open the panel's accordion."""
+        self.unfold()
         self.page.click(f"{PANEL}_more button")
         self.page.wait_for_selector(f"{PANEL}_details", state="visible")
 
     def press(self, action: str) -> None:
-        self.page.click(f"{PANEL}_{action}:enabled")
+        """Press a button of the panel, or the page's own for what it has begun."""
+        if action == "interrupt":
+            self.page.click("#interrupt:enabled")
+        else:
+            self.unfold().page.click(f"{PANEL}_{action}:enabled")
 
     def api(self, path: str = "status") -> Any:
         return self.page.evaluate("(path) => OpenVINOPanel.request(path)", path)
