@@ -230,7 +230,7 @@
         prompt: ["TAB_prompt", "prompt"], negative_prompt: ["TAB_neg_prompt", "negative_prompt"],
         sampler_name: ["TAB_sampling", "sampler"], scheduler: ["TAB_scheduler"], steps: ["TAB_steps", "steps"],
         width: ["TAB_width", "width"], height: ["TAB_height", "height"], cfg_scale: ["TAB_cfg_scale", "guidance"],
-        batch_size: ["TAB_batch_size", "batch"], batch_count: ["TAB_batch_count"], seed: ["TAB_seed", "seed"],
+        batch_size: ["TAB_batch_size", "batch"], batch_count: ["TAB_batch_count", "batch_count"], seed: ["TAB_seed", "seed"],
         checkpoint: ["setting_sd_model_checkpoint"], denoising_strength: ["TAB_denoising_strength", "strength"],
     };
 
@@ -243,7 +243,7 @@
             return (field || box?.querySelector("textarea, input"))?.value;
         };
         const fields = Object.fromEntries(Object.entries(JOB_FIELDS).map(([name, ids]) => [name, text(ids)]));
-        const fromPicture = tab === "img2img" || Boolean(document.querySelector("#start img"));
+        const fromPicture = tab === "img2img" || Boolean(document.querySelector("#started input:checked"));
         return { ...fields, precision: choices(root).precision, from_picture: fromPicture };
     }
 

@@ -1,6 +1,6 @@
 "use strict";
 
-// The standalone page: its keys, its title, and its slider after a comparison.
+// The standalone page: its keys, its title, pictures dropped onto it, and its slider after a comparison.
 (function () {
     const PROMPTS = "#prompt, #negative_prompt";
 
@@ -35,6 +35,20 @@
         waited = (waited || waits) && !(isOver && !document.hidden);
         document.title = news ? `${news} · ${heading()}` : heading();
     });
+
+    // A picture that is dropped anywhere but where one to start from belongs gives the page its settings.
+    function restore(event) {
+        if (event.target.closest("#start") || !event.dataTransfer?.types.includes("Files")) return;
+        event.preventDefault();
+        event.stopPropagation();
+        const [input, file] = [document.querySelector("#restore input[type=file]"), event.dataTransfer.files[0]];
+        if (event.type !== "drop" || !input || !file) return;
+        const given = new globalThis.DataTransfer();
+        given.items.add(file);
+        input.files = given.files;
+        input.dispatchEvent(new Event("change", { bubbles: true }));
+    }
+    for (const type of ["dragover", "drop"]) document.addEventListener(type, restore, true);
 
     document.addEventListener("openvino-compared", () => document.querySelector("#compared")?.click());
 })();

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image, ImageChops, UnidentifiedImageError
+
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import size_like
-from ov_backend.standalone.generated import Generated
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.live_html import live_html
+from ov_backend.standalone.pipeline_call import Masked
 from ov_backend.standalone.samplers import NAMES
 from ov_backend.standalone.visitors import Generation, Visitors
 from ov_backend.ui.choices import Choices
@@ -27,6 +30,8 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 #: How much of a picture to start from changes, where nobody has chosen.
 STRENGTH = 0.6
+#: Batches that may be asked for at once.
+MAX_COUNT = 100
 
 
 #: Changes of the page's components by their names (``page.Components``); the others stay as they are.
@@ -34,9 +39,9 @@ Changes = dict[str, Any]
 
 
 def generate(
-    visitors: Visitors, key: str, picture: Any, values: Sequence[Any], choice_values: Sequence[Any]
+    visitors: Visitors, key: str, picture: Any, values: Sequence[Any], choice_values: Sequence[Any], count: Any = 1
 ) -> Iterator[Changes]:
-    """Generate with the values of a page's fields; ``key`` is the page's own.
+    """Generate ``count`` times with the values of a page's fields; ``key`` is the page's own.
 
     Yields:
         what changes at once, while it runs, and at the end.
@@ -46,12 +51,14 @@ def generate(
         visitors.generator.status.add_message(message)
     yield _busy()
     try:
-        generation = Generation(visitors, key, _parameters(values, picture is not None), choices, picture)
+        start = start_of(picture)
+        parameters = _parameters(values, start is not None)
+        generation = Generation(visitors, key, parameters, choices, start, _count(count))
         yield from _watch(generation)
-        if generation.error is not None:
+        if generation.error is not None and not (generation.files and isinstance(generation.error, Interrupted)):
             raise generation.error
         assert generation.generated is not None
-        changes = _shown(generation.generated.files, _interruption(generation.generated))
+        changes = _shown(generation.files, _interruption(generation))
     except Interrupted:
         changes = _only(_note(INTERRUPTED, outcome="interrupted"))
     except OVBackendError as error:
@@ -77,13 +84,19 @@ def reloaded(visitors: Visitors, key: str) -> Iterator[Changes]:
 
 def _watch(generation: Generation) -> Iterator[Changes]:
     """What changes while a generation runs."""
-    live = ""
+    import gradio as gr
+
+    live, number = "", 1
     while not generation.is_over(_LOOK_S):
         waits = "" if generation.has_turn else "Waiting for another page's picture"
         now = live_html(waits, generation.preview)
         if now != live:
             live = now
             yield {"live": live}
+        if number < generation.number <= generation.count:
+            number = generation.number
+            text = f"Generating {number} of {generation.count} …"
+            yield {"generate": gr.update(value=text, interactive=False), "history": _strip(generation.visitors, generation.key)}
 
 
 def _busy() -> Changes:
@@ -160,8 +173,6 @@ def last_seed(visitors: Visitors, key: str) -> int:
 
 def parameters_of(path: str | Path) -> str:
     """The parameters that a picture carries, or ""; a file that cannot be read carries none."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
         with Image.open(path) as picture:
             return str(picture.info.get("parameters", "")).strip()
@@ -171,20 +182,32 @@ def parameters_of(path: str | Path) -> str:
 
 def size_like_picture(generator: PictureGenerator, picture: Any) -> Changes:
     """Width and height with the aspect ratio of a picture to start from; unchanged without one."""
-    if picture is None:
+    start = start_of(picture)
+    if start is None:
         return {}
-    width, height = size_like(picture.width, picture.height, generator.default_size)
+    shown = start.picture if isinstance(start, Masked) else start
+    width, height = size_like(shown.width, shown.height, generator.default_size)
     return {"width": width, "height": height}
+
+
+def start_of(value: Any) -> Image.Image | Masked | None:
+    """What a picture is started from, as the field holds it: a picture, and layers in which a mask was drawn."""
+    if value is None or value["background"] is None:
+        return None
+    picture = value["background"].convert("RGB")
+    masks = [layer.getchannel("A") for layer in value["layers"] if layer is not None]
+    mask = functools.reduce(ImageChops.lighter, masks, Image.new("L", picture.size))
+    return Masked(picture, mask) if mask.getbbox() else picture
 
 
 def start_from(path: str) -> Changes:
     """Take a picture that was made here as the one to start from, in its own size."""
     import gradio as gr
-    from PIL import Image
 
     with Image.open(path) as picture:
         start = picture.convert("RGB")
-    return {"start": start, "start_from": gr.update(open=True), "width": start.width, "height": start.height}
+    field = {"background": start, "layers": [], "composite": None}
+    return {"start": field, "start_from": gr.update(open=True), "width": start.width, "height": start.height}
 
 
 def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
@@ -203,11 +226,11 @@ def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
     if not text:
         return {}, "This file is no picture that carries parameters; take a PNG made here or by the WebUI."
     parameters, choices = Parameters.from_text(text, initial)
-    changes: Changes = {**vars(parameters), "start": None}
+    changes: Changes = {**vars(parameters), "start": None, "count": 1}
     messages = ["Settings read from the picture."]
     if parameters.strength is None:
         changes["strength"] = STRENGTH
-    else:
+    elif parameters.hires == 1:
         messages.append("It was started from another picture, which it does not hold; give that one again.")
     if parameters.sampler not in NAMES:
         changes["sampler"] = gr.update()
@@ -221,8 +244,9 @@ def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
 
 
 def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
-    prompt, negative, steps, guidance, seed, width, height, batch, strength, sampler = values
+    prompt, negative, steps, guidance, seed, width, height, batch, strength, sampler, hires = values
     try:
+        hires = float(hires)
         return Parameters(
             prompt or "",
             negative or "",
@@ -232,20 +256,35 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
             int(width),
             int(height),
             int(batch),
-            float(strength) if from_picture else None,
+            float(strength) if from_picture or hires != 1 else None,
             str(sampler or ""),
+            hires,
         )
     except (TypeError, ValueError, OverflowError):
-        names = "steps, CFG scale, seed, width, height and batch size"
+        names = "steps, CFG scale, seed, width, height, batch size and hires fix"
         raise SettingsError(f"A number is missing: {names} need one each.") from None
 
 
-def _interruption(generated: Generated) -> str:
+def _interruption(generation: Generation) -> str:
     """A note where a generation was interrupted, else ""."""
-    if generated.interrupted is None:
+    if generation.error is not None:
+        return _note(f"Interrupted after {generation.number - 1} of {generation.count}.", outcome="interrupted")
+    interrupted = generation.generated.interrupted if generation.generated is not None else None
+    if interrupted is None:
         return ""
-    step, steps = generated.interrupted
+    step, steps = interrupted
     return _note(f"Interrupted after step {step} of {steps}. This is the picture so far.", outcome="interrupted")
+
+
+def _count(count: Any) -> int:
+    """Read how often to generate.
+
+    Raises:
+        SettingsError: it is no number, or too large.
+    """
+    if not isinstance(count, (int, float)) or not 1 <= count <= MAX_COUNT or count != int(count):
+        raise SettingsError(f"Batch count is {count}; it must be a whole number from 1 to {MAX_COUNT}.")
+    return int(count)
 
 
 def _note(message: str, role: str = "alert", outcome: str = "") -> str:

@@ -28,7 +28,7 @@ from ov_backend.standalone.generated import Generated, write_pictures
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.lora_tags import lora_files, plain
 from ov_backend.standalone.measure import measure_picture, measure_step
-from ov_backend.standalone.pipeline_call import call_pipeline
+from ov_backend.standalone.pipeline_call import Masked, Start, call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler
@@ -84,7 +84,7 @@ class PictureGenerator:
         self._turns = Turns()
         self._last_batch = 1
         #: Parameters and the picture to start from of the last generation, which a comparison repeats.
-        self._last: tuple[Parameters, Image.Image | None] | None = None
+        self._last: tuple[Parameters, Start] | None = None
         self._previews: LatentPreview | None = None
         self._own_sampler = pipe.scheduler
         pipe.set_progress_bar_config(disable=True)
@@ -102,7 +102,7 @@ class PictureGenerator:
         self,
         parameters: Parameters,
         choices: Choices,
-        picture: Image.Image | None = None,
+        picture: Start = None,
         withdrawn: threading.Event | None = None,
     ) -> Generated:
         """Generate pictures. An interruption after the first step keeps what there is of them.
@@ -110,7 +110,7 @@ class PictureGenerator:
         Args:
             parameters: the prompt and the other parameters; a seed of -1 draws one.
             choices: what runs where.
-            picture: the picture to start from (img2img), or None.
+            picture: the picture to start from (img2img), with a mask where only a part is made anew, or None.
             withdrawn: an event; once it is set, these pictures are interrupted, also while they wait for their turn.
 
         Raises:
@@ -119,8 +119,10 @@ class PictureGenerator:
         """
         check(parameters)
         lora_files(parameters.prompt, self._lora_folders)
-        if (picture is None) != (parameters.strength is None):
-            raise SettingsError("A picture to start from and a strength belong together; give both or neither.")
+        if (picture is None and parameters.hires == 1) != (parameters.strength is None):
+            raise SettingsError("A picture to start from, or hires fix, and a strength belong together; give both or neither.")
+        if picture is not None and parameters.hires != 1:
+            raise SettingsError("Hires fix needs a picture made from noise; set it to 1, or remove the picture to start from.")
         with self._turns.taken(withdrawn):
             self._last_batch = parameters.batch
             self.current = parameters
@@ -131,10 +133,12 @@ class PictureGenerator:
             self._warn_about_size(parameters)
             try:
                 pictures = self._generate(parameters, choices, picture, steps)
-                cut = (steps.done, steps.steps) if steps.is_cut else None
+                is_small = self._turns.is_interrupted() and pictures[0].size != parameters.final_size
+                cut = (steps.done, steps.steps) if steps.is_cut or is_small else None
                 ran = ran_where(self.status.snapshot()["networks"], choices)
                 all_of = [parameters, *map(parameters.of_picture, range(parameters.batch))]
-                text, *texts = (each.as_text(self.model, choices, ran, cut[0] if cut else None) for each in all_of)
+                more = ran, cut[0] if cut else None, isinstance(picture, Masked)
+                text, *texts = (each.as_text(self.model, choices, *more) for each in all_of)
                 self.recent = write_pictures(self.folder, pictures, texts, parameters.seed)
                 self._last = parameters, picture
             except Interrupted:
@@ -149,7 +153,7 @@ class PictureGenerator:
             return Generated(self.recent, text, cut)
 
     def _generate(
-        self, parameters: Parameters, choices: Choices, picture: Image.Image | None, steps: Steps
+        self, parameters: Parameters, choices: Choices, picture: Start, steps: Steps
     ) -> list[Image.Image]:
         """The pictures; after an interruption those predicted, decoded by PyTorch if the decoder is not compiled."""
         self._fit_previews()
@@ -184,10 +188,15 @@ class PictureGenerator:
         if hint:
             self.status.add_message(hint)
 
-    def _pictures(self, parameters: Parameters, picture: Image.Image | None, **overrides: Any) -> list[Image.Image]:
+    def _pictures(self, parameters: Parameters, picture: Start, **overrides: Any) -> list[Image.Image]:
         self._mix.apply(lora_files(parameters.prompt, self._lora_folders))
         without_tags = dataclasses.replace(parameters, prompt=plain(parameters.prompt))
-        return call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
+        pictures = call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
+        if parameters.hires == 1 or self._turns.is_interrupted():
+            return pictures
+        width, height = parameters.final_size
+        enlarged = dataclasses.replace(without_tags, width=width, height=height)
+        return call_pipeline(self.pipe, self._own_sampler, enlarged, pictures, **overrides)
 
     @contextlib.contextmanager
     def _accelerated(self, choices: Choices, request: str = "") -> Iterator[None]:

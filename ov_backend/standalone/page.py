@@ -96,8 +96,9 @@ def _settings(generator: PictureGenerator) -> Components:
             button = gr.Button(f"{size[0]}x{size[1]}", size="sm", min_width=80, elem_id=f"size_{size[0]}x{size[1]}")
             button.click(lambda size=size: size, None, [width, height], show_progress="hidden", api_visibility="private")
     with gr.Row():
-        guidance = gr.Number(initial.guidance, label="CFG scale", min_width=100, elem_id="guidance")
-        batch = gr.Number(1, label="Batch size", precision=0, min_width=100, elem_id="batch")
+        guidance = gr.Number(initial.guidance, label="CFG scale", min_width=80, elem_id="guidance")
+        batch = gr.Number(1, label="Batch size", precision=0, min_width=80, elem_id="batch")
+        number = gr.Number(1, label="Batch count", precision=0, min_width=80, elem_id="batch_count")
     with gr.Row(elem_classes=["openvino-tooled"]):
         seed = gr.Number(-1, label="Seed", precision=0, elem_id="seed")
         draw, reuse = _tools(random_seed="Random", reuse_seed="Reuse last")
@@ -105,7 +106,7 @@ def _settings(generator: PictureGenerator) -> Components:
     swap.click(lambda w, h: (h, w), [width, height], [width, height], **hidden)
     draw.click(lambda: -1, None, [seed], **hidden)
     fields = {"sampler": sampler, "steps": steps, "width": width, "height": height}
-    return {**fields, "guidance": guidance, "batch": batch, "seed": seed, "reuse": reuse}
+    return {**fields, "guidance": guidance, "batch": batch, "count": number, "seed": seed, "reuse": reuse}
 
 
 def _tools(**texts: str) -> list[Any]:
@@ -120,12 +121,16 @@ def _start_from() -> Components:
     import gradio as gr
 
     with gr.Accordion("Start from a picture", open=False, elem_id="start_from") as accordion:
-        text = "Drop an image file here to upload"  # as Gradio names the button to screen readers; they have to be the same
-        start = gr.Image(label="Picture to start from", type="pil", image_mode="RGB", placeholder=text, elem_id="start")
-        info = "How much of it changes"
-        label = "Denoising strength"
-        strength = gr.Slider(0.05, 1.0, events.STRENGTH, step=0.05, label=label, info=info, elem_id="strength")
-    return {"start": start, "strength": strength, "start_from": accordion}
+        gr.HTML("<p>Draw on it, and only what you have painted over is made anew.</p>", elem_classes=["openvino-hint"])
+        options: dict[str, Any] = {"type": "pil", "buttons": [], "transforms": (), "sources": ("upload", "clipboard")}
+        brush = gr.Brush(colors=["#ffffff"], color_mode="fixed")
+        start = gr.ImageMask(label="Picture to start from", brush=brush, elem_id="start", **options)
+    with gr.Row():
+        info = "1 is none; 2 makes the picture, enlarges it twice, and makes it once more from there"
+        hires = gr.Number(1, label="Hires fix", info=info, step=0.25, min_width=140, elem_id="hires")
+        label, info = "Denoising strength", "How much of the start changes, or of what hires fix has enlarged"
+        strength = gr.Slider(0.05, 1.0, events.STRENGTH, step=0.05, label=label, info=info, min_width=140, elem_id="strength")
+    return {"start": start, "start_from": accordion, "hires": hires, "strength": strength}
 
 
 def _panel(generator: PictureGenerator) -> Components:
@@ -180,7 +185,7 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     import gradio as gr
 
     visitors, visitor = Visitors(generator), components["visitor"]
-    inputs = [components[name] for name in ("start", *_names(Parameters), *_names(Choices))]
+    inputs = [components[name] for name in ("start", "count", *_names(Parameters), *_names(Choices))]
     count = len(_names(Parameters))
     changed = [*components.values()]
     hidden: dict[str, Any] = {"show_progress": "hidden"}
@@ -188,8 +193,8 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     def by_component(changes: Changes) -> dict[Any, Any]:
         return {components[name]: value for name, value in changes.items()}
 
-    def generate(key: str, picture: Any, *values: Any) -> Iterator[dict[Any, Any]]:
-        yield from map(by_component, events.generate(visitors, key, picture, values[:count], values[count:]))
+    def generate(key: str, picture: Any, number: Any, *values: Any) -> Iterator[dict[Any, Any]]:
+        yield from map(by_component, events.generate(visitors, key, picture, values[:count], values[count:], number))
 
     def reloaded(key: str) -> Iterator[dict[Any, Any]]:
         yield from map(by_component, events.reloaded(visitors, key))
@@ -206,12 +211,15 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     components["interrupt"].click(visitors.interrupt, [visitor], queue=False)
     blocks.load(None, None, [visitor], js="() => OpenVINOPage.key()")
     blocks.load(reloaded, [visitor], changed, js="() => OpenVINOPage.key()", concurrency_limit=None, **hidden)
-    _keep_settings(blocks, [components[name] for name in (*_names(Parameters), *_names(Choices))])
+    _keep_settings(blocks, [components[name] for name in ("count", *_names(Parameters), *_names(Choices))])
     for strip in ("history", "gallery"):
         _connect_strip(visitors, strip, components, by_component)
     start, chosen = components["start"], components["chosen"]
     size = [components["width"], components["height"]]
     start.upload(lambda given: by_component(events.size_like_picture(generator, given)), [start], size, **hidden)
+    started = gr.Checkbox(False, visible="hidden", elem_id="started")  # for the panel's scripts, which cannot look into the field
+    told: dict[str, Any] = {"trigger_mode": "always_last", "api_visibility": "private", **hidden}
+    start.change(lambda held: events.start_of(held) is not None, [start], [started], **told)
     components["again"].click(lambda path: by_component(events.start_from(path)), [chosen], changed, **hidden)
     components["use"].click(restore, [chosen], changed, **hidden)
     components["restore"].upload(restore, [components["restore"]], changed, **hidden)

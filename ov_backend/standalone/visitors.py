@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +68,22 @@ class Visitors:
 
 
 class Generation:
-    """What a page has asked for, made in a thread of its own; a page that is closed does not end it."""
+    """What a page has asked for, made in a thread of its own; a page that is closed does not end it.
+
+    ``count`` batches are made one after the other, whose seeds follow each other; between them, other pages have their turn.
+    """
 
     def __init__(
-        self, visitors: Visitors, key: str, parameters: Parameters, choices: Choices, picture: Any
+        self, visitors: Visitors, key: str, parameters: Parameters, choices: Choices, picture: Any, count: int = 1
     ) -> None:
+        #: The last one's result, and the pictures of all.
         self.generated: Generated | None = None
+        self.files: tuple[Path, ...] = ()
         self.error: Exception | None = None
         #: Set to interrupt this one alone, also while it waits for another page's.
         self.withdrawn = threading.Event()
-        self.parameters = parameters
-        self._visitors, self._key = visitors, key
+        self.parameters, self.number, self.count = parameters, 1, count
+        self.visitors, self.key = visitors, key
         self._thread = threading.Thread(target=self._run, args=(choices, picture), name="openvino-generate", daemon=True)
         visitors.begin(key, self)
         self._thread.start()
@@ -84,21 +91,26 @@ class Generation:
     @property
     def has_turn(self) -> bool:
         """Whether it is made now, and does not wait for another page's."""
-        return self._visitors.generator.current is self.parameters
+        return self.visitors.generator.current is self.parameters
 
     @property
     def preview(self) -> Any:
         """Its newest preview, or None."""
-        return self._visitors.generator.preview if self.has_turn else None
+        return self.visitors.generator.preview if self.has_turn else None
 
     def _run(self, choices: Choices, picture: Any) -> None:
         try:
-            self.generated = self._visitors.generator.generate(self.parameters, choices, picture, self.withdrawn)
-            self._visitors.keep(self._key, self.generated.files)
+            first = self.parameters.with_seed(random.randrange(1 << 32))
+            while self.number <= self.count and (self.generated is None or self.generated.interrupted is None):
+                self.parameters = replace(first, seed=first.seed + (self.number - 1) * first.batch)
+                self.generated = self.visitors.generator.generate(self.parameters, choices, picture, self.withdrawn)
+                self.visitors.keep(self.key, self.generated.files)
+                self.files += self.generated.files
+                self.number += 1
         except Exception as error:  # raised again in the thread that waits
             self.error = error
         finally:
-            self._visitors.end(self._key, self)
+            self.visitors.end(self.key, self)
 
     def is_over(self, seconds: float) -> bool:
         """Wait for its end for some seconds; whether it is over."""

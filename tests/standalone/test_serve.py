@@ -97,7 +97,7 @@ def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenera
     assert client.get("/openvino/status").json()["version"] == 1
 
 
-NUMBERS = [[None] * 10, ["", "", "x", 7, 1, 64, 64, 1, 0.5, ""], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, ""]]
+NUMBERS = [[None] * 11, ["", "", "x", 7, 1, 64, 64, 1, 0.5, "", 1], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, "", 1]]
 
 
 @pytest.mark.parametrize("values", NUMBERS)
@@ -124,7 +124,7 @@ def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> Non
 
 def values(**changes: object) -> list[object]:
     fields = {"prompt": "a cat", "negative_prompt": "", "steps": 2, "guidance": 7, "seed": 3, "width": 64, "height": 64}
-    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", **changes}.values()]
+    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", "hires": 1, **changes}.values()]
 
 
 PYTORCH = ["CPU", "f32", False, False, False, True, 0, ""]
@@ -182,6 +182,15 @@ def test_a_page_that_is_closed_gets_its_picture_once_it_is_loaded_again(generato
     assert sorted(path.name.split("-")[2] for path in generator.folder.glob("*-7[78]-*.png")) == ["77", "78"]
     (again,) = events.reloaded(visitors, "key")
     assert "-77-" in again["gallery"]["value"][0]
+
+
+def test_several_batches_have_seeds_that_follow_each_other(generator: serve.PictureGenerator) -> None:
+    visitors = Visitors(generator)
+    changes = list(events.generate(visitors, "key", None, values(seed=30, batch=2), PYTORCH, 2))
+    assert [Path(path).name.split("-")[2] for path in changes[-1]["gallery"]["value"]] == ["30", "31", "32", "33"]
+    for wrong in (0, 101, 1.5, None):
+        *_, last = events.generate(visitors, "key", None, values(), PYTORCH, wrong)
+        assert "Batch count is" in last["message"]
 
 
 def test_the_pictures_of_a_page_are_newest_first_and_no_other_page_s(generator: serve.PictureGenerator) -> None:
@@ -267,7 +276,8 @@ def test_a_picture_clears_what_it_does_not_have(tmp_path: Path) -> None:
     initial = Parameters("not this", "nor this", 20, 4.0, -1, 256, 256, 1, None, "DPM++ 2M")
     changes, _ = events.restore(str(tmp_path / "x.png"), initial)
     expected = {"prompt": "a cat", "negative_prompt": "", "steps": 3, "guidance": 4.0, "seed": 1, "width": 64, "height": 64}
-    assert changes == {**expected, "batch": 1, "strength": events.STRENGTH, "sampler": "DPM++ 2M", "start": None}
+    cleared = {"batch": 1, "strength": events.STRENGTH, "sampler": "DPM++ 2M", "hires": 1.0, "start": None, "count": 1}
+    assert changes == {**expected, **cleared}
 
 
 def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:

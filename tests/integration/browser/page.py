@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from collections.abc import Callable
@@ -51,6 +52,34 @@ class Page:
     def restore(self, picture: Path) -> None:
         """Read the settings from a picture's file."""
         self.page.set_input_files("#restore input[type=file]", str(picture))
+
+    def start_from(self, picture: Path) -> None:
+        """Give a picture to start from."""
+        for seconds in (2, 4, 8):  # a picture that is given before Gradio's field has loaded its parts is lost, and so is the field
+            self.page.click("#start_from button")
+            self.page.wait_for_selector("#start canvas")
+            self.page.wait_for_timeout(1000 * seconds)
+            self.page.set_input_files("#start input[type=file]", str(picture))
+            self.page.wait_for_timeout(2000)
+            if self.page.locator("#started input:checked").count():
+                return
+            self.page.reload()
+            Page(self.page)
+        raise AssertionError("the page takes no picture to start from")
+
+    def drop(self, picture: Path, onto: str) -> None:
+        """Drop a picture's file onto a part of the page."""
+        data = base64.b64encode(picture.read_bytes()).decode()
+        self.page.evaluate(
+            """async ([data, name, onto]) => {
+                const bytes = await (await fetch(`data:image/png;base64,${data}`)).blob();
+                const dataTransfer = new DataTransfer();
+                dataTransfer.items.add(new File([bytes], name, { type: "image/png" }));
+                const options = { bubbles: true, cancelable: true, dataTransfer };
+                document.querySelector(onto).dispatchEvent(new DragEvent("drop", options));
+            }""",
+            [data, picture.name, onto],
+        )
 
     def generate(self) -> None:
         self.number = self.run["number"] + 1

@@ -141,7 +141,7 @@ def gone(panel: Panel) -> None:
 def starting(panel: Panel) -> None:
     """The standalone page's accordion "Start from a picture" is open."""
     panel.page.click("#start_from button")
-    panel.page.wait_for_selector("#strength", state="visible")
+    panel.page.wait_for_selector("#start canvas", state="visible")
 
 
 #: Every state by its name.

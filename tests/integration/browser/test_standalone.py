@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageChops, PngImagePlugin
 
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
@@ -201,6 +201,16 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
         assert Parameters.from_text(second.info["parameters"]) == Parameters.from_text(first.info["parameters"])
         assert Parameters.from_text(first.info["parameters"])[1] == choices
         assert first.tobytes() == second.tobytes()
+    dropped = at()
+    dropped.set(negative_prompt="cleared", batch_count=3)
+    bare = tmp_path / "bare.png"
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "a bare one\nSteps: 5, Seed: 8, Size: 72x64")
+    Image.new("RGB", (8, 8)).save(bare, pnginfo=info)
+    dropped.drop(bare, "#prompt textarea")
+    dropped.page.wait_for_function("document.querySelector('#prompt textarea').value === 'a bare one'")
+    found = [dropped.page.input_value(f"#{name} :is(input, textarea)") for name in ("negative_prompt", "seed", "batch_count")]
+    assert found == ["", "8", "1"]
     without = tmp_path / "without.png"
     Image.new("RGB", (8, 8)).save(without)
     third = at()
@@ -213,14 +223,36 @@ def test_a_picture_to_start_from_is_encoded(at: Callable[..., Page], server: Ser
     start = tmp_path / "start.png"
     Image.linear_gradient("L").resize((512, 256)).convert("RGB").save(start)
     page = at()
-    page.page.click("#start_from button")
-    page.page.set_input_files("#start input[type=file]", str(start))
-    page.page.wait_for_selector("#start img")
+    page.start_from(start)
     page.page.wait_for_function("document.querySelector('#width input').value === '360'")  # the picture is twice as wide as high
     page.set(steps=4, width=64, height=64, seed=3).generate()
     page.finish()
     page.wait_for_message("Denoising strength: 0.6")
     assert page.api()["networks"]["vae_encode"]["calls"] > 0
+
+
+def test_what_is_drawn_on_a_picture_is_made_anew(at: Callable[..., Page], server: Server, tmp_path: Path) -> None:
+    start = tmp_path / "start.png"
+    Image.linear_gradient("L").convert("RGB").save(start)
+    page = at()
+    page.start_from(start)
+    page.page.wait_for_selector("#start [aria-label='Brush Size']")  # the brush is ready
+    canvas = page.page.locator("#start canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x + 60, y, steps=10)
+    page.page.mouse.up()
+    page.page.wait_for_timeout(500)  # until the field has the mask
+    page.set(steps=4, width=256, height=256, seed=3, prompt="drawn").generate()
+    page.wait_for_message("Mask blur: 4")
+    with Image.open(pictures(server)[-1]) as picture:
+        made = picture.convert("L").resize((256, 256))
+    changed = ImageChops.difference(made, Image.linear_gradient("L")).point(lambda value: 255 * (value > 8))
+    assert changed.getbbox(), "nothing is made anew"
+    assert changed.crop((0, 0, 40, 256)).getbbox() is None, "what was not drawn on has changed"
 
 
 @only_in_full
@@ -269,7 +301,7 @@ def test_the_pictures_made_here_are_shown_again_and_used_again(at: Callable[...,
     page.page.wait_for_function("document.querySelector('#seed input').value === '901'")
     assert page.page.input_value("#prompt textarea") == "seed 901"
     page.page.click("#start_from_this")
-    page.page.wait_for_selector("#start img, #start canvas")
+    page.page.wait_for_selector("#started input:checked", state="attached")
     assert [page.page.input_value(f"#{side} input") for side in ("width", "height")] == ["64", "72"]
     other = at()
     other.page.wait_for_timeout(1000)  # for pictures that should not come
