@@ -16,8 +16,10 @@ from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import size_like
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.live_html import live_html
+from ov_backend.standalone.lora_tags import lora_tag
 from ov_backend.standalone.pipeline_call import Masked
 from ov_backend.standalone.samplers import NAMES
+from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.standalone.visitors import Generation, Visitors
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters, refused_choices
@@ -39,9 +41,15 @@ Changes = dict[str, Any]
 
 
 def generate(
-    visitors: Visitors, key: str, picture: Any, values: Sequence[Any], choice_values: Sequence[Any], count: Any = 1
+    visitors: Visitors,
+    key: str,
+    picture: Any,
+    values: Sequence[Any],
+    choice_values: Sequence[Any],
+    count: Any = 1,
+    model: str | None = None,
 ) -> Iterator[Changes]:
-    """Generate ``count`` times with the values of a page's fields; ``key`` is the page's own.
+    """Generate ``count`` times with the values of a page's fields; ``key`` is the page's own, ``model`` a checkpoint's name.
 
     Yields:
         what changes at once, while it runs, and at the end.
@@ -53,7 +61,7 @@ def generate(
     try:
         start = start_of(picture)
         parameters = _parameters(values, start is not None)
-        generation = Generation(visitors, key, parameters, choices, start, _count(count))
+        generation = Generation(visitors, key, parameters, choices, start, _count(count), model or "")
         yield from _watch(generation)
         if generation.error is not None and not (generation.files and isinstance(generation.error, Interrupted)):
             raise generation.error
@@ -178,6 +186,21 @@ def parameters_of(path: str | Path) -> str:
             return str(picture.info.get("parameters", "")).strip()
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
         return ""
+
+
+def choose_checkpoint(generator: PictureGenerator, model: str) -> tuple[Changes, str]:
+    """Load a checkpoint, and propose what suits it; what changes, and what is wrong, or ""."""
+    try:
+        generator.load(model)
+    except OVBackendError as error:
+        return {"checkpoint": generator.model}, str(error)
+    side, suggestions = generator.default_size, suggestions_for(model)
+    return {"width": side, "height": side, "steps": suggestions.steps, "guidance": suggestions.guidance}, ""
+
+
+def add_lora(prompt: str | None, name: str | None) -> Changes:
+    """Add a LoRA to the prompt, at full strength."""
+    return {"prompt": f"{prompt or ''} {lora_tag(name, 1.0)}".strip(), "lora": None} if name else {}
 
 
 def size_like_picture(generator: PictureGenerator, picture: Any) -> Changes:

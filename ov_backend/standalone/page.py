@@ -16,6 +16,7 @@ from ov_backend.standalone import events, samplers
 from ov_backend.standalone.events import Changes
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.live_html import live_html
+from ov_backend.standalone.lora_tags import lora_names
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.standalone.visitors import Visitors
 from ov_backend.ui.choices import Choices
@@ -41,6 +42,7 @@ def page(generator: PictureGenerator) -> Any:
             gr.HTML("<h1>Stable Diffusion on OpenVINO</h1>", elem_id="heading")
             with gr.Row(elem_id="top"):  # style.css puts the outcome beside the prompt and the settings, or between them
                 with gr.Column(elem_id="wishes"):
+                    components |= _models(generator)
                     components |= _prompts(generator)
                 with gr.Column(elem_id="outcome"):
                     components |= _outcome()
@@ -63,6 +65,18 @@ def initial_parameters(generator: PictureGenerator) -> Parameters:
 
 def _names(kind: Any) -> list[str]:
     return [each.name for each in dataclasses.fields(kind)]
+
+
+def _models(generator: PictureGenerator) -> Components:
+    """The checkpoint, and LoRAs, where there is a choice."""
+    import gradio as gr
+
+    names, loras = list(generator.checkpoints), lora_names(generator.lora_folders)
+    with gr.Row(visible=bool(len(names) > 1 or loras)):
+        options: dict[str, Any] = {"label": "Checkpoint", "visible": len(names) > 1, "elem_id": "checkpoint"}
+        checkpoint = gr.Dropdown(names, value=generator.model if names else None, **options)
+        lora = gr.Dropdown(loras, value=None, label="Add a LoRA to the prompt", visible=bool(loras), elem_id="lora")
+    return {"checkpoint": checkpoint, "lora": lora}
 
 
 def _prompts(generator: PictureGenerator) -> Components:
@@ -185,7 +199,7 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     import gradio as gr
 
     visitors, visitor = Visitors(generator), components["visitor"]
-    inputs = [components[name] for name in ("start", "count", *_names(Parameters), *_names(Choices))]
+    inputs = [components[name] for name in ("start", "count", "checkpoint", *_names(Parameters), *_names(Choices))]
     count = len(_names(Parameters))
     changed = [*components.values()]
     hidden: dict[str, Any] = {"show_progress": "hidden"}
@@ -193,8 +207,14 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     def by_component(changes: Changes) -> dict[Any, Any]:
         return {components[name]: value for name, value in changes.items()}
 
-    def generate(key: str, picture: Any, number: Any, *values: Any) -> Iterator[dict[Any, Any]]:
-        yield from map(by_component, events.generate(visitors, key, picture, values[:count], values[count:], number))
+    def generate(key: str, picture: Any, number: Any, model: str | None, *values: Any) -> Iterator[dict[Any, Any]]:
+        yield from map(by_component, events.generate(visitors, key, picture, values[:count], values[count:], number, model))
+
+    def choose_checkpoint(model: str) -> dict[Any, Any]:
+        changes, problem = events.choose_checkpoint(generator, model)
+        if problem:
+            gr.Warning(problem)
+        return by_component(changes)
 
     def reloaded(key: str) -> Iterator[dict[Any, Any]]:
         yield from map(by_component, events.reloaded(visitors, key))
@@ -211,9 +231,12 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     components["interrupt"].click(visitors.interrupt, [visitor], queue=False)
     blocks.load(None, None, [visitor], js="() => OpenVINOPage.key()")
     blocks.load(reloaded, [visitor], changed, js="() => OpenVINOPage.key()", concurrency_limit=None, **hidden)
-    _keep_settings(blocks, [components[name] for name in ("count", *_names(Parameters), *_names(Choices))])
+    _keep_settings(blocks, [components[name] for name in ("count", "checkpoint", *_names(Parameters), *_names(Choices))])
     for strip in ("history", "gallery"):
         _connect_strip(visitors, strip, components, by_component)
+    components["checkpoint"].input(choose_checkpoint, [components["checkpoint"]], changed, **hidden)
+    prompt, lora = components["prompt"], components["lora"]
+    lora.input(lambda *given: by_component(events.add_lora(*given)), [prompt, lora], [prompt, lora], **hidden)
     start, chosen = components["start"], components["chosen"]
     size = [components["width"], components["height"]]
     start.upload(lambda given: by_component(events.size_like_picture(generator, given)), [start], size, **hidden)

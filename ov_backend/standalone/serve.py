@@ -54,7 +54,9 @@ def load(options: Options) -> PictureGenerator:
     path = checkpoint_file(options.checkpoint, options.random)
     choices = Choices(device=options.device or Choices.device, precision=options.precision)
     folders = lora_folders(path, options.lora_dir)
-    return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
+    generator = PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
+    generator.checkpoints = {each.stem: each for each in options.checkpoints}
+    return generator
 
 
 def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:

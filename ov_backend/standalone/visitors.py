@@ -74,7 +74,14 @@ class Generation:
     """
 
     def __init__(
-        self, visitors: Visitors, key: str, parameters: Parameters, choices: Choices, picture: Any, count: int = 1
+        self,
+        visitors: Visitors,
+        key: str,
+        parameters: Parameters,
+        choices: Choices,
+        picture: Any,
+        count: int = 1,
+        model: str = "",
     ) -> None:
         #: The last one's result, and the pictures of all.
         self.generated: Generated | None = None
@@ -84,7 +91,7 @@ class Generation:
         self.withdrawn = threading.Event()
         self.parameters, self.number, self.count = parameters, 1, count
         self.visitors, self.key = visitors, key
-        self._thread = threading.Thread(target=self._run, args=(choices, picture), name="openvino-generate", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(choices, picture, model), name="openvino-generate", daemon=True)
         visitors.begin(key, self)
         self._thread.start()
 
@@ -98,12 +105,13 @@ class Generation:
         """Its newest preview, or None."""
         return self.visitors.generator.preview if self.has_turn else None
 
-    def _run(self, choices: Choices, picture: Any) -> None:
+    def _run(self, choices: Choices, picture: Any, model: str) -> None:
         try:
             first = self.parameters.with_seed(random.randrange(1 << 32))
             while self.number <= self.count and (self.generated is None or self.generated.interrupted is None):
                 self.parameters = replace(first, seed=first.seed + (self.number - 1) * first.batch)
-                self.generated = self.visitors.generator.generate(self.parameters, choices, picture, self.withdrawn)
+                asked = self.parameters, choices, picture, self.withdrawn, model
+                self.generated = self.visitors.generator.generate(*asked)
                 self.visitors.keep(self.key, self.generated.files)
                 self.files += self.generated.files
                 self.number += 1

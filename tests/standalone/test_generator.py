@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from ov_backend.checkpoint import TOKENIZER
-from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.patching import patch_forward
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
@@ -65,7 +65,7 @@ def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: Pictu
     layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"
     weights = {f"{layer}.lora_down.weight": torch.ones(2, 64), f"{layer}.lora_up.weight": torch.ones(32, 2)}
     save_file(weights, tmp_path / "ink.safetensors")
-    generator._lora_folders = (tmp_path,)
+    generator.lora_folders = (tmp_path,)
     prompts = ("a cat", "a cat <lora:ink:1>", "a cat", "a (cat:1.5)")
     made = [generator.generate(dataclasses.replace(SMALL, prompt=prompt), OPENVINO) for prompt in prompts]
     plain, styled, again, weighted = (pixels(each.files[0]) for each in made)
@@ -81,7 +81,7 @@ def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: Pictu
 def test_a_tag_names_no_file_outside_of_the_folders_of_loras(generator: PictureGenerator, tmp_path: Path, name: str) -> None:
     (tmp_path / "loras" / "x").mkdir(parents=True)
     (tmp_path / "ink.safetensors").write_bytes(b"no LoRA")
-    generator._lora_folders = (tmp_path / "loras",)
+    generator.lora_folders = (tmp_path / "loras",)
     prompt = f"a cat <lora:{name.format(folder=tmp_path)}:1>"
     with pytest.raises(SettingsError, match=r"^the LoRA '.*' is not in "):
         generator.generate(dataclasses.replace(SMALL, prompt=prompt), PYTORCH)
@@ -114,6 +114,28 @@ def test_the_picture_is_pytorch_s(generator: PictureGenerator, picture: Image.Im
     assert np.abs(pixels(by_pytorch) - pixels(by_openvino)).max() <= 2
     with Image.open(by_openvino) as opened:
         assert Parameters.from_text(opened.info["parameters"]) == (parameters, OPENVINO)
+
+
+def test_another_checkpoint_makes_its_own_pictures(generator: PictureGenerator, tmp_path: Path) -> None:
+    own = generator.model
+    before = pixels(generator.generate(SMALL, OPENVINO).files[0])
+    first = write_small_checkpoint(tmp_path, "first", levels=2)
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    folder = {"first": first, "broken": tmp_path / "broken.safetensors", own: generator.folder.parent / "small.safetensors"}
+    generator.checkpoints = folder
+    try:
+        for wrong, expected in (("none", "The checkpoint 'none' is not here; choose one of first, broken"), ("broken", "broken")):
+            with pytest.raises(OVBackendError, match=expected):
+                generator.generate(SMALL, OPENVINO, model=wrong)
+        assert generator.model == own
+        made = generator.generate(SMALL, OPENVINO, model="first")
+        assert "Model: first" in made.infotext
+        assert not np.array_equal(pixels(made.files[0]), before)
+        by_pytorch = generator.generate(SMALL, PYTORCH).files[0]
+        assert np.abs(pixels(by_pytorch) - pixels(made.files[0])).max() <= 2
+        assert np.array_equal(pixels(generator.generate(SMALL, OPENVINO, model=own).files[0]), before)
+    finally:
+        generator.load(own)
 
 
 def test_hires_fix_makes_the_enlarged_picture_once_more(generator: PictureGenerator) -> None:

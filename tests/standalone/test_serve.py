@@ -23,12 +23,15 @@ from PIL import Image, PngImagePlugin
 
 from ov_backend.engine.marker import Marker
 from ov_backend.standalone import address, events, serve
+from ov_backend.standalone.lora_tags import lora_names
 from ov_backend.standalone.page import comparison
+from ov_backend.standalone.request import checkpoints_of
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.standalone.visitors import Visitors
 from ov_backend.ui.auth import page_token
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
+from tests.standalone.checkpoints import write_small_checkpoint
 from tests.standalone.test_generator import generator
 
 __all__ = ["generator"]
@@ -285,6 +288,18 @@ def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:
     changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
     assert changes == {}
     assert "no picture that carries parameters" in message
+
+
+def test_a_folder_s_checkpoints_and_loras_are_offered(tmp_path: Path) -> None:
+    first, second = (write_small_checkpoint(tmp_path, name) for name in ("b", "a"))
+    (tmp_path / "no.safetensors").write_bytes(b"x")
+    (tmp_path / "lora" / "more").mkdir(parents=True)
+    for name in ("lora/ink", "lora/more/paint", "lora/a,b"):
+        (tmp_path / f"{name}.safetensors").touch()
+    assert checkpoints_of(tmp_path) == (second, first)
+    assert checkpoints_of(first) == checkpoints_of(tmp_path / "lora") == checkpoints_of(None) == ()
+    assert lora_names([tmp_path / "lora", tmp_path / "none"]) == ["ink", "more/paint"]
+    assert events.add_lora("a cat", "ink") == {"prompt": "a cat <lora:ink:1>", "lora": None}
 
 
 def test_known_checkpoints_have_prompts_to_try() -> None:

@@ -55,7 +55,7 @@ class Page:
 
     def start_from(self, picture: Path) -> None:
         """Give a picture to start from."""
-        for seconds in (2, 4, 8):  # a picture that is given before Gradio's field has loaded its parts is lost, and so is the field
+        for seconds in (2, 4, 8):  # a picture given before Gradio's field has loaded its parts is lost, and so is the field
             self.page.click("#start_from button")
             self.page.wait_for_selector("#start canvas")
             self.page.wait_for_timeout(1000 * seconds)
