@@ -240,9 +240,10 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     start, chosen = components["start"], components["chosen"]
     size = [components["width"], components["height"]]
     start.upload(lambda given: by_component(events.size_like_picture(generator, given)), [start], size, **hidden)
-    started = gr.Checkbox(False, visible="hidden", elem_id="started")  # for the panel's scripts, which cannot look into the field
-    told: dict[str, Any] = {"trigger_mode": "always_last", "api_visibility": "private", **hidden}
-    start.change(lambda held: events.start_of(held) is not None, [start], [started], **told)
+    # told to the panel's scripts, which cannot look into the field; Gradio forgets what was read, so it is not read here
+    started = gr.Checkbox(False, visible="hidden", elem_id="started")
+    gr.on([start.upload, components["again"].click], lambda: True, None, [started], api_visibility="private", **hidden)
+    start.clear(lambda: False, None, [started], api_visibility="private", **hidden)
     components["again"].click(lambda path: by_component(events.start_from(path)), [chosen], changed, **hidden)
     components["use"].click(restore, [chosen], changed, **hidden)
     components["restore"].upload(restore, [components["restore"]], changed, **hidden)

@@ -60,7 +60,7 @@ class Page:
             self.page.wait_for_selector("#start canvas")
             self.page.wait_for_timeout(1000 * seconds)
             self.page.set_input_files("#start input[type=file]", str(picture))
-            self.page.wait_for_timeout(2000)
+            self.page.wait_for_timeout(5000)
             if self.page.locator("#started input:checked").count():
                 return
             self.page.reload()
