@@ -74,8 +74,10 @@
         return !(differs("device", deviceName) || differs("precision") || differs("config_json", properties) || SWITCHES.some(isMissing));
     }
 
-    // The snapshot for a page that shows {choices, batch, guided}: what was prepared for other choices is no news there.
-    function onPage(snapshot, page) {
+    // The snapshot for a page that shows {choices, batch, guided}: what was prepared for other choices is no news there, nor is
+    // what is still prepared for a generation that was interrupted.
+    function onPage(status, page) {
+        const snapshot = status.stage?.left_over ? { ...status, stage: null, state: "idle" } : status;
         const { job } = snapshot;
         if (!job || job.kind !== "precompile" || job.state !== "done") return snapshot;
         const { choices } = job.result;
@@ -113,9 +115,22 @@
         if (stage) parts.push(`${seconds(stage.seconds)} so far`, `part ${stage.number} of ${stage.stages}`);
         if (!job && run && run.seconds_per_step !== null) {
             if (run.active) parts.push(`${seconds(run.seconds_per_step)} for the last step`);
-            parts.push(`${seconds(run.average_seconds_per_step)} per step on average`);
+            parts.push(`${seconds(run.average_seconds_per_step)} per step on average`, ...left(run));
         }
         return parts.join(", ");
+    }
+
+    // How long a generation will take from now on, after its first steps; [] where nobody can tell.
+    function left({ active, step, steps, average_seconds_per_step: average }) {
+        const rest = Math.ceil(average * (steps - step));
+        return active && steps > step && average ? [`about ${rest < 60 ? `${rest} s` : seconds(rest)} left`] : [];
+    }
+
+    // What a window's title has room for: how much is done and how long it will take, the stage, or what runs.
+    function brief(snapshot) {
+        const { stage, run } = snapshot;
+        if (stage || !run || !run.active || run.steps === 0) return snapshot.state === "idle" ? "" : headline(snapshot);
+        return [`${Math.floor((100 * run.step) / run.steps)} %`, ...left(run)].join(", ");
     }
 
     const OTHER_LABELS = { preparing: "Preparing", other: "PyTorch and the rest" };
@@ -215,8 +230,8 @@
 
     // The cells of a compiled network's row, in the order of COLUMNS in ov_backend/ui/status_html.py.
     function cells(row) {
-        const { label, size, device, precision } = row;
-        return [titled(label), size, String(row.batch), device, precision, bytes(row.bytes), seconds(row.compile_seconds), String(row.calls), String(row.hits)];
+        const { label, variant, size, device, precision } = row;
+        return [titled(variant ? `${label}, ${variant}` : label), size, String(row.batch), device, precision, bytes(row.bytes), seconds(row.compile_seconds), String(row.calls), String(row.hits)];
     }
 
     function cacheSummary(info) {
@@ -259,6 +274,6 @@
     }
 
     globalThis.OpenVINOText = {
-        bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, isSize, notes, onPage, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
+        brief, bytes, cacheSummary, cells, compiledSummary, coverage, fallbacks, headline, jobResult, jobRow, isSize, notes, onPage, outcome, parseSizes, progress, seconds, shares, sides, spoken, timing,
     };
 })();

@@ -7,8 +7,8 @@
     // How often a panel is checked for having become visible.
     const CHECK_MS = 300;
 
-    // The panel around a live status: its parts stand in several places of it, some in an accordion that may be closed.
-    const panelOf = (root) => root.closest(".openvino-panel") || root;
+    // The panel around a live status, or the page: its parts stand in several places of it, some in an accordion that may be closed.
+    const panelOf = (root) => root.closest(".openvino-page") || root.closest(".openvino-panel") || root;
     const part = (root, name) => panelOf(root).querySelector(`[data-openvino="${name}"]`);
 
     function setText(element, text) {
@@ -40,6 +40,7 @@
     function renderShares(root, snapshot) {
         const shares = OpenVINOText.shares(snapshot);
         const box = part(root, "shares");
+        if (!box) return;
         box.hidden = shares.length === 0;
         fill(box, JSON.stringify(shares), () => {
             const bar = element("div", "", "openvino-share-bar");
@@ -63,12 +64,14 @@
         if (!part(root, "networks")) return;
         part(root, "networks").hidden = rows.length === 0;
         setText(part(root, "networks-summary"), OpenVINOText.compiledSummary(snapshot));
+        const headings = [...part(root, "networks").querySelectorAll("thead th")].map((heading) => heading.textContent);
         fill(part(root, "rows"), JSON.stringify(rows), () =>
             rows.map((row) => {
                 const line = element("tr");
                 OpenVINOText.cells(row).forEach((text, i) => {
                     const cell = element(i === 0 ? "th" : "td", text);
                     if (i === 0) cell.scope = "row";
+                    else cell.dataset.heading = headings[i] ?? "";
                     line.append(cell);
                 });
                 return line;
@@ -83,14 +86,13 @@
         fill(list, JSON.stringify(lines), () => lines.map((line) => element("li", line)));
     }
 
-    function renderButtons(root, snapshot) {
-        const busy = snapshot.state !== "idle";
+    function renderButtons(root, snapshot, busy) {
         const usesInt8 = Object.values(snapshot.networks).some(({ int8 }) => int8 && ["calibrating", "on"].includes(int8.state));
         for (const button of panelOf(root).querySelectorAll("button[data-openvino-action]")) {
             const interrupts = button.dataset.openvinoAction === "interrupt";
             if (button.dataset.openvinoAction === "job") continue;
-            button.disabled = interrupts ? !busy : busy;
-            if (interrupts) button.hidden = !busy;
+            button.disabled = interrupts ? snapshot.state === "idle" : busy;
+            if (interrupts) button.hidden = button.disabled;
             if (button.dataset.openvinoAction === "compare-int8") button.hidden = !usesInt8;
         }
     }
@@ -141,14 +143,31 @@
         box.replaceChildren(...figures);
     }
 
+    // The buttons that end what runs, in the panel and in both hosts; that one was pressed is said until it is over.
+    const INTERRUPTS = "#interrupt, #txt2img_interrupt, #img2img_interrupt, [data-openvino-action=interrupt]";
+    const INTERRUPTING = "Interrupting";
+    let interrupting = false;
+
+    // Whether something runs that was asked to end; a page that waits for another one's end has no button any more.
+    function isInterruptible({ run, job }) {
+        const runs = Boolean(run && run.active) || Boolean(job && job.state === "running");
+        return runs && !document.querySelector("#interrupt:disabled");
+    }
+
+    function interrupt() {
+        interrupting = true;
+        for (const root of roots()) for (const name of ["headline", "spoken"]) setText(part(root, name), INTERRUPTING);
+    }
+
     function render(root, status) {
         const { cfg_scale: scale, batch_size: batch } = jobFields(root);
         const page = { choices: choices(root), batch: Number(batch ?? 1), guided: Number(scale ?? 7) > 1 };
         const snapshot = OpenVINOText.onPage(status, page);
         root.dataset.openvinoState = snapshot.state;
         root.dataset.openvinoOutcome = OpenVINOText.outcome(snapshot);
-        setText(part(root, "headline"), OpenVINOText.headline(snapshot));
-        setText(part(root, "spoken"), OpenVINOText.spoken(snapshot));
+        interrupting &&= isInterruptible(snapshot);
+        setText(part(root, "headline"), interrupting ? INTERRUPTING : OpenVINOText.headline(snapshot));
+        setText(part(root, "spoken"), interrupting ? INTERRUPTING : OpenVINOText.spoken(snapshot));
         setText(part(root, "timing"), OpenVINOText.timing(snapshot));
         setText(part(root, "result"), OpenVINOText.jobResult(snapshot.job));
         setText(part(root, "cache"), cacheSummary);
@@ -157,11 +176,12 @@
         renderTable(root, snapshot);
         renderList(root, "coverage", OpenVINOText.coverage(snapshot));
         renderList(root, "fallbacks", OpenVINOText.notes(snapshot));
-        renderButtons(root, snapshot);
+        renderButtons(root, snapshot, status.state !== "idle");
         renderProposal(root);
         renderComparison(root, snapshot);
     }
 
+    const isPage = () => Boolean(document.querySelector(".openvino-page"));
     const roots = () => [...document.querySelectorAll(ROOT)];
     const shown = (root) => root.getClientRects().length > 0;
 
@@ -210,7 +230,7 @@
         prompt: ["TAB_prompt", "prompt"], negative_prompt: ["TAB_neg_prompt", "negative_prompt"],
         sampler_name: ["TAB_sampling", "sampler"], scheduler: ["TAB_scheduler"], steps: ["TAB_steps", "steps"],
         width: ["TAB_width", "width"], height: ["TAB_height", "height"], cfg_scale: ["TAB_cfg_scale", "guidance"],
-        batch_size: ["TAB_batch_size", "batch"], batch_count: ["TAB_batch_count"], seed: ["TAB_seed", "seed"],
+        batch_size: ["TAB_batch_size", "batch"], batch_count: ["TAB_batch_count", "batch_count"], seed: ["TAB_seed", "seed"],
         checkpoint: ["setting_sd_model_checkpoint"], denoising_strength: ["TAB_denoising_strength", "strength"],
     };
 
@@ -223,7 +243,7 @@
             return (field || box?.querySelector("textarea, input"))?.value;
         };
         const fields = Object.fromEntries(Object.entries(JOB_FIELDS).map(([name, ids]) => [name, text(ids)]));
-        const fromPicture = tab === "img2img" || Boolean(document.querySelector("#start img"));
+        const fromPicture = tab === "img2img" || Boolean(document.querySelector("#started input:checked"));
         return { ...fields, precision: choices(root).precision, from_picture: fromPicture };
     }
 
@@ -270,20 +290,28 @@
         let state = "";
         const poller = new OpenVINOPoller({
             request: (signal) => request("status", { signal }),
-            isVisible: () => !document.hidden && roots().some(shown),
+            // a hidden page goes on to look until what it has begun is over, for its title
+            isVisible: () => (!document.hidden || (isPage() && !["", "idle", "lost"].includes(state))) && roots().some(shown),
             show(snapshot) {
                 if (snapshot.state === "idle" && state !== "idle") showCache().catch((error) => showNotice("alert", error.message));
                 if (state === "lost") showNotice("alert", "");
                 state = snapshot.state;
                 for (const root of roots().filter(shown)) render(root, snapshot);
+                document.dispatchEvent(new CustomEvent("openvino-status", { detail: snapshot }));
             },
             fail(error) {
                 state = "lost";
-                showNotice("alert", `The status cannot be read: ${error.message}`);
+                // fetch has no other sign that nobody answers
+                const isGone = error instanceof TypeError || error.name === "AbortError";
+                const sentence = "The server has ended, or cannot be reached. Start it again; this page then goes on.";
+                showNotice("alert", isGone ? sentence : `The status cannot be read: ${error.message}`);
             },
         });
 
-        document.addEventListener("click", () => poller.clicked());
+        document.addEventListener("click", ({ target }) => {
+            if (target instanceof Element && target.closest(INTERRUPTS)) interrupt();
+            poller.clicked();
+        });
         document.addEventListener("click", async (event) => {
             const button = event.target instanceof Element ? event.target.closest("button[data-openvino-action]") : null;
             if (!button || button.disabled) return;

@@ -233,7 +233,8 @@ def _strength(values: Mapping[str, Any]) -> float | None:
 
 def _chosen_seed(number: int, parameters: Parameters) -> int:
     """A seed for a row that has none: the same whenever the job is run, so that an interrupted one can go on."""
-    text = json.dumps([number, *vars(parameters).values()])
+    fields = [value for name, value in vars(parameters).items() if name != "hires"]  # which no job has
+    text = json.dumps([number, *fields])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 

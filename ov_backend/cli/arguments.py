@@ -34,9 +34,9 @@ def add_command(
     return parser
 
 
-def add_checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Add a checkpoint, with or without ``--checkpoint`` before it; :func:`one_checkpoint` reads it."""
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=f"{CHECKPOINT_HELP}; default: the project's own")
+def add_checkpoint(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add a checkpoint, with or without ``--checkpoint`` before it; :func:`one_checkpoint` reads it; ``more`` ends its help."""
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=f"{CHECKPOINT_HELP}; default: the project's own{more}")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="the same")
 
 

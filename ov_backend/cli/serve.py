@@ -27,7 +27,7 @@ from ov_backend.package_files import TRAINED
 from ov_backend.settings import Settings
 from ov_backend.standalone.address import listen
 from ov_backend.standalone.lora_tags import lora_folders
-from ov_backend.standalone.request import check_checkpoint
+from ov_backend.standalone.request import check_checkpoint, checkpoints_of
 from ov_backend.standalone.serve_options import Options, login
 from ov_backend.ui.hosts import MalformedHost, host_name
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Serve a web page to generate pictures in, with the panel and its live status."
     parser = add_command(commands, "serve", run, text, with_json=False)
-    add_checkpoint(parser)
+    add_checkpoint(parser, "; of a folder of them, the page lets you choose")
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at, default: this machine only")
     what = "port to listen at, default 7865; 0 is any free one"
@@ -63,6 +63,9 @@ def run(options: argparse.Namespace) -> int:
     options.allow_host = tuple(options.allow_host)
     login(options.auth)
     path = one_checkpoint(options)
+    options.checkpoints = checkpoints_of(path)
+    if options.checkpoints:
+        path = options.checkpoints[0]
     check_checkpoint(path, options.random)
     lora_folders(Path(), options.lora_dir)
     settings = Settings(precision=options.precision, **({"device": options.device} if options.device is not None else {}))

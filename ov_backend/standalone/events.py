@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import logging
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image, ImageChops, UnidentifiedImageError
+
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.pipelines.sizes import size_like
-from ov_backend.standalone.generated import Generated
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.live_html import live_html
+from ov_backend.standalone.lora_tags import lora_tag
+from ov_backend.standalone.pipeline_call import Masked
 from ov_backend.standalone.samplers import NAMES
+from ov_backend.standalone.suggestions import suggestions_for
+from ov_backend.standalone.visitors import Generation, Visitors
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters, refused_choices
 from ov_backend.ui.panel import as_listed, device_choices
@@ -26,202 +30,246 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at a generation that is running.
 _LOOK_S = 0.2
+#: How much of a picture to start from changes, where nobody has chosen.
+STRENGTH = 0.6
+#: Batches that may be asked for at once.
+MAX_COUNT = 100
 
 
-class _Generation:
-    """One generation in a thread of its own; a page that is closed does not end it."""
-
-    def __init__(self, generator: PictureGenerator, parameters: Parameters, choices: Choices, picture: Any) -> None:
-        self.generated: Generated | None = None
-        self.error: Exception | None = None
-        #: Set to interrupt this one alone, also while it waits for another page's.
-        self.withdrawn = threading.Event()
-        self._arguments = parameters, choices, picture, self.withdrawn
-        self._thread = threading.Thread(target=self._run, args=(generator,), name="openvino-generate", daemon=True)
-        self._thread.start()
-
-    def _run(self, generator: PictureGenerator) -> None:
-        try:
-            self.generated = generator.generate(*self._arguments)
-        except Exception as error:  # raised again in the thread that waits
-            self.error = error
-
-    def is_over(self, seconds: float) -> bool:
-        """Wait for its end for some seconds; whether it is over."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-
-class Pages:
-    """The generations that each page waits for, by its session, so that its Interrupt ends its own and no other page's."""
-
-    def __init__(self, generator: PictureGenerator) -> None:
-        self._generator = generator
-        self._own: dict[str, list[_Generation]] = {}
-        self._lock = threading.Lock()
-
-    def add(self, session: str | None, generation: _Generation) -> None:
-        """A page has asked for this generation."""
-        with self._lock:
-            self._own.setdefault(session or "", []).append(generation)
-
-    def remove(self, session: str | None, generation: _Generation) -> None:
-        """It is over, or the page is closed."""
-        with self._lock:
-            own = self._own.get(session or "", [])
-            if generation in own:
-                own.remove(generation)
-            if not own:
-                self._own.pop(session or "", None)
-
-    def waits(self, session: str | None) -> bool:
-        """Whether a page waits for a generation of its own."""
-        with self._lock:
-            return (session or "") in self._own
-
-    def interrupt(self, session: str | None) -> None:
-        """Interrupt what a page has asked for; a page that shows another one's generation, such as a reloaded one, ends that."""
-        with self._lock:
-            own = list(self._own.get(session or "", []))
-        for generation in own:
-            generation.withdrawn.set()
-        if not own:
-            self._generator.controller.stop()
+#: Changes of the page's components by their names (``page.Components``); the others stay as they are.
+Changes = dict[str, Any]
 
 
 def generate(
-    generator: PictureGenerator,
+    visitors: Visitors,
+    key: str,
     picture: Any,
     values: Sequence[Any],
     choice_values: Sequence[Any],
-    pages: Pages | None = None,
-    session: str | None = None,
-) -> Iterator[tuple[Any, ...]]:
-    """Generate with the values of the page's fields; ``pages`` learns what the page of this ``session`` waits for.
+    count: Any = 1,
+    model: str | None = None,
+) -> Iterator[Changes]:
+    """Generate ``count`` times with the values of a page's fields; ``key`` is the page's own, ``model`` a checkpoint's name.
 
     Yields:
-        updates of Generate, Interrupt, the live view, the gallery and the message: at once, while it runs, and at the end.
+        what changes at once, while it runs, and at the end.
     """
-    import gradio as gr
-
     choices, messages = Choices.from_args(list(choice_values))
     for message in messages:
-        generator.status.add_message(message)
-    same = gr.update()
-    waiting = gr.update(value="Generating …", interactive=False)
-    yield waiting, gr.update(variant="stop", interactive=True), live_html("Beginning"), gr.update(visible=False), ""
-    live, gallery, message = "", gr.update(visible=bool(generator.recent)), ""
-    pages, generation = pages or Pages(generator), None
+        visitors.generator.status.add_message(message)
+    yield _busy()
     try:
-        parameters = _parameters(values, picture is not None)
-        generation = _Generation(generator, parameters, choices, picture)
-        pages.add(session, generation)
-        while not generation.is_over(_LOOK_S):
-            now = live_of(generator) if generator.current is parameters else live_html("Waiting for another page's picture")
-            if now != live:
-                live = now
-                yield same, same, live, same, same
-        if generation.error is not None:
+        start = start_of(picture)
+        parameters = _parameters(values, start is not None)
+        generation = Generation(visitors, key, parameters, choices, start, _count(count), model or "")
+        yield from _watch(generation)
+        if generation.error is not None and not (generation.files and isinstance(generation.error, Interrupted)):
             raise generation.error
         assert generation.generated is not None
-        gallery = gr.update(value=_paths(generation.generated.files), visible=True)
-        message = _of(generation.generated)
+        changes = _shown(generation.files, _interruption(generation))
     except Interrupted:
-        message = _note(INTERRUPTED, outcome="interrupted")
+        changes = _only(_note(INTERRUPTED, outcome="interrupted"))
     except OVBackendError as error:
-        message = _note(str(error), outcome="failure")
+        changes = _only(_note(str(error), outcome="failure"))
     except Exception as error:  # the page has to come back, whatever has failed
         log.exception("The generation failed.")
-        message = _note(f"{type(error).__name__}: {error}", outcome="failure")
-    finally:
-        if generation is not None:
-            pages.remove(session, generation)
-    done = gr.update(value="Generate", interactive=True)
-    yield done, gr.update(variant="secondary", interactive=pages.waits(session)), "", gallery, message
+        changes = _only(_note(f"{type(error).__name__}: {error}", outcome="failure"))
+    yield {**_idle(visitors, key), **changes}
 
 
-def live_of(generator: PictureGenerator) -> str:
-    """The live view of the generation that is running."""
-    snapshot = generator.status.snapshot()
-    run, stage = snapshot["run"], snapshot["stage"]
-    if stage is not None:
-        return live_html(f"{stage['label']}, {stage['seconds']:.0f} s", picture=generator.preview)
-    if not run or not run["active"]:
-        return live_html("Finishing", picture=generator.preview)
-    if run["step"] == 0:
-        return live_html(run["what"])
-    if run["step"] >= run["steps"]:
-        return live_html("Decoding the picture", 1.0, generator.preview)
-    return live_html(f"Step {run['step']} of {run['steps']}", run["step"] / run["steps"], generator.preview)
+def reloaded(visitors: Visitors, key: str) -> Iterator[Changes]:
+    """For a page that is loaded: its own last picture; while a generation of its own runs the live view, and then its picture.
+
+    Another page's pictures are not shown.
+    """
+    running = visitors.running(key)
+    yield {"history": _strip(visitors, key), **_shown(visitors.made(key)[:1])}
+    if running is not None:
+        yield _busy()
+        yield from _watch(running)
+        yield {**_idle(visitors, key), **_shown(visitors.made(key)[:1])}
 
 
-def recent(
-    generator: PictureGenerator, pages: Pages | None = None, session: str | None = None
-) -> Iterator[tuple[Any, ...]]:
-    """For a page that is loaded: the last pictures; while a generation runs its live view, and then its pictures.
+def _watch(generation: Generation) -> Iterator[Changes]:
+    """What changes while a generation runs."""
+    import gradio as gr
 
-    Yields:
-        updates of Interrupt, of the live view and of the gallery, until the page waits for a generation of its own.
+    live, number = "", 1
+    while not generation.is_over(_LOOK_S):
+        waits = "" if generation.has_turn else "Waiting for another page's picture"
+        now = live_html(waits, generation.preview)
+        if now != live:
+            live = now
+            yield {"live": live}
+        if number < generation.number <= generation.count:
+            number = generation.number
+            text = f"Generating {number} of {generation.count} …"
+            yield {"generate": gr.update(value=text, interactive=False), "history": _strip(generation.visitors, generation.key)}
+
+
+def _busy() -> Changes:
+    import gradio as gr
+
+    generate = gr.update(value="Generating …", interactive=False)
+    interrupt = gr.update(variant="stop", interactive=True)
+    return {"generate": generate, "interrupt": interrupt, "live": live_html("Beginning"), **_only("")}
+
+
+def _idle(visitors: Visitors, key: str) -> Changes:
+    import gradio as gr
+
+    waits = visitors.running(key) is not None
+    interrupt = gr.update(variant="stop" if waits else "secondary", interactive=waits)
+    generate = gr.update(value="Generate", interactive=True)
+    return {"generate": generate, "interrupt": interrupt, "live": "", "history": _strip(visitors, key)}
+
+
+def _strip(visitors: Visitors, key: str) -> Any:
+    import gradio as gr
+
+    files = visitors.made(key)
+    return gr.update(value=[*map(str, files)], visible=bool(files), selected_index=None)
+
+
+def _only(message: str) -> Changes:
+    """A message in the place of the picture."""
+    import gradio as gr
+
+    return {"gallery": gr.update(visible=False), "message": message, "actions": gr.update(visible=False)}
+
+
+def _shown(files: Sequence[Path], note: str = "") -> Changes:
+    """Pictures, with where they are and the parameters of the first one, which the buttons below are about."""
+    import gradio as gr
+
+    if not files:
+        return _only(note)
+    gallery = gr.update(value=[*map(str, files)], visible=True, selected_index=None)
+    return {"gallery": gallery, **_about(files[0], note, len(files))}
+
+
+def _about(path: Path, note: str = "", count: int = 1) -> Changes:
+    import gradio as gr
+
+    text = html.escape(parameters_of(path)).replace("\n", "<br>")
+    others = f" and {count - 1} more" if count > 1 else ""
+    saved = f"Saved as {html.escape(str(path))}{others}."
+    message = f'{note}<p class="openvino-parameters">{text}</p><p class="openvino-saved">{saved}</p>'
+    return {"message": message, "actions": gr.update(visible=True), "chosen": str(path)}
+
+
+def choose(visitors: Visitors, key: str, name: str, from_history: bool = True) -> Changes:
+    """Show one of the page's own pictures, by its file's name; nothing changes where the page has none such.
+
+    Args:
+        visitors: whose pictures are whose.
+        key: the page's.
+        name: of the picture's file.
+        from_history: whether the picture is not shown yet.
+    """
+    path = next((path for path in visitors.made(key) if path.name == name), None)
+    if path is None:
+        return {}
+    return _shown([path]) if from_history else _about(path)
+
+
+def last_seed(visitors: Visitors, key: str) -> int:
+    """The seed of the page's last generation; -1 before the first."""
+    files = visitors.made(key)
+    return Parameters.from_text(parameters_of(files[0]))[0].seed if files else -1
+
+
+def parameters_of(path: str | Path) -> str:
+    """The parameters that a picture carries, or ""; a file that cannot be read carries none."""
+    try:
+        with Image.open(path) as picture:
+            return str(picture.info.get("parameters", "")).strip()
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+        return ""
+
+
+def choose_checkpoint(generator: PictureGenerator, model: str) -> tuple[Changes, str]:
+    """Load a checkpoint, and propose what suits it; what changes, and what is wrong, or ""."""
+    try:
+        generator.load(model)
+    except OVBackendError as error:
+        return {"checkpoint": generator.model}, str(error)
+    side, suggestions = generator.default_size, suggestions_for(model)
+    return {"width": side, "height": side, "steps": suggestions.steps, "guidance": suggestions.guidance}, ""
+
+
+def add_lora(prompt: str | None, name: str | None) -> Changes:
+    """Add a LoRA to the prompt, at full strength."""
+    return {"prompt": f"{prompt or ''} {lora_tag(name, 1.0)}".strip(), "lora": None} if name else {}
+
+
+def size_like_picture(generator: PictureGenerator, picture: Any) -> Changes:
+    """Width and height with the aspect ratio of a picture to start from; unchanged without one."""
+    start = start_of(picture)
+    if start is None:
+        return {}
+    shown = start.picture if isinstance(start, Masked) else start
+    width, height = size_like(shown.width, shown.height, generator.default_size)
+    return {"width": width, "height": height}
+
+
+def start_of(value: Any) -> Image.Image | Masked | None:
+    """What a picture is started from, as the field holds it: a picture, and layers in which a mask was drawn."""
+    if value is None or value["background"] is None:
+        return None
+    picture = value["background"].convert("RGB")
+    masks = [layer.getchannel("A") for layer in value["layers"] if layer is not None]
+    mask = functools.reduce(ImageChops.lighter, masks, Image.new("L", picture.size))
+    return Masked(picture, mask) if mask.getbbox() else picture
+
+
+def start_from(path: str) -> Changes:
+    """Take a picture that was made here as the one to start from, in its own size."""
+    import gradio as gr
+
+    with Image.open(path) as picture:
+        start = picture.convert("RGB")
+    field = {"background": start, "layers": [], "composite": None}
+    return {"start": field, "start_from": gr.update(open=True), "width": start.width, "height": start.height}
+
+
+def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
+    """Set the page from a picture's parameters; what it does not have becomes as it was at the start.
+
+    Args:
+        path: of the picture.
+        initial: what the page begins with.
+
+    Returns:
+        what changes, and a sentence for the user.
     """
     import gradio as gr
 
-    pages, files = pages or Pages(generator), generator.recent
-    live = ""
-    # Generate may have been pressed before this reaches the page: what it shows since then stays
-    yield gr.update(), gr.update(), gr.update(value=_paths(files), visible=bool(files))
-    while generator.status.generating and not pages.waits(session):
-        now = live_of(generator)
-        if now != live:
-            live = now
-            yield gr.update(variant="stop", interactive=True), live, gr.update(visible=False)
-        time.sleep(_LOOK_S)
-    if (live or generator.recent != files) and not pages.waits(session):
-        gallery = gr.update(value=_paths(generator.recent), visible=bool(generator.recent))
-        yield gr.update(variant="secondary", interactive=False), "", gallery
-
-
-def size_like_picture(generator: PictureGenerator, picture: Any) -> tuple[Any, Any]:
-    """Width and height with the aspect ratio of a picture to start from; unchanged without one."""
-    import gradio as gr
-
-    if picture is None:
-        return gr.update(), gr.update()
-    width, height = picture.size
-    return size_like(width, height, generator.default_size)
-
-
-def restore(path: str | None) -> list[Any]:
-    """From a picture's parameters: the values of the page's fields and of the panel, its accordion, and a message as HTML."""
-    import gradio as gr
-    from PIL import Image, UnidentifiedImageError
-
-    unchanged_fields = [gr.update()] * len(vars(Parameters()))
-    unchanged_panel = [gr.update()] * (len(vars(Choices())) + 1)
-    try:
-        with Image.open(path or "") as picture:
-            text = str(picture.info.get("parameters", ""))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return [*unchanged_fields, *unchanged_panel, _note("This file is no picture that can be read.", outcome="failure")]
-    if not text.strip():
-        return [*unchanged_fields, *unchanged_panel, _note("This picture carries no parameters.", outcome="failure")]
-    parameters, choices = Parameters.from_text(text)
-    fields, messages = vars(parameters).copy(), ["Settings read from the picture."]
+    text = parameters_of(path)
+    if not text:
+        return {}, "This file is no picture that carries parameters; take a PNG made here or by the WebUI."
+    parameters, choices = Parameters.from_text(text, initial)
+    changes: Changes = {**vars(parameters), "start": None, "count": 1}
+    messages = ["Settings read from the picture."]
     if parameters.strength is None:
-        fields["strength"] = gr.update()
+        changes["strength"] = STRENGTH
+    elif parameters.hires == 1:
+        messages.append("It was started from another picture, which it does not hold; give that one again.")
     if parameters.sampler not in NAMES:
-        fields["sampler"] = gr.update()
-        messages += [f"Its sampler {parameters.sampler!r} is not here."] if parameters.sampler else []
-    panel = unchanged_panel
+        changes["sampler"] = gr.update()
+        messages.append(f"Its sampler {parameters.sampler!r} is not here.")
     if choices is not None:
-        panel = list({**vars(choices), "device": as_listed(choices.device, device_choices()[0])}.values())
+        changes |= {**vars(choices), "device": as_listed(choices.device, device_choices()[0])}
         hidden = dataclasses.replace(choices, device=Choices.device, precision=Choices.precision)
-        panel.append(gr.update(open=True) if hidden != Choices() else gr.update())
-    return [*fields.values(), *panel, _note(" ".join([*messages, *refused_choices(text)]), "status")]
+        if hidden != Choices():
+            changes |= {"openvino": gr.update(open=True), "more": gr.update(open=True)}
+    return changes, " ".join([*messages, *refused_choices(text)])
 
 
 def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
-    prompt, negative, steps, guidance, seed, width, height, batch, strength, sampler = values
+    prompt, negative, steps, guidance, seed, width, height, batch, strength, sampler, hires = values
     try:
+        hires = float(hires)
         return Parameters(
             prompt or "",
             negative or "",
@@ -231,25 +279,35 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
             int(width),
             int(height),
             int(batch),
-            float(strength) if from_picture else None,
+            float(strength) if from_picture or hires != 1 else None,
             str(sampler or ""),
+            hires,
         )
     except (TypeError, ValueError, OverflowError):
-        names = "steps, CFG scale, seed, width, height and batch size"
+        names = "steps, CFG scale, seed, width, height, batch size and hires fix"
         raise SettingsError(f"A number is missing: {names} need one each.") from None
 
 
-def _paths(files: Sequence[Path]) -> list[str]:
-    return [str(path) for path in files]
+def _interruption(generation: Generation) -> str:
+    """A note where a generation was interrupted, else ""."""
+    if generation.error is not None:
+        return _note(f"Interrupted after {generation.number - 1} of {generation.count}.", outcome="interrupted")
+    interrupted = generation.generated.interrupted if generation.generated is not None else None
+    if interrupted is None:
+        return ""
+    step, steps = interrupted
+    return _note(f"Interrupted after step {step} of {steps}. This is the picture so far.", outcome="interrupted")
 
 
-def _of(generated: Generated) -> str:
-    text = html.escape(generated.infotext).replace("\n", "<br>")
-    parameters = f'<p class="openvino-parameters">{text}</p>'
-    if generated.interrupted is None:
-        return parameters
-    step, steps = generated.interrupted
-    return _note(f"Interrupted after step {step} of {steps}. This is the picture so far.", outcome="interrupted") + parameters
+def _count(count: Any) -> int:
+    """Read how often to generate.
+
+    Raises:
+        SettingsError: it is no number, or too large.
+    """
+    if not isinstance(count, (int, float)) or not 1 <= count <= MAX_COUNT or count != int(count):
+        raise SettingsError(f"Batch count is {count}; it must be a whole number from 1 to {MAX_COUNT}.")
+    return int(count)
 
 
 def _note(message: str, role: str = "alert", outcome: str = "") -> str:

@@ -15,28 +15,27 @@ from typing import Any
 from PIL import Image
 
 from ov_backend.cache.store import GraphStore
+from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.marker import Marker
-from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.errors import Interrupted, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import begin_run, networks_of
 from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.standalone.comparing import Comparing
 from ov_backend.standalone.generated import Generated, write_pictures
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.lora_tags import lora_files, plain
-from ov_backend.standalone.measure import measure_picture, measure_step
-from ov_backend.standalone.pipeline_call import call_pipeline
+from ov_backend.standalone.pipeline_call import Masked, Start, call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler
 from ov_backend.standalone.turns import Turns
 from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
-from ov_backend.ui.compare_int8 import compare_int8
-from ov_backend.ui.comparison import Comparison, Measured
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters, ran_where
 from ov_backend.ui.snapshot import INTERRUPTED
@@ -45,7 +44,7 @@ from ov_backend.ui.status import Status
 log = logging.getLogger(__name__)
 
 
-class PictureGenerator:
+class PictureGenerator(Comparing):
     """Generates pictures, one generation at a time, in the thread of the caller.
 
     Args:
@@ -67,6 +66,8 @@ class PictureGenerator:
         choices: Choices | None = None,
     ) -> None:
         self.pipe, self.model, self.folder = pipe, model, folder
+        #: Those to choose from, by name; none where there is no choice.
+        self.checkpoints: dict[str, Path] = {}
         self.status = Status()
         jobs = self._precompile, self._compare, self.interrupt, self._compare_int8
         self._preparer = Preparer(self._prepare_likely, self._drop_prepared)
@@ -80,11 +81,11 @@ class PictureGenerator:
         self._networks: dict[str, Network] = {}
         self._engine: Engine | None = None
         self.defaults = self._choices = choices or Choices()
-        self._lora_folders, self._mix = lora_folders, LoraMix(pipe)
+        self.lora_folders, self._mix = lora_folders, LoraMix(pipe)
         self._turns = Turns()
         self._last_batch = 1
         #: Parameters and the picture to start from of the last generation, which a comparison repeats.
-        self._last: tuple[Parameters, Image.Image | None] | None = None
+        self._last: tuple[Parameters, Start] | None = None
         self._previews: LatentPreview | None = None
         self._own_sampler = pipe.scheduler
         pipe.set_progress_bar_config(disable=True)
@@ -94,11 +95,6 @@ class PictureGenerator:
         """Side in pixels of the square picture that the model was trained for."""
         return own_size(self.pipe)[0]
 
-    @property
-    def last_seed(self) -> int:
-        """The seed of the last generation; -1 before the first."""
-        return self._last[0].seed if self._last is not None else -1
-
     def interrupt(self) -> None:
         """End the generation that is running, at its next step or while a network is prepared."""
         self._turns.interrupt()
@@ -107,26 +103,31 @@ class PictureGenerator:
         self,
         parameters: Parameters,
         choices: Choices,
-        picture: Image.Image | None = None,
+        picture: Start = None,
         withdrawn: threading.Event | None = None,
+        model: str = "",
     ) -> Generated:
         """Generate pictures. An interruption after the first step keeps what there is of them.
 
         Args:
             parameters: the prompt and the other parameters; a seed of -1 draws one.
             choices: what runs where.
-            picture: the picture to start from (img2img), or None.
+            picture: the picture to start from (img2img), with a mask where only a part is made anew, or None.
             withdrawn: an event; once it is set, these pictures are interrupted, also while they wait for their turn.
+            model: the checkpoint to use, by its name; "" is the one that is loaded.
 
         Raises:
             Interrupted: the user has interrupted it before its first step was done.
             OVBackendError: a parameter cannot be used; the message says which.
         """
         check(parameters)
-        lora_files(parameters.prompt, self._lora_folders)
-        if (picture is None) != (parameters.strength is None):
-            raise SettingsError("A picture to start from and a strength belong together; give both or neither.")
+        lora_files(parameters.prompt, self.lora_folders)
+        if (picture is None and parameters.hires == 1) != (parameters.strength is None):
+            raise SettingsError("A picture to start from, or hires fix, and a strength belong together; give both or neither.")
+        if picture is not None and parameters.hires != 1:
+            raise SettingsError("Hires fix needs a picture made from noise; set it to 1, or remove the picture to start from.")
         with self._turns.taken(withdrawn):
+            self._load(model)
             self._last_batch = parameters.batch
             self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))
@@ -136,10 +137,12 @@ class PictureGenerator:
             self._warn_about_size(parameters)
             try:
                 pictures = self._generate(parameters, choices, picture, steps)
-                cut = (steps.done, steps.steps) if steps.is_cut else None
+                is_small = self._turns.is_interrupted() and pictures[0].size != parameters.final_size
+                cut = (steps.done, steps.steps) if steps.is_cut or is_small else None
                 ran = ran_where(self.status.snapshot()["networks"], choices)
                 all_of = [parameters, *map(parameters.of_picture, range(parameters.batch))]
-                text, *texts = (each.as_text(self.model, choices, ran, cut[0] if cut else None) for each in all_of)
+                more = ran, cut[0] if cut else None, isinstance(picture, Masked)
+                text, *texts = (each.as_text(self.model, choices, *more) for each in all_of)
                 self.recent = write_pictures(self.folder, pictures, texts, parameters.seed)
                 self._last = parameters, picture
             except Interrupted:
@@ -153,8 +156,38 @@ class PictureGenerator:
                 self.status.end(error or (INTERRUPTED if self._turns.is_interrupted() else ""))
             return Generated(self.recent, text, cut)
 
+    def load(self, model: str) -> None:
+        """Load one of the checkpoints to choose from, once nothing runs; see :meth:`generate`.
+
+        Raises:
+            OVBackendError: there is none of this name, or it cannot be read; the one that was loaded is then kept.
+        """
+        with self._turns.taken():
+            self._load(model)
+
+    def _load(self, model: str) -> None:
+        if model in ("", self.model):
+            return
+        if model not in self.checkpoints:
+            raise SettingsError(f"The checkpoint {short_repr(model)} is not here; choose one of {', '.join(self.checkpoints)}.")
+        self.status.begin(f"Loading {model}")
+        error = ""
+        try:
+            pipe = load_pipeline(self.checkpoints[model])
+        except Exception as problem:
+            error = str(problem)
+            raise
+        finally:
+            self.status.end(error)
+        for name in self._networks:
+            if self._engine is not None:
+                self._engine.release(name)
+        self.pipe, self.model, self._own_sampler = pipe, model, pipe.scheduler
+        self._networks, self._mix, self._previews, self._last = {}, LoraMix(pipe), None, None
+        pipe.set_progress_bar_config(disable=True)
+
     def _generate(
-        self, parameters: Parameters, choices: Choices, picture: Image.Image | None, steps: Steps
+        self, parameters: Parameters, choices: Choices, picture: Start, steps: Steps
     ) -> list[Image.Image]:
         """The pictures; after an interruption those predicted, decoded by PyTorch if the decoder is not compiled."""
         self._fit_previews()
@@ -189,10 +222,15 @@ class PictureGenerator:
         if hint:
             self.status.add_message(hint)
 
-    def _pictures(self, parameters: Parameters, picture: Image.Image | None, **overrides: Any) -> list[Image.Image]:
-        self._mix.apply(lora_files(parameters.prompt, self._lora_folders))
+    def _pictures(self, parameters: Parameters, picture: Start, **overrides: Any) -> list[Image.Image]:
+        self._mix.apply(lora_files(parameters.prompt, self.lora_folders))
         without_tags = dataclasses.replace(parameters, prompt=plain(parameters.prompt))
-        return call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
+        pictures = call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
+        if parameters.hires == 1 or self._turns.is_interrupted():
+            return pictures
+        width, height = parameters.final_size
+        enlarged = dataclasses.replace(without_tags, width=width, height=height)
+        return call_pipeline(self.pipe, self._own_sampler, enlarged, pictures, **overrides)
 
     @contextlib.contextmanager
     def _accelerated(self, choices: Choices, request: str = "") -> Iterator[None]:
@@ -310,37 +348,3 @@ class PictureGenerator:
 
         with self._turns.taken(), self._accelerated(choices or self._choices):
             control.prepare(sizes, batch, generate)
-
-    def _compare(self, choices: Choices | None, control: JobControl) -> Comparison:
-        """Make the last picture by PyTorch and by OpenVINO; before the first one, time a step at the checkpoint's own size."""
-        choices = dataclasses.replace(choices or self._choices, unet=True)
-        with self._comparing() as (size, batch):
-            return control.compare(size, batch, lambda: self._measure(control), lambda: self._measure(control, choices))
-
-    def _compare_int8(self, choices: Choices | None, control: JobControl) -> Comparison:
-        """Make the last picture in the device's own precision and in int8, or time a step of both."""
-        own, int8 = (dataclasses.replace(choices or self._choices, unet=True, precision=each) for each in ("auto", "int8"))
-        with self._comparing() as (size, batch):
-            engine = self._configure(int8)
-            sides = (lambda: self._measure(control, own)), (lambda: self._measure(control, int8))
-            return compare_int8(control, size, batch, engine.both_forms, *sides)
-
-    @contextlib.contextmanager
-    def _comparing(self) -> Iterator[tuple[Size, int]]:
-        """In this block no generation begins; size and batch of what is compared."""
-        side = self.default_size
-        with self._turns.taken():
-            if self._last is None:
-                yield (side, side), self._last_batch
-            else:
-                yield (self._last[0].width, self._last[0].height), 1
-
-    def _measure(self, control: JobControl, choices: Choices | None = None) -> Measured:
-        """Make and time the last picture; before the first one, a step. Without choices by PyTorch."""
-        side = self.default_size
-        with self._accelerated(choices) if choices is not None else contextlib.nullcontext():
-            for network in self._networks.values():
-                network.begin_run()  # after a picture that calibrates the next one is made in int8
-            if self._last is None:
-                return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
-            return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)

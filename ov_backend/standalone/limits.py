@@ -8,6 +8,7 @@ from ov_backend.standalone.samplers import check_sampler
 from ov_backend.ui.infotext import Parameters
 
 _MAX_STEPS = 1000
+_MAX_HIRES = 4
 _MAX_PROMPT = 10000
 
 
@@ -30,6 +31,8 @@ def check(parameters: Parameters) -> None:
     check_guidance(parameters.guidance)
     check_sampler(parameters.sampler, parameters.steps)
     check_size(parameters.width, parameters.height)
-    check_batch(parameters.width, parameters.height, parameters.batch)
+    if not 1 <= parameters.hires <= _MAX_HIRES:
+        raise SettingsError(f"Hires fix is by {parameters.hires:g}; it must be from 1 (none) to {_MAX_HIRES}.")
+    check_batch(*check_size(*parameters.final_size), parameters.batch)
     if parameters.strength is not None and not 0 < parameters.strength <= 1:
         raise SettingsError(f"Denoising strength is {parameters.strength}; it must be above 0 and at most 1.")

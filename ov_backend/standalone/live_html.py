@@ -1,4 +1,4 @@
-"""The live view, shown in the picture's place while it is made: a preview, what happens now, and how much is done."""
+"""The live view, shown in the picture's place while it is made: a preview."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import io
 from PIL import Image
 
 
-def live_html(text: str, share: float | None = None, picture: Image.Image | None = None) -> str:
+def live_html(text: str = "", picture: Image.Image | None = None) -> str:
     """The live view.
 
     Args:
-        text: what happens now.
-        share: how much is done, 0 to 1; None where nobody can tell.
+        text: shown while there is no preview; what happens now stands in the status line.
         picture: a preview, small; the page scales it.
     """
-    value = "" if share is None else f' value="{share:.3f}"'
-    preview = f'<img alt="Preview" src="{_data_url(picture)}">' if picture is not None else ""
-    return (
-        f'<div class="openvino-live"><div class="openvino-live-picture">{preview}</div>'
-        f'<progress max="1"{value} aria-label="Progress of the picture"></progress><p>{html.escape(text)}</p></div>'
-    )
+    inside = f'<img alt="Preview" src="{_data_url(picture)}">' if picture is not None else f"<p>{html.escape(text)}</p>"
+    return f'<div class="openvino-live">{inside}</div>'
 
 
 def _data_url(picture: Image.Image) -> str:

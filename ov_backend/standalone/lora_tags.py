@@ -83,6 +83,12 @@ def lora_folders(checkpoint: Path, chosen: Path | None) -> tuple[Path, ...]:
     return (chosen if chosen is not None else checkpoint.parent / "lora",)
 
 
+def lora_names(folders: Sequence[Path]) -> list[str]:
+    """The LoRAs that prompts can name, sorted."""
+    found = {path.relative_to(folder).with_suffix("").as_posix() for folder in folders for path in folder.rglob("*.safetensors")}
+    return sorted(filter(is_name, found), key=str.lower)
+
+
 def lora_files(prompt: str, folders: Sequence[Path]) -> tuple[tuple[Path, float], ...]:
     """The files and strengths of the LoRAs that a prompt names.
 

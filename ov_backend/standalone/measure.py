@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from PIL import Image
-
+from ov_backend.standalone.pipeline_call import Start
 from ov_backend.ui.comparison import Measured
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.infotext import Parameters
@@ -41,7 +40,7 @@ def measure_step(make: Make, parameters: Parameters, control: JobControl) -> Mea
     return Measured(ends.seconds[1] - ends.seconds[0])
 
 
-def measure_picture(make: Make, parameters: Parameters, picture: Image.Image | None, control: JobControl) -> Measured:
+def measure_picture(make: Make, parameters: Parameters, picture: Start, control: JobControl) -> Measured:
     """Make and time a picture, after one of a single step that prepares the networks and warms up."""
     ends = _Ends(control, parameters.steps)
     one_step = dataclasses.replace(parameters, steps=math.ceil(1 / (parameters.strength or 1)))  # img2img skips steps

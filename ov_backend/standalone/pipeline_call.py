@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 
 from ov_backend.errors import OVBackendError
 from ov_backend.standalone.prompts import long_embeddings
 from ov_backend.standalone.samplers import make_sampler
-from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.infotext import MASK_BLUR, Parameters
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A picture of which a part is made anew: where the mask, a grey picture of the same size, is not black."""
+
+    picture: Image.Image
+    mask: Image.Image
+
+
+#: What a picture starts from: nothing, a picture, a part of one, or as many pictures as are made.
+Start = Image.Image | Masked | Sequence[Image.Image] | None
 
 
 def call_pipeline(
     pipe: Any,
     own_sampler: Any,
     parameters: Parameters,
-    picture: Image.Image | None,
+    picture: Start,
     watching: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     **overrides: Any,
 ) -> list[Image.Image]:
@@ -28,7 +41,7 @@ def call_pipeline(
         pipe: a text-to-image pipeline of Stable Diffusion 1, 2 or XL; its scheduler is replaced by the sampler.
         own_sampler: the scheduler that the checkpoint came with.
         parameters: prompt, size, steps and the rest; the seed is chosen.
-        picture: to start from, in any size, or None.
+        picture: to start from, in any size.
         watching: is given the sampler; the pictures are made in its block.
         overrides: arguments of the pipeline, in place of those made from the parameters.
 
@@ -52,8 +65,11 @@ def call_pipeline(
     with watching(pipe.scheduler):
         if picture is None:
             return _pictures(pipe, pipe(width=size[0], height=size[1], **arguments).images)
-        start = ImageOps.fit(picture.convert("RGB"), size, Image.Resampling.LANCZOS)  # cuts the longer side, distorts nothing
-        return _pictures(pipe, _image_to_image(pipe)(image=start, strength=parameters.strength, **arguments).images)
+        arguments["strength"] = parameters.strength
+        if isinstance(picture, Masked):
+            return _inpainted(pipe, _fitted(picture.picture, size), _fitted(picture.mask, size, "L"), arguments)
+        start = _fitted(picture, size) if isinstance(picture, Image.Image) else [_fitted(each, size) for each in picture]
+        return _pictures(pipe, _other(pipe, "Img2Img")(image=start, **arguments).images)
 
 
 def check_finite(images: Any) -> None:
@@ -81,13 +97,26 @@ def _pictures(pipe: Any, images: Any) -> list[Any]:
     return list(pipe.image_processor.numpy_to_pil(images))
 
 
-def _image_to_image(pipe: Any) -> Any:
-    """The pipeline that starts from a picture, with the networks and the scheduler of one that does not."""
+def _fitted(picture: Image.Image, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
+    """A picture in a size: what is too long is cut, and nothing is distorted."""
+    return ImageOps.fit(picture.convert(mode), size, Image.Resampling.LANCZOS)
+
+
+def _inpainted(pipe: Any, start: Image.Image, mask: Image.Image, arguments: dict[str, Any]) -> list[Any]:
+    """A picture whose part under a mask is made anew; beyond the mask's blurred edge, no pixel changes."""
+    sharp = mask.point(lambda value: 255 * (value > 0))
+    size = {"width": start.width, "height": start.height}
+    made = _pictures(pipe, _other(pipe, "Inpaint")(image=start, mask_image=sharp, **size, **arguments).images)
+    soft = sharp.filter(ImageFilter.GaussianBlur(MASK_BLUR))
+    return [Image.composite(each, start, soft) if isinstance(each, Image.Image) else each for each in made]
+
+
+def _other(pipe: Any, kind: str) -> Any:
+    """The pipeline of another kind, "Img2Img" or "Inpaint", with the networks and the scheduler of a text-to-image one."""
     import diffusers
 
     xl = "XL" in type(pipe).__name__
-    name = "StableDiffusionXLImg2ImgPipeline" if xl else "StableDiffusionImg2ImgPipeline"
     options = {"add_watermarker": False} if xl else {"requires_safety_checker": False}
-    result = getattr(diffusers, name)(**pipe.components, **options)
+    result = getattr(diffusers, f"StableDiffusion{'XL' if xl else ''}{kind}Pipeline")(**pipe.components, **options)
     result.set_progress_bar_config(disable=True)
     return result

@@ -47,6 +47,7 @@ def request_of(parameters: Parameters, choices: Choices, from_picture: bool) -> 
         "guided": parameters.guidance > 1,
         "from_picture": from_picture,
         "choices": choices.as_infotext(),
+        **({"hires": parameters.hires} if parameters.hires != 1 else {}),
     }
     return json.dumps(fields, sort_keys=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ov_backend.checkpoint.header import read_header
-from ov_backend.errors import SettingsError, first_line, short_repr
+from ov_backend.errors import CheckpointError, SettingsError, first_line, short_repr
 from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.sizes import check_guidance, check_size
 from ov_backend.settings import Settings
@@ -77,6 +77,21 @@ def check_checkpoint(checkpoint: Path | None, random: bool = False) -> None:
     _check_one(checkpoint, random)
     if checkpoint is not None:
         read_header(checkpoint)
+
+
+def checkpoints_of(given: Path | None) -> tuple[Path, ...]:
+    """The checkpoints of a folder, sorted; none for a file, and for a folder without any, such as one of diffusers."""
+    if given is None or not given.is_dir() or (given / "model_index.json").exists():
+        return ()
+    return tuple(path for path in sorted(given.glob("*.safetensors")) if _is_checkpoint(path))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    try:
+        read_header(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:

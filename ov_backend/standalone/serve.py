@@ -54,7 +54,9 @@ def load(options: Options) -> PictureGenerator:
     path = checkpoint_file(options.checkpoint, options.random)
     choices = Choices(device=options.device or Choices.device, precision=options.precision)
     folders = lora_folders(path, options.lora_dir)
-    return PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
+    generator = PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
+    generator.checkpoints = {each.stem: each for each in options.checkpoints}
+    return generator
 
 
 def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:
@@ -73,7 +75,7 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
     add_routes(app, generator.controller, is_allowed, known_hosts)
     if auth is None:
         app.add_middleware(HostGuard, known_hosts=known_hosts)
-    style = ROOT / "style.css"
+    style = (ROOT / "style.css").read_text(encoding="utf-8")
     return gr.mount_gradio_app(
         app,
         page(generator),
@@ -81,8 +83,9 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
         auth=auth,
         allowed_paths=[str(generator.folder)],
         theme=_theme(),
-        css=style.read_text(encoding="utf-8"),
-        head="".join(f"<script>{path.read_text(encoding='utf-8')}</script>" for path in _scripts()),
+        css=style,
+        # once more as it is: Gradio gives its "css" precedence over its own, but leaves out rules for containers
+        head=f"<style>{style}</style>" + "".join(f"<script>{path.read_text(encoding='utf-8')}</script>" for path in _scripts()),
         footer_links=[],
         ssr_mode=False,
     )

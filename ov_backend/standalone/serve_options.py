@@ -14,6 +14,7 @@ class Options:
 
     Attributes:
         checkpoint: a .safetensors file; None is the project's own, or a random one.
+        checkpoints: those to choose from in the page; none where there is no choice.
         random: use a small checkpoint of random weights.
         host: address to listen at.
         port: port to listen at; 0 is any free one.
@@ -28,6 +29,7 @@ class Options:
     """
 
     checkpoint: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
     random: bool = False
     host: str = "127.0.0.1"
     port: int = 7865

@@ -14,6 +14,8 @@ from ov_backend.ui.snapshot import network_label
 
 _FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 _NEGATIVE = "Negative prompt:"
+#: Radius in pixels by which the edge of a mask is blurred.
+MASK_BLUR = 4
 _INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
 
 
@@ -21,7 +23,8 @@ _INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
 class Parameters:
     """The parameters of one generation.
 
-    Sizes are in pixels, ``strength`` is set only where it starts from a picture, and ``sampler`` "" is the checkpoint's own.
+    Sizes are in pixels, and ``sampler`` "" is the checkpoint's own. ``hires`` above 1 is hires fix: the picture is enlarged by it
+    and made anew from there. ``strength`` is set only with hires fix, and where it starts from a picture.
     """
 
     prompt: str = ""
@@ -34,6 +37,12 @@ class Parameters:
     batch: int = 1
     strength: float | None = None
     sampler: str = ""
+    hires: float = 1.0
+
+    @property
+    def final_size(self) -> tuple[int, int]:
+        """Width and height of the picture after hires fix, a multiple of 8."""
+        return round(self.width * self.hires / 8) * 8, round(self.height * self.hires / 8) * 8
 
     def with_seed(self, seed: int) -> Parameters:
         """The same parameters, with ``seed`` where none was chosen."""
@@ -43,7 +52,7 @@ class Parameters:
         """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""
         return dataclasses.replace(self, seed=self.seed + index, batch=1)
 
-    def as_text(self, model: str, choices: Choices, ran: str = "", interrupted: int | None = None) -> str:
+    def as_text(self, model: str, choices: Choices, ran: str = "", interrupted: int | None = None, masked: bool = False) -> str:
         """The text that goes into the PNG.
 
         Args:
@@ -51,6 +60,7 @@ class Parameters:
             choices: what was to run where.
             ran: what ran where, as :func:`ran_where` says it.
             interrupted: the last step that was done, where the user has interrupted the generation.
+            masked: whether only a part of a picture was made anew.
         """
         fields: dict[str, Any] = {
             "Steps": self.steps,
@@ -60,6 +70,9 @@ class Parameters:
             "Size": f"{self.width}x{self.height}",
             "Batch size": self.batch if self.batch > 1 else None,
             "Denoising strength": self.strength,
+            "Hires upscale": self.hires if self.hires != 1 else None,
+            "Hires upscaler": "Lanczos" if self.hires != 1 else None,
+            "Mask blur": MASK_BLUR if masked else None,
             "Interrupted after step": interrupted,
             "Model": model,
             INFOTEXT_FIELD: choices_field(choices, ran),
@@ -69,8 +82,8 @@ class Parameters:
         return "\n".join(part for part in (self.prompt, negative, last_line) if part)
 
     @classmethod
-    def from_text(cls, text: str) -> tuple[Parameters, Choices | None]:
-        """Read a picture's text; parameters and choices that are missing or make no sense are the default.
+    def from_text(cls, text: str, default: Parameters | None = None) -> tuple[Parameters, Choices | None]:
+        """Read a picture's text; parameters that are missing or make no sense are those of ``default``, but for the prompts.
 
         Returns:
             the parameters, and the choices (None where the text has no field of them).
@@ -82,7 +95,7 @@ class Parameters:
         negative_at = next((i for i, line in enumerate(lines) if line.startswith(_NEGATIVE)), len(lines))
         negative = "\n".join(lines[negative_at:]).removeprefix(_NEGATIVE).strip()
         width, _, height = fields.get("Size", "").partition("x")
-        default = cls()
+        default = default or cls()
         parameters = cls(
             "\n".join(lines[:negative_at]).strip(),
             negative,
@@ -94,6 +107,7 @@ class Parameters:
             _number(int, fields.get("Batch size"), default.batch),
             _number(float, fields.get("Denoising strength"), default.strength),
             fields.get("Sampler", default.sampler),
+            _number(float, fields.get("Hires upscale"), default.hires),
         )
         return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
 

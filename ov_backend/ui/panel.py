@@ -15,7 +15,7 @@ from typing import Any
 
 from ov_backend.settings import LOW_MEMORY, PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, LABELS, SWITCHES, Choices
-from ov_backend.ui.status_html import details_html, prepare_html, status_html
+from ov_backend.ui.status_html import details_html, prepare_html, shares_html, status_html
 from ov_backend.version import openvino_problem
 
 NOT_INSTALLED = (
@@ -99,7 +99,7 @@ def precision_hint() -> str:
 
 
 def build_panel(
-    tab: str, defaults: Choices | None = None, sizes: Sequence[str] = USUAL_SIZES, with_pictures: bool = True
+    tab: str, defaults: Choices | None = None, sizes: Sequence[str] = USUAL_SIZES, with_status: bool = True
 ) -> list[Any]:
     """Build the controls inside the current ``gr.Blocks``: what is used often first, the rest in a closed accordion.
 
@@ -107,7 +107,7 @@ def build_panel(
         tab: "txt2img" or "img2img"; every control's elem_id is ``openvino_{tab}_{field}``.
         defaults: the initial values.
         sizes: proposed to be prepared, as "512x768".
-        with_pictures: whether the live status shows both pictures of a comparison.
+        with_status: whether the live status is a part of the panel; otherwise the page has it somewhere else.
 
     Returns:
         the components that hold the values of :class:`Choices`, in their order.
@@ -129,11 +129,12 @@ def build_panel(
             classes = ["openvino-refresh"]
             refresh = gr.Button("Look for devices", size="sm", elem_id=f"openvino_{tab}_refresh", elem_classes=classes)
         gr.HTML(prepare_html(tab, sizes), elem_id=f"openvino_{tab}_prepare")
-        gr.HTML(status_html(tab, [*TEXTS], with_pictures), elem_id=f"openvino_{tab}_status")
+        below = status_html(tab, [*TEXTS]) if with_status else shares_html(tab)
+        gr.HTML(below, elem_id=f"openvino_{tab}_status")
         with gr.Accordion("More", open=False, elem_id=f"openvino_{tab}_more", elem_classes=["openvino-more"]):
+            gr.HTML('<h2 class="openvino-heading">Settings</h2>')
             with gr.Row(elem_classes=["openvino-row"]):
                 switches = [gr.Checkbox(min_width=200, **texts(field)) for field in SWITCHES]
-            with gr.Row(elem_classes=["openvino-row"]):
                 model_caching = gr.Checkbox(min_width=200, **texts("model_caching"))
                 memory = gr.Number(precision=0, min_width=200, **texts("memory_mb"))
                 low_memory = gr.Dropdown(choices=list(LOW_MEMORY), min_width=200, **texts("low_memory"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -82,8 +83,9 @@ class Stage:
         """For the user, e.g. "Compiling UNet 512x512"."""
         return f"{STAGES.get(self.stage, self.stage)} {network_label(self.network)} {self.size}".strip()
 
-    def as_dict(self, now: float) -> dict[str, Any]:
-        """For JSON, with the seconds until ``now``."""
+    def as_dict(self, now: float, run: Run | None = None) -> dict[str, Any]:
+        """For JSON, with the seconds until ``now``; ``run`` is the last generation, which may have been interrupted meanwhile."""
+        ended = run.ended if run is not None and run.error == INTERRUPTED else None
         return {
             "network": self.network,
             "stage": self.stage,
@@ -93,6 +95,7 @@ class Stage:
             "seconds": round(now - self.started, 2),
             "number": [*STAGES].index(self.stage) + 1 if self.stage in STAGES else 0,
             "stages": len(STAGES),
+            **({"left_over": True} if ended is not None and self.started < ended else {}),
         }
 
 
@@ -271,7 +274,32 @@ def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
         entry = engine.compiled.peek(key)
         if entry is not None:
             groups.setdefault(key if entry.group is None else entry.group, []).append((key, entry))
-    return [_compiled_row(group, entries) for group, entries in groups.items()]
+    rows = [_compiled_row(group, entries) for group, entries in groups.items()]
+    _tell_apart(rows, [_variants(entries[0]) for entries in groups.values()])
+    return sorted(rows, key=lambda row: (row["label"], [int(side) for side in re.findall(r"\d+", row["size"])], *_visible(row)))
+
+
+def _visible(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("label", "size", "batch", "device", "precision"))
+
+
+def _variants(compiled: tuple[Any, Any]) -> list[str]:
+    """What else networks of one name and size may differ in, in words: the length of the prompt, and the weights."""
+    key, entry = compiled
+    lengths = [spec.shape[1] for spec in getattr(entry.value.signature, "tensors", ()) if len(spec.shape) == 3]
+    return [f"{lengths[0]} tokens" if lengths else "", f"weights {str(getattr(key, 'weights', ''))[:6]}"]
+
+
+def _tell_apart(rows: Sequence[dict[str, Any]], variants: Sequence[Sequence[str]]) -> None:
+    """Name what differs between rows that look the same; where nothing nameable does, number them."""
+    alike: dict[Any, list[tuple[dict[str, Any], Sequence[str]]]] = {}
+    for row, variant in zip(rows, variants):
+        alike.setdefault(_visible(row), []).append((row, variant))
+    for same in alike.values():
+        differs = [len(set(values)) > 1 for values in zip(*(variant for _, variant in same))]
+        named = [", ".join(text for text, shown in zip(variant, differs) if shown and text) for _, variant in same]
+        for number, ((row, _), text) in enumerate(zip(same, named), 1):
+            row["variant"] = "" if len(same) == 1 else text if named.count(text) == 1 else f"{text} no. {number}".strip()
 
 
 def _compiled_row(group: Any, entries: list[tuple[Any, Any]]) -> dict[str, Any]:

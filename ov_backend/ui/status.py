@@ -181,7 +181,7 @@ class Status:
         return {
             "version": VERSION,
             "state": state,
-            "stage": stage.as_dict(now) if stage else None,
+            "stage": stage.as_dict(now, run) if stage else None,
             "run": run_dict,
             "job": job,
             "engine": engine_dict(engine) if engine is not None else None,

@@ -43,16 +43,21 @@ def prepare_html(tab: str, sizes: Sequence[str]) -> str:
 </div>"""
 
 
-def status_html(tab: str, fields: Sequence[str], with_pictures: bool = True) -> str:
+def shares_html(tab: str) -> str:
+    """How the last generation's seconds divide."""
+    return f'<div class="openvino-shares" id="{_name(tab)}_shares" data-openvino="shares" hidden></div>'
+
+
+def status_html(tab: str, fields: Sequence[str], in_panel: bool = True) -> str:
     """The live status of one tab.
 
     Args:
         tab: "txt2img" or "img2img"; every id is ``openvino_{tab}_...``.
         fields: the panel's fields, whose controls are sent with a job.
-        with_pictures: show both pictures of a comparison here; the standalone page has a slider for them.
+        in_panel: whether shares and both pictures of a comparison are here too; the standalone page has them in other places.
     """
     name = _name(tab)
-    pictures = '<div class="openvino-comparison" data-openvino="comparison" hidden></div>' if with_pictures else ""
+    pictures = '<div class="openvino-comparison" data-openvino="comparison" hidden></div>'
     return f"""
 <section class="openvino-view" id="{name}_view" aria-label="OpenVINO: live status"
     data-openvino-token="{html.escape(page_token())}" data-openvino-fields="{html.escape(json.dumps(list(fields)))}">
@@ -65,8 +70,7 @@ def status_html(tab: str, fields: Sequence[str], with_pictures: bool = True) -> 
   </progress>
   <p class="openvino-timing" id="{name}_timing" data-openvino="timing"></p>
   <p class="openvino-result" id="{name}_result" role="status" data-openvino="result"></p>
-  {pictures}
-  <div class="openvino-shares" id="{name}_shares" data-openvino="shares" hidden></div>
+  {pictures + shares_html(tab) if in_panel else ""}
   <ul class="openvino-fallbacks" id="{name}_fallbacks" data-openvino="fallbacks" hidden></ul>
   <p class="openvino-alert" id="{name}_alert" role="alert" data-openvino="alert"></p>
   <p class="openvino-notice" id="{name}_notice" role="status" data-openvino="notice"></p>
@@ -79,6 +83,7 @@ def details_html(tab: str) -> str:
     headings = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in COLUMNS)
     return f"""
 <div class="openvino-details">
+  <h2 class="openvino-heading">Prepared networks</h2>
   <div class="openvino-actions">
     <p class="openvino-cache" id="{name}_cache" data-openvino="cache"></p>
     {_button(name, "clear")}

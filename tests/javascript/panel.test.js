@@ -15,6 +15,7 @@ function open(answers, confirmed = true) {
         w.setTimeout = () => 0;
         w.fetch = async (path, options) => {
             requests.push({ path, ...options });
+            if (answers.gone) throw new w.TypeError("Failed to fetch");
             const name = `${options.method || "GET"} ${path.replace("./openvino/", "")}`;
             const [status, body] = answers[name] || [200, name === "GET status" ? snapshot() : {}];
             return { ok: status < 400, status, json: async () => body, blob: async () => path };
@@ -278,4 +279,40 @@ test("the page's size is sent once its fields have settled, with the token; a si
     assert.equal((await after(5000, "640")).length, 1);
     assert.equal((await after(1000, "512")).length, 2);
     assert.equal(window.document.querySelector('[data-openvino="alert"]').textContent, "", "a refusal is nobody's news");
+});
+
+test("Interrupt is answered at once, and until what runs is over", async () => {
+    const running = { what: "Making 64x64", active: true, seconds: 2, step: 3, steps: 9, seconds_per_step: null, average_seconds_per_step: null, error: "" };
+    const { window, settled, part, press } = open({ "GET status": [200, snapshot({ state: "running", run: running })] });
+    const root = window.document.querySelector(".openvino-view");
+    await settled();
+    assert.equal(part("headline").textContent, "Making 64x64, step 3 of 9");
+    const pressed = press("interrupt");
+    assert.equal(part("headline").textContent, "Interrupting");
+    await pressed;
+    window.OpenVINOPanel.render(root, snapshot({ state: "running", run: running }));
+    assert.equal(part("headline").textContent, "Interrupting");
+    const left = { label: "Compiling UNet", network: "unet", stage: "compile", seconds: 9, number: 4, stages: 4, left_over: true };
+    window.OpenVINOPanel.render(root, snapshot({ state: "preparing", stage: left, run: { ...running, active: false, error: "Interrupted." } }));
+    assert.equal(part("headline").textContent, "Interrupted after 2.0 s", "what is still prepared is no news");
+    assert.equal(part("progress").hidden, true);
+    assert.equal(window.document.querySelector('[data-openvino-action="compare"]').disabled, true, "the server would refuse it");
+});
+
+test("a server that does not answer has ended", async () => {
+    const { settled, part } = open({ gone: true });
+    await settled();
+    assert.match(part("alert").textContent, /^The server has ended/);
+});
+
+test("each value of a compiled network is told apart where there is no room for a table", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector(".openvino-view");
+    const headings = window.document.createElement("thead");
+    for (const text of ["Network", "Size"]) headings.append(Object.assign(window.document.createElement("th"), { textContent: text }));
+    part("networks").append(headings);
+    const row = { network: "unet", label: "UNet", variant: "154 tokens", size: "512x512", batch: 2, device: "CPU", precision: "f32", bytes: 1, compile_seconds: 1, calls: 1, hits: 0 };
+    window.OpenVINOPanel.render(root, snapshot({ compiled: [row] }));
+    const [name, size] = root.querySelectorAll("[data-openvino=rows] :is(th, td)");
+    assert.deepEqual([name.textContent, size.dataset.heading], ["UNet, 154 tokens", "Size"]);
 });

@@ -27,7 +27,7 @@ test("a stage comes before the steps, in the headline and in the bar", () => {
     const sampling = snapshot({ state: "running", run: RUN });
     assert.equal(text.headline(sampling), "Generating, step 3 of 20");
     assert.equal(text.progress(sampling), 0.15);
-    assert.equal(text.timing(sampling), "500 ms for the last step, 1.3 s per step on average");
+    assert.equal(text.timing(sampling), "500 ms for the last step, 1.3 s per step on average, about 22 s left");
 });
 
 test("a screen reader is told of stages, not of every step", () => {

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from ov_backend.checkpoint import TOKENIZER
-from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.patching import patch_forward
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
@@ -29,6 +29,7 @@ from ov_backend.checkpoint import load_pipeline
 from ov_backend.pipelines.accelerate import networks_of
 from ov_backend.standalone.generated import Generated
 from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.standalone.pipeline_call import Masked
 from ov_backend.standalone.samplers import NAMES, make_sampler
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job
@@ -64,7 +65,7 @@ def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: Pictu
     layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"
     weights = {f"{layer}.lora_down.weight": torch.ones(2, 64), f"{layer}.lora_up.weight": torch.ones(32, 2)}
     save_file(weights, tmp_path / "ink.safetensors")
-    generator._lora_folders = (tmp_path,)
+    generator.lora_folders = (tmp_path,)
     prompts = ("a cat", "a cat <lora:ink:1>", "a cat", "a (cat:1.5)")
     made = [generator.generate(dataclasses.replace(SMALL, prompt=prompt), OPENVINO) for prompt in prompts]
     plain, styled, again, weighted = (pixels(each.files[0]) for each in made)
@@ -80,7 +81,7 @@ def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: Pictu
 def test_a_tag_names_no_file_outside_of_the_folders_of_loras(generator: PictureGenerator, tmp_path: Path, name: str) -> None:
     (tmp_path / "loras" / "x").mkdir(parents=True)
     (tmp_path / "ink.safetensors").write_bytes(b"no LoRA")
-    generator._lora_folders = (tmp_path / "loras",)
+    generator.lora_folders = (tmp_path / "loras",)
     prompt = f"a cat <lora:{name.format(folder=tmp_path)}:1>"
     with pytest.raises(SettingsError, match=r"^the LoRA '.*' is not in "):
         generator.generate(dataclasses.replace(SMALL, prompt=prompt), PYTORCH)
@@ -115,6 +116,74 @@ def test_the_picture_is_pytorch_s(generator: PictureGenerator, picture: Image.Im
         assert Parameters.from_text(opened.info["parameters"]) == (parameters, OPENVINO)
 
 
+def test_another_checkpoint_makes_its_own_pictures(generator: PictureGenerator, tmp_path: Path) -> None:
+    own = generator.model
+    before = pixels(generator.generate(SMALL, OPENVINO).files[0])
+    first = write_small_checkpoint(tmp_path, "first", levels=2)
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    folder = {"first": first, "broken": tmp_path / "broken.safetensors", own: generator.folder.parent / "small.safetensors"}
+    generator.checkpoints = folder
+    try:
+        for wrong, expected in (("none", "The checkpoint 'none' is not here; choose one of first, broken"), ("broken", "broken")):
+            with pytest.raises(OVBackendError, match=expected):
+                generator.generate(SMALL, OPENVINO, model=wrong)
+        assert generator.model == own
+        made = generator.generate(SMALL, OPENVINO, model="first")
+        assert "Model: first" in made.infotext
+        assert not np.array_equal(pixels(made.files[0]), before)
+        by_pytorch = generator.generate(SMALL, PYTORCH).files[0]
+        assert np.abs(pixels(by_pytorch) - pixels(made.files[0])).max() <= 2
+        assert np.array_equal(pixels(generator.generate(SMALL, OPENVINO, model=own).files[0]), before)
+    finally:
+        generator.load(own)
+
+
+def test_hires_fix_makes_the_enlarged_picture_once_more(generator: PictureGenerator) -> None:
+    parameters = dataclasses.replace(SMALL, steps=4, batch=2, hires=1.5, strength=0.5)
+    first = generator.generate(dataclasses.replace(SMALL, steps=4, batch=2), PYTORCH).files
+    made = generator.generate(parameters, PYTORCH).files
+    by_openvino = generator.generate(parameters, OPENVINO).files
+    for small, large, same in zip(first, made, by_openvino):
+        with Image.open(small) as start:
+            enlarged = np.asarray(start.convert("RGB").resize((96, 96), Image.Resampling.LANCZOS), dtype=int)
+        assert pixels(large).shape == (96, 96, 3)
+        assert not np.array_equal(pixels(large), enlarged), "only enlarged"
+        assert np.abs(pixels(large) - pixels(same)).max() <= 2
+    with Image.open(made[0]) as opened:
+        text = opened.info["parameters"]
+    assert "Size: 64x64, Denoising strength: 0.5, Hires upscale: 1.5, Hires upscaler: Lanczos" in text
+    assert Parameters.from_text(text)[0] == dataclasses.replace(parameters, batch=1)
+
+
+def test_an_interrupt_before_the_second_pass_keeps_the_first_one_s_picture(
+    generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = generator.status.step
+
+    def interrupt(done: int, total: int) -> None:
+        step(done, total)
+        if done == total == 2:
+            generator.interrupt()
+
+    monkeypatch.setattr(generator.status, "step", interrupt)
+    generated = generator.generate(dataclasses.replace(SMALL, hires=2, strength=0.5), PYTORCH)
+    assert generated.interrupted == (2, 2)
+    assert pixels(generated.files[0]).shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize("choices", [PYTORCH, OPENVINO], ids=["pytorch", "openvino"])
+def test_only_what_lies_under_a_mask_is_made_anew(generator: PictureGenerator, choices: Choices) -> None:
+    start = Image.linear_gradient("L").convert("RGB").resize((64, 64))
+    mask = Image.new("L", (64, 64))
+    mask.paste(200, (32, 0, 64, 64))
+    parameters = dataclasses.replace(SMALL, steps=4, strength=0.75)
+    generated = generator.generate(parameters, choices, Masked(start, mask))
+    made, before = pixels(generated.files[0]), np.asarray(start, dtype=int)
+    assert np.array_equal(made[:, :16], before[:, :16])
+    assert np.abs(made[:, 40:] - before[:, 40:]).mean() > 5
+    assert "Denoising strength: 0.75, Mask blur: 4" in generated.infotext
+
+
 def test_a_size_far_from_the_checkpoint_s_own_gives_a_message(generator: PictureGenerator) -> None:
     generator.generate(Parameters(steps=1, width=64, height=64), PYTORCH)
     assert any("made for 256x256; at 64x64" in message for message in generator.status.snapshot()["messages"])
@@ -135,6 +204,10 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
         ({"batch": 99}, "Batch size is 99"),
         ({"guidance": -3.0}, r"CFG scale is -3; it must be a number from 1 \(no guidance, and twice as fast\) to 1000, as 7\."),
         ({"strength": 0.5}, "belong together"),
+        ({"hires": 2.0}, "belong together"),
+        ({"hires": 5.0, "strength": 0.5}, r"Hires fix is by 5; it must be from 1 \(none\) to 4\."),
+        ({"hires": float("nan"), "strength": 0.5}, "Hires fix is by nan"),
+        ({"width": 2048, "height": 2048, "hires": 4.0, "strength": 0.5}, "8192"),
         ({"seed": 1 << 64}, "The seed is"),
         ({"sampler": "best"}, "The sampler is 'best'"),
         ({"sampler": "LCM", "steps": 51}, "LCM takes at most 50 steps"),

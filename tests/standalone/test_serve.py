@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gradio
 import pytest
@@ -20,10 +23,15 @@ from PIL import Image, PngImagePlugin
 
 from ov_backend.engine.marker import Marker
 from ov_backend.standalone import address, events, serve
+from ov_backend.standalone.lora_tags import lora_names
+from ov_backend.standalone.page import comparison
+from ov_backend.standalone.request import checkpoints_of
 from ov_backend.standalone.suggestions import suggestions_for
+from ov_backend.standalone.visitors import Visitors
 from ov_backend.ui.auth import page_token
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
+from tests.standalone.checkpoints import write_small_checkpoint
 from tests.standalone.test_generator import generator
 
 __all__ = ["generator"]
@@ -92,7 +100,7 @@ def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenera
     assert client.get("/openvino/status").json()["version"] == 1
 
 
-NUMBERS = [[None] * 10, ["", "", "x", 7, 1, 64, 64, 1, 0.5, ""], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, ""]]
+NUMBERS = [[None] * 11, ["", "", "x", 7, 1, 64, 64, 1, 0.5, "", 1], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, "", 1]]
 
 
 @pytest.mark.parametrize("values", NUMBERS)
@@ -119,33 +127,40 @@ def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> Non
 
 def values(**changes: object) -> list[object]:
     fields = {"prompt": "a cat", "negative_prompt": "", "steps": 2, "guidance": 7, "seed": 3, "width": 64, "height": 64}
-    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", **changes}.values()]
+    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", "hires": 1, **changes}.values()]
 
 
 PYTORCH = ["CPU", "f32", False, False, False, True, 0, ""]
 
 
+def ask(visitors: Visitors, key: str = "key", **changes: object) -> Iterator[dict[str, Any]]:
+    return events.generate(visitors, key, None, values(**changes), PYTORCH)
+
+
 def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: serve.PictureGenerator) -> None:
-    first, *_, last = events.generate(generator, None, values(), PYTORCH)
-    button, _, live, gallery, message = first
-    assert (button["interactive"], gallery["visible"], message) == (False, False, "")
-    assert "Beginning" in live
-    button, _, live, gallery, message = last
-    assert (button["value"], button["interactive"], live) == ("Generate", True, "")
-    assert [Path(file).suffix for file in gallery["value"]] == [".png"]
-    assert "a cat<br>Steps: 2, Sampler: Euler" in message
-    assert "data-openvino-outcome" not in message
-    assert generator.last_seed == 3
+    visitors = Visitors(generator)
+    first, *_, last = ask(visitors)
+    assert (first["generate"]["interactive"], first["gallery"]["visible"], first["message"]) == (False, False, "")
+    assert "Beginning" in first["live"]
+    assert (last["generate"]["value"], last["generate"]["interactive"], last["live"]) == ("Generate", True, "")
+    (file,) = last["gallery"]["value"]
+    assert "a cat<br>Steps: 2, Sampler: Euler" in last["message"]
+    assert f"Saved as {file}." in last["message"]
+    assert last["chosen"] == file
+    assert "data-openvino-outcome" not in last["message"]
+    assert events.last_seed(visitors, "key") == 3
+    assert events.last_seed(visitors, "another's") == -1
 
 
 @pytest.mark.parametrize("changes,expected", [({"width": 65}, "not a multiple of 8"), ({"steps": None}, "A number is missing")])
-def test_bad_input_gives_a_sentence_and_the_page_comes_back(
+def test_bad_input_gives_a_sentence_in_the_picture_s_place(
     generator: serve.PictureGenerator, changes: dict[str, object], expected: str
 ) -> None:
-    button, *_, message = list(events.generate(generator, None, values(**changes), PYTORCH))[-1]
-    assert button["interactive"] is True
-    assert expected in message
-    assert 'data-openvino-outcome="failure"' in message
+    last = list(ask(Visitors(generator), **changes))[-1]
+    assert last["generate"]["interactive"] is True
+    assert expected in last["message"]
+    assert 'data-openvino-outcome="failure"' in last["message"]
+    assert last["gallery"]["visible"] is last["actions"]["visible"] is False
 
 
 def test_any_failure_gives_the_page_back(generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,20 +168,56 @@ def test_any_failure_gives_the_page_back(generator: serve.PictureGenerator, monk
         raise ZeroDivisionError("<b>")
 
     monkeypatch.setattr(generator, "_pictures", fail)
-    button, *_, message = list(events.generate(generator, None, values(), PYTORCH))[-1]
-    assert button["interactive"] is True
-    assert "ZeroDivisionError: &lt;b&gt;" in message
-    assert 'data-openvino-outcome="failure"' in message
+    last = list(ask(Visitors(generator)))[-1]
+    assert last["generate"]["interactive"] is True
+    assert "ZeroDivisionError: &lt;b&gt;" in last["message"]
+    assert 'data-openvino-outcome="failure"' in last["message"]
 
 
-def test_a_page_that_is_closed_does_not_end_the_generation(generator: serve.PictureGenerator) -> None:
-    page = events.generate(generator, None, values(seed=77, steps=3), PYTORCH)
+def test_a_page_that_is_closed_gets_its_picture_once_it_is_loaded_again(generator: serve.PictureGenerator) -> None:
+    visitors = Visitors(generator)
+    page = ask(visitors, seed=77, steps=3)
     next(page)
     next(page)
     page.close()
-    for _ in events.generate(generator, None, values(seed=78), PYTORCH):  # waits for the other one
+    for _ in ask(visitors, "another's", seed=78):  # waits for the other one
         pass
     assert sorted(path.name.split("-")[2] for path in generator.folder.glob("*-7[78]-*.png")) == ["77", "78"]
+    (again,) = events.reloaded(visitors, "key")
+    assert "-77-" in again["gallery"]["value"][0]
+
+
+def test_several_batches_have_seeds_that_follow_each_other(generator: serve.PictureGenerator) -> None:
+    visitors = Visitors(generator)
+    changes = list(events.generate(visitors, "key", None, values(seed=30, batch=2), PYTORCH, 2))
+    assert [Path(path).name.split("-")[2] for path in changes[-1]["gallery"]["value"]] == ["30", "31", "32", "33"]
+    for wrong in (0, 101, 1.5, None):
+        *_, last = events.generate(visitors, "key", None, values(), PYTORCH, wrong)
+        assert "Batch count is" in last["message"]
+
+
+def test_the_pictures_of_a_page_are_newest_first_and_no_other_page_s(generator: serve.PictureGenerator) -> None:
+    visitors = Visitors(generator)
+    for key, seed in (("key", 1), ("key", 2), ("another's", 3)):
+        list(ask(visitors, key, seed=seed))
+    own = [Path(path) for path in next(events.reloaded(visitors, "key"))["history"]["value"]]
+    assert [path.name.split("-")[2] for path in own] == ["2", "1"]
+    assert "Seed: 1" in events.choose(visitors, "key", own[1].name)["message"]
+    assert events.choose(visitors, "another's", own[1].name) == {}
+    for key in ("", "new"):
+        (loaded,) = events.reloaded(visitors, key)
+        assert (loaded["history"]["value"], loaded["gallery"]["visible"], loaded["message"]) == ([], False, "")
+
+
+def test_a_comparison_of_another_page_s_picture_is_not_shown(generator: serve.PictureGenerator) -> None:
+    visitors = Visitors(generator)
+    for key in ("another's", "key"):
+        list(ask(visitors, key))
+    generator.controller.start_compare(Choices())
+    while generator.status.busy:
+        time.sleep(0.05)
+    assert generator.controller.pictures
+    assert [comparison(generator, visitors.made(key))["visible"] for key in ("key", "another's", "")] == [True, False, False]
 
 
 def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(
@@ -174,53 +225,81 @@ def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(
 ) -> None:
     goes_on, step = threading.Event(), generator.status.step
     monkeypatch.setattr(generator.status, "step", lambda *args: step(*args) if goes_on.wait(60) else None)
-    pages = events.Pages(generator)
-    first = events.generate(generator, None, values(seed=81), PYTORCH, pages, "first")
-    assert next(first)[1]["interactive"] is True
+    visitors = Visitors(generator)
+    first = ask(visitors, "first", seed=81)
+    assert next(first)["interrupt"]["interactive"] is True
     next(first)
-    second = events.generate(generator, None, values(seed=82), PYTORCH, pages, "second")
+    second = ask(visitors, "second", seed=82)
     next(second)
-    assert "Waiting for another page" in next(second)[2]
-    pages.interrupt("second")
-    *_, (_, interrupt, _, _, message) = second
-    assert "Interrupted." in message
-    assert interrupt["interactive"] is False
-    assert pages.waits("first")
-    assert not pages.waits("second")
+    assert "Waiting for another page" in next(second)["live"]
+    visitors.interrupt("second")
+    *_, last = second
+    assert "Interrupted." in last["message"]
+    assert last["interrupt"]["interactive"] is False
     goes_on.set()
-    *_, (_, _, _, _, message) = first
-    assert "Seed: 81" in message
-    assert "Interrupted" not in message
+    *_, last = first
+    assert "Seed: 81" in last["message"]
+    assert "Interrupted" not in last["message"]
     assert not list(generator.folder.glob("*-82-*.png"))
 
 
-@pytest.mark.parametrize("session", ["own", "reloaded"])
-def test_an_interrupt_keeps_the_picture_and_says_after_which_step(generator: serve.PictureGenerator, session: str) -> None:
-    pages = events.Pages(generator)
-    page = events.generate(generator, None, values(seed=83, steps=900), PYTORCH, pages, "own")
-    while "Step" not in next(page)[2]:
-        pass
-    if session != "own":
-        reloaded = events.recent(generator, pages, session)
-        next(reloaded)
-        assert next(reloaded)[0]["interactive"] is True
-    pages.interrupt(session)
-    *_, (_, _, _, _, message) = page
-    assert re.search(r"Interrupted after step (\d+) of 900\. This is the picture so far\..*Interrupted after step: \1,", message)
-    if session != "own":
-        assert [*reloaded][-1][0]["interactive"] is False
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_an_interrupt_keeps_the_picture_and_says_after_which_step(generator: serve.PictureGenerator, is_reloaded: bool) -> None:
+    visitors = Visitors(generator)
+    page = ask(visitors, seed=83, steps=900)
+    while not (run := generator.status.snapshot()["run"]) or not run["active"] or run["step"] == 0:
+        next(page)
+    if is_reloaded:
+        page.close()
+        page = events.reloaded(visitors, "key")
+        next(page)
+        assert next(page)["interrupt"]["interactive"] is True
+    visitors.interrupt("key")
+    *_, last = page
+    said = re.search(r"Interrupted after step: (\d+),", last["message"])
+    assert said
+    assert is_reloaded or f"Interrupted after step {said[1]} of 900. This is the picture so far." in last["message"]
+    assert last["interrupt"]["interactive"] is False
 
 
 def test_a_sampler_that_is_not_here_is_left_as_it_is(tmp_path: Path) -> None:
     info = PngImagePlugin.PngInfo()
     info.add_text("parameters", "a cat\nSteps: 3, Sampler: Restart, CFG scale: 5, Seed: 1, Size: 64x64, OpenVINO: vae=off")
     Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
-    *fields, message = events.restore(str(tmp_path / "x.png"))
-    sampler, accordion = fields[9], fields[-1]
-    assert "value" not in sampler
+    changes, message = events.restore(str(tmp_path / "x.png"), Parameters(sampler="Euler"))
+    assert "value" not in changes["sampler"]
     assert "Restart" in message
-    assert accordion["open"] is True
-    assert len(fields) == len(vars(Parameters())) + len(vars(Choices())) + 1
+    assert changes["more"]["open"] is changes["openvino"]["open"] is True
+
+
+def test_a_picture_clears_what_it_does_not_have(tmp_path: Path) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "a cat\nSteps: 3, Seed: 1, Size: 64x64")
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    initial = Parameters("not this", "nor this", 20, 4.0, -1, 256, 256, 1, None, "DPM++ 2M")
+    changes, _ = events.restore(str(tmp_path / "x.png"), initial)
+    expected = {"prompt": "a cat", "negative_prompt": "", "steps": 3, "guidance": 4.0, "seed": 1, "width": 64, "height": 64}
+    cleared = {"batch": 1, "strength": events.STRENGTH, "sampler": "DPM++ 2M", "hires": 1.0, "start": None, "count": 1}
+    assert changes == {**expected, **cleared}
+
+
+def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"x")
+    changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
+    assert changes == {}
+    assert "no picture that carries parameters" in message
+
+
+def test_a_folder_s_checkpoints_and_loras_are_offered(tmp_path: Path) -> None:
+    first, second = (write_small_checkpoint(tmp_path, name) for name in ("b", "a"))
+    (tmp_path / "no.safetensors").write_bytes(b"x")
+    (tmp_path / "lora" / "more").mkdir(parents=True)
+    for name in ("lora/ink", "lora/more/paint", "lora/a,b"):
+        (tmp_path / f"{name}.safetensors").touch()
+    assert checkpoints_of(tmp_path) == (second, first)
+    assert checkpoints_of(first) == checkpoints_of(tmp_path / "lora") == checkpoints_of(None) == ()
+    assert lora_names([tmp_path / "lora", tmp_path / "none"]) == ["ink", "more/paint"]
+    assert events.add_lora("a cat", "ink") == {"prompt": "a cat <lora:ink:1>", "lora": None}
 
 
 def test_known_checkpoints_have_prompts_to_try() -> None:

@@ -18,7 +18,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Signature
 from ov_backend.tensors import TensorSpec
 from ov_backend.ui import status as status_module
-from ov_backend.ui.snapshot import Job
+from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
 
 
@@ -190,6 +190,39 @@ def test_a_real_engine_reports_stages_counts_and_shares(strict: Callable[..., Se
     assert sum(shares.values()) == pytest.approx(1.0)
     network(torch.randn(2, 4, 8, 8))  # a job after the end
     assert status.snapshot()["run"]["shares"] == shares
+
+
+def test_compiled_networks_are_sorted_and_told_apart(strict: Callable[..., Settings]) -> None:
+    engine = Engine(strict())
+    status = Status()
+    status.attach(engine)
+    with torch.no_grad():
+        for name, sizes in (("vae_decode", [8]), ("unet", [16, 8])):
+            net = Net().eval()
+            for size in sizes:
+                engine.network(name, net)(torch.randn(1, 4, size, size))
+        net.conv.weight.mul_(2)
+        engine.network("unet", net)(torch.randn(1, 4, 8, 8))
+    rows = status.snapshot()["compiled"]
+    assert [(row["label"], row["size"]) for row in rows] == [
+        ("UNet", "64x64"), ("UNet", "64x64"), ("UNet", "128x128"), ("VAE decoder", "64x64"),
+    ]  # fmt: skip
+    variants = [row["variant"] for row in rows]
+    assert variants[2:] == ["", ""]
+    assert variants[0] != variants[1]
+    assert all(text.startswith("weights ") for text in variants[:2])
+
+
+def test_what_an_interrupted_generation_leaves_to_be_prepared_is_no_news() -> None:
+    now = iter(range(100))
+    status = Status(clock=lambda: float(next(now)))
+    status.begin("64x64", 3)
+    status.progress("unet", "compile", LATENTS)
+    assert status.snapshot()["stage"].get("left_over") is None
+    status.end(INTERRUPTED)
+    assert status.snapshot()["stage"]["left_over"] is True
+    status.progress("vae_decode", "compile", LATENTS)
+    assert status.snapshot()["stage"].get("left_over") is None
 
 
 def test_the_result_of_a_job_goes_away_when_a_generation_begins() -> None:

@@ -150,6 +150,7 @@ def open_page(context: Any, errors: list[str]) -> Iterator[Any]:
 
     yield open_one
     for page in pages:
+        page.evaluate("localStorage.clear()")  # the settings of one test are not another's
         page.close()
     assert errors == []
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PANEL = "#openvino_txt2img"
@@ -26,17 +28,58 @@ class Page:
         return self
 
     def choose(self, field: str, option: str) -> None:
+        self.unfold()
         self.page.click(f"{PANEL}_{field} input")
         self.page.get_by_role("option", name=re.compile(f"^{re.escape(option)}")).first.click()
 
     def begin(self, width: int, height: int, steps: int) -> None:
         self.set(width=width, height=height, steps=steps).generate()
 
+    def unfold(self) -> Page:
+        """Open the panel; Gradio makes what stands in it only then."""
+        if not self.page.is_visible(f"{PANEL}_device"):
+            self.page.click("#openvino > button")
+            self.page.wait_for_selector(f"{PANEL}_prepare", state="visible")
+        return self
+
     def fill(self, part: str, text: str) -> None:
         """Write into a field of the panel, and leave it."""
+        self.unfold()
         field = self.page.locator(f"{PANEL}_{part}:is(input), {PANEL}_{part} :is(input, textarea)").first
         field.fill(text)
         field.press("Tab")
+
+    def restore(self, picture: Path) -> None:
+        """Read the settings from a picture's file."""
+        self.page.set_input_files("#restore input[type=file]", str(picture))
+
+    def start_from(self, picture: Path) -> None:
+        """Give a picture to start from."""
+        for seconds in (2, 4, 8):  # a picture given before Gradio's field has loaded its parts is lost, and so is the field
+            self.page.click("#start_from button")
+            self.page.wait_for_selector("#start canvas")
+            self.page.wait_for_timeout(1000 * seconds)
+            self.page.set_input_files("#start input[type=file]", str(picture))
+            self.page.wait_for_timeout(5000)
+            if self.page.locator("#started input:checked").count():
+                return
+            self.page.reload()
+            Page(self.page)
+        raise AssertionError("the page takes no picture to start from")
+
+    def drop(self, picture: Path, onto: str) -> None:
+        """Drop a picture's file onto a part of the page."""
+        data = base64.b64encode(picture.read_bytes()).decode()
+        self.page.evaluate(
+            """async ([data, name, onto]) => {
+                const bytes = await (await fetch(`data:image/png;base64,${data}`)).blob();
+                const dataTransfer = new DataTransfer();
+                dataTransfer.items.add(new File([bytes], name, { type: "image/png" }));
+                const options = { bubbles: true, cancelable: true, dataTransfer };
+                document.querySelector(onto).dispatchEvent(new DragEvent("drop", options));
+            }""",
+            [data, picture.name, onto],
+        )
 
     def generate(self) -> None:
         self.number = self.run["number"] + 1
@@ -74,12 +117,17 @@ class Page:
         return self.wait_for("headline", "^(Done|Ended|Interrupted)")
 
     def open_more(self) -> None:
-        """Open the panel's accordion; Gradio makes what stands in it only then."""
+        """Open the panel's accordion."""
+        self.unfold()
         self.page.click(f"{PANEL}_more button")
         self.page.wait_for_selector(f"{PANEL}_details", state="visible")
 
     def press(self, action: str) -> None:
-        self.page.click(f"{PANEL}_{action}:enabled")
+        """Press a button of the panel, or the page's own for what it has begun."""
+        if action == "interrupt":
+            self.page.click("#interrupt:enabled")
+        else:
+            self.unfold().page.click(f"{PANEL}_{action}:enabled")
 
     def api(self, path: str = "status") -> Any:
         return self.page.evaluate("(path) => OpenVINOPanel.request(path)", path)

@@ -125,10 +125,23 @@ def compared(panel: Panel) -> None:
     panel.wait_for("result", "PSNR|equal")
 
 
+def failed(panel: Panel) -> None:
+    """The standalone page was asked for a size that cannot be made."""
+    panel.page.fill("#width input", "65")
+    panel.page.click("#generate")
+    panel.page.wait_for_selector("#message [data-openvino-outcome=failure]")
+
+
+def gone(panel: Panel) -> None:
+    """Nobody answers."""
+    panel.page.route("**/openvino/status", lambda route: route.abort())
+    panel.wait_for("alert", "The server has ended")
+
+
 def starting(panel: Panel) -> None:
     """The standalone page's accordion "Start from a picture" is open."""
     panel.page.click("#start_from button")
-    panel.page.wait_for_selector("#strength", state="visible")
+    panel.page.wait_for_selector("#start canvas", state="visible")
 
 
 #: Every state by its name.
@@ -136,7 +149,10 @@ STATES: Mapping[str, Callable[[Any], None]] = {
     each.__name__: each for each in (idle, preparing, running, done, ready, refused, fallback, interrupted, compared)
 }
 #: Those of the standalone page, which has more than the panel.
-STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {**STATES, starting.__name__: starting}
+STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {
+    **STATES,
+    **{each.__name__: each for each in (starting, failed, gone)},
+}
 
 
 def look(page: Any, name: str, within: str = "html") -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageChops, PngImagePlugin
 
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
@@ -115,13 +115,15 @@ def test_the_page_answers_generate_at_once_and_previews_the_picture(at: Callable
     page.number = page.run["number"] + 1
     page.page.keyboard.press("Control+Enter")
     page.page.wait_for_selector("#generate:disabled")
-    page.page.wait_for_selector(".openvino-live progress")
     page.page.wait_for_selector(".openvino-live img[src^='data:image/png']")
-    page.page.wait_for_function("/^Step \\d+ of 200$/.test(document.querySelector('.openvino-live p')?.textContent)")
+    page.wait_for("headline", r"step \d+ of 200$")
+    page.wait_for("timing", r"about \d+ s left$")
+    page.page.wait_for_function(r"/^\d+ %, about \d+ s left · Stable Diffusion on OpenVINO$/.test(document.title)")
     page.page.click("#interrupt")
     page.wait_for_message("a cat")
     page.page.wait_for_selector("#generate:enabled")
     page.page.wait_for_selector(".openvino-live", state="detached")
+    page.page.wait_for_function("document.title === 'Stable Diffusion on OpenVINO'")
 
 
 def test_something_happens_before_the_server_answers(at: Callable[..., Page]) -> None:
@@ -130,7 +132,7 @@ def test_something_happens_before_the_server_answers(at: Callable[..., Page]) ->
     holding = True
     page.page.route("**/queue/join*", lambda route: held.append(route) if holding else route.continue_())
     page.page.click("#generate")
-    page.page.wait_for_selector(".openvino-live progress")
+    page.page.wait_for_selector(".openvino-live")
     assert page.page.text_content(".openvino-live p") == "Beginning"
     holding = False  # the request may come later than what the page shows
     for route in held:
@@ -183,9 +185,8 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     page.finish()
     saved = pictures(server)[-1]
     other = at()
-    other.page.click("#restore_from button")
-    other.page.set_input_files("#restore input[type=file]", str(saved))
-    other.wait_for_message("Settings read")
+    other.restore(saved)
+    other.page.get_by_text("Settings read from the picture.").wait_for()
     other.page.wait_for_selector(f"{PANEL}_vae input")  # what is not default is shown
     value = lambda name: other.page.input_value(f"#{name} :is(input, textarea)")  # noqa: E731
     assert [value(name) for name in ("prompt", "negative_prompt", "steps", "guidance", "seed", "width", "height")] == [
@@ -200,12 +201,21 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
         assert Parameters.from_text(second.info["parameters"]) == Parameters.from_text(first.info["parameters"])
         assert Parameters.from_text(first.info["parameters"])[1] == choices
         assert first.tobytes() == second.tobytes()
+    dropped = at()
+    dropped.set(negative_prompt="cleared", batch_count=3)
+    bare = tmp_path / "bare.png"
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "a bare one\nSteps: 5, Seed: 8, Size: 72x64")
+    Image.new("RGB", (8, 8)).save(bare, pnginfo=info)
+    dropped.drop(bare, "#prompt textarea")
+    dropped.page.wait_for_function("document.querySelector('#prompt textarea').value === 'a bare one'")
+    found = [dropped.page.input_value(f"#{name} :is(input, textarea)") for name in ("negative_prompt", "seed", "batch_count")]
+    assert found == ["", "8", "1"]
     without = tmp_path / "without.png"
     Image.new("RGB", (8, 8)).save(without)
     third = at()
-    third.page.click("#restore_from button")
-    third.page.set_input_files("#restore input[type=file]", str(without))
-    third.wait_for_message("carries no parameters")
+    third.restore(without)
+    third.page.get_by_text("no picture that carries parameters").wait_for()
 
 
 @only_in_full
@@ -213,14 +223,36 @@ def test_a_picture_to_start_from_is_encoded(at: Callable[..., Page], server: Ser
     start = tmp_path / "start.png"
     Image.linear_gradient("L").resize((512, 256)).convert("RGB").save(start)
     page = at()
-    page.page.click("#start_from button")
-    page.page.set_input_files("#start input[type=file]", str(start))
-    page.page.wait_for_selector("#start img")
+    page.start_from(start)
     page.page.wait_for_function("document.querySelector('#width input').value === '360'")  # the picture is twice as wide as high
     page.set(steps=4, width=64, height=64, seed=3).generate()
     page.finish()
     page.wait_for_message("Denoising strength: 0.6")
     assert page.api()["networks"]["vae_encode"]["calls"] > 0
+
+
+def test_what_is_drawn_on_a_picture_is_made_anew(at: Callable[..., Page], server: Server, tmp_path: Path) -> None:
+    start = tmp_path / "start.png"
+    Image.linear_gradient("L").convert("RGB").save(start)
+    page = at()
+    page.start_from(start)
+    page.page.wait_for_selector("#start [aria-label='Brush Size']")  # the brush is ready
+    canvas = page.page.locator("#start canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x + 60, y, steps=10)
+    page.page.mouse.up()
+    page.page.wait_for_timeout(500)  # until the field has the mask
+    page.set(steps=4, width=256, height=256, seed=3, prompt="drawn").generate()
+    page.wait_for_message("Mask blur: 4")
+    with Image.open(pictures(server)[-1]) as picture:
+        made = picture.convert("L").resize((256, 256))
+    changed = ImageChops.difference(made, Image.linear_gradient("L")).point(lambda value: 255 * (value > 8))
+    assert changed.getbbox(), "nothing is made anew"
+    assert changed.crop((0, 0, 40, 256)).getbbox() is None, "what was not drawn on has changed"
 
 
 @only_in_full
@@ -249,6 +281,53 @@ def test_the_interrupt_of_a_tab_that_waits_leaves_the_other_tab_s_picture(at: Ca
     first.wait_for_message("Seed: 1")
     assert "Interrupted" not in first.message
     assert first.page.is_disabled("#interrupt")
+
+
+def test_the_pictures_made_here_are_shown_again_and_used_again(at: Callable[..., Page]) -> None:
+    page = at()
+    for seed in (901, 902):
+        page.set(prompt=f"seed {seed}", steps=2, width=64, height=72, seed=seed).generate()
+        page.finish()
+        page.wait_for_message(f"Seed: {seed}")
+    page.wait_for_message("Saved as ")
+    page.page.wait_for_function("document.querySelectorAll('#history img').length === 2")
+    page.page.reload()
+    page = Page(page.page)
+    page.page.locator("#history button").nth(1).click()  # the newest is the first
+    page.wait_for_message("Seed: 901")
+    page.page.wait_for_function("document.querySelector('#gallery img')?.src.includes('-901-')")
+    page.set(prompt="other", seed=7, steps=9)
+    page.page.click("#use")
+    page.page.wait_for_function("document.querySelector('#seed input').value === '901'")
+    assert page.page.input_value("#prompt textarea") == "seed 901"
+    page.page.click("#start_from_this")
+    page.page.wait_for_selector("#started input:checked", state="attached")
+    assert [page.page.input_value(f"#{side} input") for side in ("width", "height")] == ["64", "72"]
+    other = at()
+    other.page.wait_for_timeout(1000)  # for pictures that should not come
+    assert other.page.locator("#history img, #gallery img").count() == 0
+
+
+def test_the_settings_are_there_again_after_a_reload(at: Callable[..., Page]) -> None:
+    page = at()
+    page.choose("precision", "f32")
+    page.set(prompt="kept", negative_prompt="no", steps=7, guidance=3.5, seed=12, width=128)
+    page.page.reload()
+    page = Page(page.page)
+    page.page.wait_for_function("document.querySelector('#prompt textarea').value === 'kept'")
+    fields = ("negative_prompt", "steps", "guidance", "seed", "width", "height")
+    assert [page.page.input_value(f"#{name} :is(input, textarea)") for name in fields] == ["no", "7", "3.5", "12", "128", "256"]
+    page.unfold()
+    assert page.page.input_value(f"{PANEL}_precision input") == "f32"
+
+
+def test_no_button_of_the_page_leads_to_another_site(at: Callable[..., Page]) -> None:
+    page = at()
+    page.set(steps=1, width=64, height=64).generate()
+    page.finish()
+    page.page.click("#gallery button.thumbnail-item")
+    page.page.wait_for_selector("#gallery button[aria-label='Download'], #gallery [title='Download']")
+    assert page.page.locator("[aria-label='Share'], [title='Share']").count() == 0
 
 
 def test_bad_input_is_answered_with_one_sentence(at: Callable[..., Page]) -> None:

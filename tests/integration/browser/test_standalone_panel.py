@@ -19,7 +19,7 @@ from tests.integration.browser.page import PANEL, Page, status_requests
 @only_in_full
 def test_precompile_makes_a_size_ready(at: Callable[..., Page]) -> None:
     page = at()
-    page.page.fill(f"{PANEL}_sizes", "nonsense")
+    page.unfold().page.fill(f"{PANEL}_sizes", "nonsense")
     page.press("precompile")
     page.wait_for("alert", '"nonsense" is no size')
     page.page.fill(f"{PANEL}_sizes", "80x64")
@@ -38,7 +38,7 @@ def test_the_comparison_shows_both_pictures_with_their_seconds(at: Callable[...,
     page.set(steps=2, width=64, height=64).generate()
     page.finish()
     page.press("compare")
-    page.wait_for("headline", "times as fast", 120)
+    page.wait_for("headline", "times as fast|equally fast", 120)
     result = page.text("result")
     assert re.search(r"^The picture: PyTorch .*One step of 64x64: PyTorch [\d.]+ m?s, OpenVINO [\d.]+ m?s\.", result)
     assert re.search(r"PSNR [\d.]+ dB|Both pictures are equal", result)
@@ -67,7 +67,7 @@ def test_the_settings_are_saved_as_a_job_file_that_the_command_reads(
     assert (row.parameters, row.precision, row.checkpoint) == (expected, "f32", checkpoint)
 
 
-def test_a_hidden_tab_and_a_folded_panel_send_no_request(at: Callable[..., Page]) -> None:
+def test_a_hidden_tab_sends_no_request_while_nothing_runs(at: Callable[..., Page]) -> None:
     page = at()
     requests = status_requests(page.page)
 
@@ -91,14 +91,11 @@ def test_a_hidden_tab_and_a_folded_panel_send_no_request(at: Callable[..., Page]
     assert_silent()
     page.page.evaluate(hide % "false")
     wait_for_requests(1)
-    page.page.click("#openvino > button, #openvino .label-wrap")
-    page.page.wait_for_selector(f"{PANEL}_view", state="hidden")
-    assert_silent()
 
 
 def test_the_panel_can_be_used_by_keyboard_and_every_control_is_named_and_explained(at: Callable[..., Page]) -> None:
     page = at()
-    page.page.focus(f"{PANEL}_sizes")
+    page.unfold().page.focus(f"{PANEL}_sizes")
     page.page.keyboard.press("Control+a")
     page.page.keyboard.type("big")
     page.page.keyboard.press("Tab")

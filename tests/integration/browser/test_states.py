@@ -22,10 +22,20 @@ def test_every_state_is_accessible_and_fits(at: Callable[..., Page], state: str)
     page.page.unroute("**/openvino/status")
 
 
-@pytest.mark.parametrize("width", [1400, 1000])
-def test_the_boxes_below_the_hints_are_level(at: Callable[..., Page], width: int) -> None:
+@pytest.mark.parametrize("width", [1400, 1280, 650])
+def test_the_fields_are_level_whatever_their_hints_and_the_table_fits(at: Callable[..., Page], width: int) -> None:
     page = at()
+    page.set(steps=1, width=64, height=64).generate()
+    page.finish()
+    page.open_more()
     page.page.set_viewport_size({"width": width, "height": 1000})
-    bottom = "e => Math.round((e.closest('.wrap') ?? e).getBoundingClientRect().bottom)"
-    boxes = [page.page.locator(f"{PANEL}_{field} input").first for field in ("device", "precision")]
-    assert len({box.evaluate(bottom) for box in boxes}) == 1
+    page.page.click(f"{PANEL}_networks summary")
+    for fields in (("device", "precision"), ("memory_mb", "low_memory")):
+        boxes = [page.page.locator(f"{PANEL}_{field} input").first for field in fields]
+        top = "e => Math.round((e.closest('.container > .wrap') ?? e).getBoundingClientRect().top)"
+        edges = {box.evaluate(top) for box in boxes}
+        assert max(edges) - min(edges) <= 1, fields
+    labels = [page.page.locator(f"{PANEL}_{field} .has-info").first for field in ("device", "precision")]
+    assert len({label.evaluate("e => Math.round(e.getBoundingClientRect().top)") for label in labels}) == 1
+    table = page.page.locator(".openvino-scroll")
+    assert table.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), "the last column is cut off"
