@@ -27,10 +27,10 @@ _ABSENT = object()
 
 
 class ContainerState:
-    """What every dict, list, deque, set, array, buffer, class and object with slots in reach of a forward holds now.
+    """What every dict, list, deque, set, array, buffer, class and object with slots that a forward can reach holds now.
 
     Args:
-        module: whose tree of modules is in reach.
+        module: whose tree of modules is reachable.
         others: further containers.
 
     Attributes:

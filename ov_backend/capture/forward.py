@@ -180,7 +180,7 @@ def capture(
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a forward could change of an input's stand-in beside its values."""
+    """What a forward could change of an input's fake tensor beside its values."""
     attributes = [name for name in vars(tensor) if not name.startswith("_")]
     has_gradient = tensor.is_leaf and tensor.grad is not None
     return tuple(tensor.shape), tensor.stride(), tensor.requires_grad, has_gradient, attributes
@@ -214,7 +214,7 @@ def _containers_in(value: Any) -> Iterator[int]:
 
 
 def _refuse_attributes(results: Iterable[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
-    """Refuse results on which the forward has set attributes, which other stand-ins do not have."""
+    """Refuse results on which the forward has set attributes, which other fake tensors do not have."""
     known = {"proxy"}.union(*map(vars, others))  # PyTorch 2.1 keeps what stands for a constant of the trace there
     for tensor in results:
         own = [name for name in vars(tensor) if name not in known and not name.startswith("_")]

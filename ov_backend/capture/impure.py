@@ -77,7 +77,7 @@ _OUTSIDE = (io.IOBase, random.Random, _socket.socket, queue.SimpleQueue, safeten
 #: What ``with`` calls: a lock is then as free after the block as before.
 _OF_WITH = ("__enter__", "__exit__")
 _OF_PATHS = ("open", "read_text", "read_bytes", "stat", "exists", "is_file", "is_dir", "resolve", "absolute", "cwd", "home")
-#: The text of a stand-in is another than that of a tensor.
+#: The text of a fake tensor is another than that of a tensor.
 _TEXT = "repr() or str() of a tensor"
 #: Functions of torch, written in Python, that set something for the whole process.
 _SETTERS = (

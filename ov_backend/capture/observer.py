@@ -89,9 +89,9 @@ class Observer:
         #: Variables of functions around those that ran and set them, with what they held before.
         self._cells: dict[int, tuple[CellType, Any]] = {}
         #: Code objects of programs that ask for the class of something, or for its table of attributes, with the words for it and
-        #: the variables. Installed packages know stand-ins.
+        #: the variables. Installed packages know fake tensors.
         self._classes: dict[CodeType, list[tuple[str, frozenset[tuple[str, tuple[str, ...]]]]]] = {}
-        #: What code has asked of a tensor, and so of a stand-in: its class, its table.
+        #: What code has asked of a tensor, and so of a fake tensor: its class, its table.
         self._asked_of_tensor: dict[str, None] = {}
         self._importing = 0
         self._pause = contextlib.ExitStack()
@@ -314,7 +314,7 @@ def _content(cell: CellType) -> Any:
 
 
 def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> None:
-    """Clear the ``functools.lru_cache`` of every function that ran: it may hold stand-ins now."""
+    """Clear the ``functools.lru_cache`` of every function that ran: it may hold fake tensors now."""
     own = own_code(executed)
     for cache in caches:
         if getattr(cache.__wrapped__, "__code__", None) in own:

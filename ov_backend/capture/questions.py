@@ -1,4 +1,4 @@
-"""Functions by which a program asks for what a trace answers otherwise: modes are active there, on stand-ins.
+"""Functions by which a program asks for what a trace answers otherwise: modes are active there, on fake tensors.
 
 They do nothing beside answering, and answer the same from call to call, but for the trace.
 """
@@ -49,7 +49,7 @@ OF_TRACES = frozenset({"FakeTensor", "FakeTensorMode", "_is_fx_tracing_flag", "i
 
 
 def of_program(module: str) -> bool:
-    """Whether a Python module is the program's own; installed packages know modes and stand-ins, and often ask for them."""
+    """Whether a Python module is the program's own; installed packages know modes and fake tensors, and often ask for them."""
     return module.partition(".")[0] != _OWN and not is_installed(module)
 
 

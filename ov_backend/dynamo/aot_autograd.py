@@ -22,7 +22,7 @@ from ov_backend.dynamo.graph import DynamoGraph, WeightHolder
 from ov_backend.dynamo.side_effects import SideEffects
 from ov_backend.engine.engine import Network
 from ov_backend.errors import CaptureError, pass_on_signals
-from ov_backend.lowering.decompositions import training_decompositions
+from ov_backend.lowering.training_decompositions import training_decompositions
 from ov_backend.tracing_flag import flag_of_this_thread
 
 

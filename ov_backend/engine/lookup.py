@@ -293,7 +293,7 @@ class Lookup:
         """
         codes, kind, traced, tried_again = self._resources.codes, request.kind, code.traced, self._guards.tried_again
         if traced is None or (request.guard.code.traced is None and not unseen):
-            return  # before its first trace everything in reach is watched
+            return  # before its first trace everything reachable is watched
         if traced in codes.of(kind):
             if traced in tried_again:
                 codes.forget(kind, traced)

@@ -33,7 +33,7 @@ class CodeGuard:
         roots: the functions that are called from outside, usually the module's own forward.
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself.
-        traced: the code that is watched; None before the first trace, when everything in reach is.
+        traced: the code that is watched; None before the first trace, when everything reachable is.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class CodeGuard:
 
     @property
     def containers(self) -> list[Any]:
-        """The dicts, lists, sets, arrays, buffers, objects with slots and classes in reach, and the environment."""
+        """The dicts, lists, sets, arrays, buffers, objects with slots and classes that are reachable, and the environment."""
         watch = self._walk.watch
         classes = [cls for cls in watch.classes if not is_of_package(cls)]
         buffers = [os.environ] if self._walk.reads_environment else []
@@ -73,7 +73,7 @@ class CodeGuard:
 
     @property
     def caches(self) -> list[Any]:
-        """The functions in reach that have a ``functools.lru_cache``."""
+        """The reachable functions that have a ``functools.lru_cache``."""
         return self._walk.caches
 
     @property

@@ -1,8 +1,8 @@
 """What a forward can see of its tensors beyond names, shapes, dtypes and values.
 
-A trace runs on stand-ins, which have the strides of the tensors and ask for gradients as they do. The code that ran may name
-something else of a tensor. Either that becomes a part of the graph's key, or the call stays in PyTorch where the stand-in would
-answer otherwise.
+A trace runs on fake tensors, which have the strides of the tensors and ask for gradients as they do. The code that ran may name
+something else of a tensor. Either that becomes a part of the graph's key, or the call stays in PyTorch where the fake tensor
+would answer otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_GRADIENTS = frozenset({"is_grad_enabled", "_get_grad_enabled"})
 #: Names by which code asks whether it runs under ``torch.inference_mode()``.
 _OF_INFERENCE = frozenset({"is_inference", "is_inference_mode_enabled"})
 
-#: Names by which code asks a tensor for something, and whether the stand-in of a tensor answers that otherwise.
+#: Names by which code asks a tensor for something, and whether the fake tensor of a tensor answers that otherwise.
 _NOT_OF_STAND_INS: dict[str, Callable[[torch.Tensor], bool]] = {
     "_version": lambda tensor: True,
     "data_ptr": lambda tensor: True,

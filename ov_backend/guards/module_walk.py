@@ -127,7 +127,7 @@ class ModuleWalk(LibraryWalk):
             self._add("requires_grad", read())
 
     def _attributes_of_weight(self, tensor: torch.Tensor | None, path: str) -> None:
-        """What Python code keeps on a tensor is not there on the stand-in that a trace sees."""
+        """What Python code keeps on a tensor is not there on the fake tensor that a trace sees."""
         attributes = {} if tensor is None else vars(tensor)
         self.watch.length(attributes)
         if tensor is not None and (member := own_member(type(tensor))):

@@ -41,7 +41,7 @@ class Notes:
         self.tensors: list[LooseTensor] = []
         #: Why something that answers otherwise at each call must not be used, by its path.
         self.volatile: dict[str, str] = {}
-        #: Functions with a ``functools.lru_cache``; a trace leaves stand-ins there.
+        #: Functions with a ``functools.lru_cache``; a trace leaves fake tensors there.
         self.caches: list[Any] = []
         #: Whether code goes through attributes in their order.
         self._in_order = False

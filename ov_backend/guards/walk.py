@@ -65,7 +65,7 @@ class Walk(ModuleWalk):
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself: only their bytecode counts.
         traced: the code that a trace has run, and the names that it reads; the walk goes through no other code and attributes.
-            None, before the first trace, goes through everything in reach, up to a bound.
+            None, before the first trace, goes through everything reachable, up to a bound.
 
     Attributes:
         fingerprint: of everything.

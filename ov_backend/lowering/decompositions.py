@@ -1,4 +1,4 @@
-"""Decompositions of operators: for the backward pass, for the user's choice, and for what the converter refuses or gets wrong."""
+"""Decompositions of operators: for the user's choice, and for what the converter refuses or gets wrong."""
 
 from __future__ import annotations
 
@@ -19,137 +19,7 @@ Table = Mapping[Any, Callable[..., Any]]
 _BY_STRIDES = frozenset({_aten.diagonal.default, _aten.unfold.default})
 #: Numbers from here on are rounded to infinity.
 _INFINITE_IN_FLOAT16 = 65520.0
-
-
-def convolution_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
-) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """The gradients of a convolution, as convolutions (Dumoulin and Visin, "A guide to convolution arithmetic").
-
-    Args:
-        grad: ``[N, K, *out]``.
-        x: ``[N, C, *in]``.
-        weight: ``[K, C / groups, *kernel]``.
-        output_mask: which gradients are computed: of x, of weight, of bias.
-    """
-    if transposed:
-        return NotImplemented
-    spatial = tuple(range(2, x.dim()))
-    grad_x = grad_weight = grad_bias = None
-    if output_mask[0]:
-        uncovered = [  # by the windows of the convolution, at the end of each dimension
-            x.shape[d] - ((grad.shape[d] - 1) * s - 2 * p + w * (weight.shape[d] - 1) + 1)
-            for d, s, p, w in zip(spatial, stride, padding, dilation)
-        ]
-        grad_x = _aten.convolution(grad, weight, None, stride, padding, dilation, True, uncovered, groups)
-    if output_mask[1]:
-        grad_weight = _weight_gradient(grad, x, weight, stride, padding, dilation, groups)
-    if output_mask[2]:
-        grad_bias = grad.sum((0, *spatial))
-    return grad_x, grad_weight, grad_bias
-
-
-def _weight_gradient(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> torch.Tensor:
-    """Correlate each input channel with each output channel: a convolution in which batch and channels change places."""
-    n, outputs, inputs = x.shape[0], grad.shape[1], x.shape[1]
-    # [N, G*c, *in] -> [c, G*N, *in]; [N, G*k, *out] -> [G*k, N, *out]
-    swapped = (
-        x.reshape(n, groups, inputs // groups, *x.shape[2:]).transpose(0, 2).reshape(inputs // groups, groups * n, *x.shape[2:])
-    )
-    kernel = grad.transpose(0, 1)
-    zeros = [0] * len(stride)
-    full = _aten.convolution(swapped, kernel, None, dilation, padding, stride, False, zeros, groups)  # [c, G*k, *kernel or more]
-    for d in range(2, weight.dim()):
-        full = full.narrow(d, 0, weight.shape[d])
-    return full.transpose(0, 1).reshape(outputs, *weight.shape[1:])
-
-
-def max_pool2d_with_indices_backward(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: torch.Tensor,
-) -> torch.Tensor:
-    """Each output's gradient goes to the input that it is the maximum of; an input with several outputs gets their sum."""
-    lead = x.shape[:-2]
-    zeros = torch.zeros((*lead, x.shape[-2] * x.shape[-1]), dtype=grad.dtype)
-    flat = zeros.scatter_add(-1, indices.reshape(*lead, -1), grad.reshape(*lead, -1))
-    return flat.reshape(x.shape)
-
-
-@functools.lru_cache(maxsize=1)
-def training_decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """The decompositions for AOTAutograd: of the backward pass, and of forward operators that save values for it.
-
-    Operators that OpenVINO has as one are not decomposed.
-    """
-    table: dict[Any, Callable[..., Any]] = {op: rule for op, rule in decomposition_table.items() if _is_for_training(op)}
-    table[_aten.convolution_backward.default] = convolution_backward
-    table[_aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
-    return table
-
-
-def _is_for_training(op: Any) -> bool:
-    name = str(op).removeprefix("aten.").partition(".")[0]
-    return "backward" in name or name in _FORWARD
-
-
-#: Operators outside the backward pass that are decomposed in AOTAutograd's graphs.
-_FORWARD = frozenset(
-    {
-        "_unsafe_view",
-        "_reshape_alias",
-        "native_batch_norm",
-        "_native_batch_norm_legit_functional",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_no_training",
-        "native_layer_norm",
-        "native_group_norm",
-        "nll_loss_forward",
-        "nll_loss2d_forward",
-        "mse_loss",
-        "threshold",
-        "embedding_dense_backward",
-        "select_scatter",
-        "slice_scatter",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "zeros_like",
-        "ones_like",
-        "empty_like",
-        "rsub",
-        "addcmul",
-        "addcdiv",
-        "masked_fill",
-        "sgn",
-        "unsafe_split",
-        "detach",
-    }
-)
+_FLOAT16 = torch.finfo(torch.float16)
 
 
 def var_mean(
@@ -215,6 +85,33 @@ def to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -
         return NotImplemented
     wide = x.to(torch.float32)
     return torch.where(wide.abs() >= _INFINITE_IN_FLOAT16, wide.sign() * math.inf, wide).to(torch.float16)
+
+
+def mul(x: Any, y: Any) -> torch.Tensor:
+    """A product of float16 with a number that float16 cannot hold, in float32 as PyTorch's kernel computes it.
+
+    The converter would make 0 of a small number and infinity of a large one.
+    """
+    return _in_float32(_aten.mul.Tensor, x, y) if _is_beyond_float16(y) else NotImplemented
+
+
+def div(x: Any, y: Any) -> torch.Tensor:
+    """As :func:`mul`; in PyTorch, too, only the second number is not rounded."""
+    return _in_float32(_aten.div.Tensor, x, y) if _is_beyond_float16(y) else NotImplemented
+
+
+def _in_float32(operator: Callable[..., torch.Tensor], x: Any, y: Any) -> torch.Tensor:
+    if torch.result_type(x, y) is not torch.float16:
+        return NotImplemented
+    wide = (each.to(torch.float32) if isinstance(each, torch.Tensor) else each for each in (x, y))
+    return operator(*wide).to(torch.float16)
+
+
+def _is_beyond_float16(value: Any) -> bool:
+    """Whether float16 cannot hold a number; of a tensor without dimensions, whether it may be so."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and value.dtype in (torch.float32, torch.float64)
+    return isinstance(value, float) and value != 0 and not _FLOAT16.tiny <= abs(value) <= _FLOAT16.max
 
 
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -325,6 +222,8 @@ OPENVINO_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _aten.argmax.default: argmax,
     _aten.cumsum.default: cumsum,
     _aten.gather.default: gather,
+    _aten.mul.Tensor: mul,
+    _aten.div.Tensor: div,
     _aten.where.self: where,
     _aten.log1p.default: log1p,
     _aten.expm1.default: expm1,

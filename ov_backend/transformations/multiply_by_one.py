@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import openvino as ov
 
 
@@ -32,7 +33,7 @@ def _remove(product: ov.Node) -> None:
 def _is_one(factor: ov.Output) -> bool:
     constant = _without_converts(factor)
     is_scalar = constant.get_type_name() == "Constant" and math.prod(constant.get_output_shape(0)) == 1
-    return bool(is_scalar and constant.get_data() == 1)
+    return bool(is_scalar and constant.get_data(dtype=np.float32) == 1)
 
 
 def _without_converts(value: ov.Output) -> ov.Node:

@@ -1,13 +1,12 @@
 """Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
 
-All were seen with OpenVINO 2026.4; those of convolutions, quotients, reductions and sums have modules of their own.
+All were seen with OpenVINO 2026.4; those of convolutions, functions, quotients, reductions and sums have modules of their own.
 
 Wrong numbers:
 
 - Of one-dimensional values, an absolute value after a concatenation is moved in front of it, also for those who read the
   concatenation itself.
 - A product with an infinite or another extreme constant, which the device merges with the constants of the arithmetic before it.
-- The exponential is infinite from 88.38 on; the largest number is that of 88.72.
 - A picture that is resized to a single pixel in some direction got the first pixel, as PyTorch did long ago; it takes the middle.
 - Attention with as many heads as tokens: where the heads' transpose keeps the shape, the device may leave it out.
 - Attention to constant keys, of which each row of a batch has its own, is wrong or not finite in bf16.
@@ -36,6 +35,7 @@ import openvino as ov
 from openvino import opset13
 
 from ov_backend.transformations.convolutions import avoid_faults_of_convolution
+from ov_backend.transformations.functions import FUNCTIONS, avoid_faults_of_function
 from ov_backend.transformations.nodes import Constants, hidden, replace, rolled
 from ov_backend.transformations.quotients import avoid_faults_of_quotient
 from ov_backend.transformations.reductions import (
@@ -80,8 +80,6 @@ def avoid_faults(model: ov.Model) -> None:
             node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
         elif kind == "Transpose" and is_behind_a_reduction(node):
             as_reshape(node)
-        elif kind == "Exp" and node.output(0) not in constants:
-            _of_half(node)
         elif kind in _CONVOLUTIONS:
             avoid_faults_of_convolution(node, constants)
         elif _swaps_equal_axes(node) and node.output(0) not in constants:
@@ -100,6 +98,8 @@ def avoid_faults(model: ov.Model) -> None:
             node.input(side).replace_source_output(hidden(node.input_value(side), node.input_value(1 - side)).output(0))
         elif kind == "Divide" and (node.input_value(0) in constants) != (node.input_value(1) in constants):
             avoid_faults_of_quotient(node, constants)
+        elif kind in FUNCTIONS:
+            avoid_faults_of_function(node, constants)
         elif kind == "Constant" and len(node.get_output_shape(0)) > 1:
             _for_each_way(node)
 
@@ -184,15 +184,6 @@ def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
         return None
     size = np.abs(factor.get_data(dtype=np.float32))
     return sides[0] if (((size >= 1 / _SMALL) | (size <= _SMALL)) & (size > 0)).any() else None
-
-
-def _of_half(node: ov.Node) -> None:
-    """Square the exponential of the half, which is exact."""
-    half = opset13.multiply(node.input_value(0), ov.op.Constant(node.get_output_element_type(0), ov.Shape([]), [0.5]))
-    root = opset13.exp(half)
-    replace(node, opset13.multiply(root, root))
-
-
 
 
 def _swaps_equal_axes(node: ov.Node) -> bool:

@@ -3,7 +3,7 @@
 - A reduction of integers, which the device computes together with the arithmetic after it, writes a part of its result only at
   some shapes.
 - A reduction of the first or the last of three axes, together with a sum or product with one number for each row of the second
-  axis, takes another row's numbers.
+  axis, takes another row's numbers; so does one behind a transpose, which OpenVINO moves behind it.
 - The largest of values that are all -inf was the lowest finite number, the smallest of values that are all inf the highest one;
   so was the largest value of such a pooling window.
 - A transpose behind a reduction that drops axes, which moves axes of length one only, or a change of shape, was left out: the
@@ -18,7 +18,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.transformations.nodes import Constants, replace
+from ov_backend.transformations.nodes import Constants, replace, rolled
 
 REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
 #: The first value that the device compares with, where the result may be no number of its input.
@@ -40,6 +40,8 @@ def avoid_faults_of_reduction(node: ov.Node, constants: Constants) -> None:
         return
     if (axis := _outer_axis(node)) is not None and _meets_rows(node, constants):
         node = _of_two_axes(node, axis)
+    elif node.input_value(0).get_node().get_type_name() == "Transpose" and _meets_rows(node, constants):
+        node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
     if node.get_type_name() in _FIRST:
         of_infinities(node)
     elif not node.get_keep_dims() and any(reader in _SHAPES for reader in _kinds_of_readers(node)):

@@ -1,4 +1,4 @@
-"""What a forward asks that is answered otherwise in a trace: there modes are active, and tensors are stand-ins."""
+"""What a forward asks that is answered otherwise in a trace: there modes are active, and tensors are fake tensors."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ ASKED: dict[str, tuple[Callable[[torch.Tensor, torch.nn.Linear], object], str]] 
     "variadic": (lambda x, layer: torch.overrides.has_torch_function_variadic(x, x), "has_torch_function_variadic"),
     "in C": (lambda x, layer: torch._C._has_torch_function((x,)), "has_torch_function"),
     "a function of its own": (lambda x, layer: twice(x).dim() > 2, "has_torch_function"),
-    "stand-in": (lambda x, layer: isinstance(x, FakeTensor), "FakeTensor"),
-    "renamed stand-in": (lambda x, layer: isinstance(x, Renamed), "Renamed"),
+    "fake tensor": (lambda x, layer: isinstance(x, FakeTensor), "FakeTensor"),
+    "renamed fake tensor": (lambda x, layer: isinstance(x, Renamed), "Renamed"),
     "modes of functions": (lambda x, layer: len(_get_current_function_mode_stack()), "_get_current_function_mode_stack"),
     "modes of operators": (lambda x, layer: len(_get_current_dispatch_mode_stack()), "_get_current_dispatch_mode_stack"),
     "keys": (lambda x, layer: torch._C._dispatch_keys(x).has(torch._C.DispatchKey.Python), "_dispatch_keys"),

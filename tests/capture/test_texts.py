@@ -1,4 +1,4 @@
-"""The text of a stand-in is another than that of a tensor: a forward that makes one stays in PyTorch."""
+"""The text of a fake tensor is another than that of a tensor: a forward that makes one stays in PyTorch."""
 
 from __future__ import annotations
 

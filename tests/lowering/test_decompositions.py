@@ -17,14 +17,16 @@ from ov_backend.lowering.decompositions import (
     OPENVINO_DECOMPOSITIONS,
     argmax,
     available,
-    convolution_backward,
     decompositions,
-    max_pool2d_with_indices_backward,
     safe_softmax,
     selected,
-    training_decompositions,
     var_mean,
     where,
+)
+from ov_backend.lowering.training_decompositions import (
+    convolution_backward,
+    max_pool2d_with_indices_backward,
+    training_decompositions,
 )
 from tests.helpers.graphs import assert_close, names, run_openvino, traced
 
@@ -219,6 +221,14 @@ def test_integers_beyond_float16_become_infinite() -> None:
     x = torch.tensor([70000, -70000, 65504, 65519, 65520, 3, 0], dtype=torch.int32)
     gm = decompose(traced(lambda x: x.to(torch.float16).abs().sqrt(), x), OPENVINO_DECOMPOSITIONS)
     assert_close(run_openvino(gm, x), [x.to(torch.float16).abs().sqrt()])
+
+
+@pytest.mark.parametrize("number", [1e-9, 1e-40, 70000.0, 1e30, torch.tensor(1e-9), torch.tensor(0.5)], ids=str)
+def test_products_and_quotients_of_float16_with_a_number_that_it_cannot_hold(number: Any) -> None:
+    x = torch.tensor([0.0, 1.0, 60000.0, math.inf], dtype=torch.float16)
+    for function in (lambda x: x * number, lambda x: number * x, lambda x: x / number):
+        gm = decompose(traced(function, x), OPENVINO_DECOMPOSITIONS)
+        assert_close(run_openvino(gm, x), [function(x)])
 
 
 @pytest.mark.parametrize("shapes", [((), ()), ((1, 1), (3, 1)), ((3, 4), (4,))], ids=str)

@@ -16,8 +16,9 @@ import ov_backend
 from ov_backend.conversion import negative_indices, torchscript_ops
 from ov_backend.fx_utils import is_random
 from ov_backend.lowering.decompose import decompose
-from ov_backend.lowering.decompositions import OPENVINO_DECOMPOSITIONS, training_decompositions
+from ov_backend.lowering.decompositions import OPENVINO_DECOMPOSITIONS
 from ov_backend.lowering.passes import float_ranges, remove_identities, separate_softmaxes, squeeze_scalars, unify_attention
+from ov_backend.lowering.training_decompositions import training_decompositions
 from tests.helpers.graphs import assert_close, flat, run_eagerly, traced
 
 aten = torch.ops.aten
@@ -69,6 +70,8 @@ CALLS: dict[str, list[Call]] = {
         call(X, -1, WHOLE[:2].clamp(max=3)),
         call(X, 1, WHOLE.clamp(max=3), sparse_grad=True),
     ],
+    "aten.mul.Tensor": [call(X, X), call(X.half(), 1e-9), call(X.half(), torch.tensor(1e-9))],
+    "aten.div.Tensor": [call(X, X.exp()), call(X.half(), 1e9)],
     "aten.where.self": [call(X > 0, X, X * 2), call(X > 0, X > 1, X < 1), call(X > 0, X > 1, X)],
     "aten.log1p.default": [call(X.abs())],
     "aten.expm1.default": [call(X)],

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 FACTOR, SLACK = 2.0, 0.005
 _RUNS, _MORE_RUNS = 6, 40
 _NOISE = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-23}
+#: Between the smallest numbers of float16 there is no less.
+_LEAST = {torch.float16: 2.0**-24}
 
 
 class _Noise(TorchDispatchMode):
@@ -26,6 +28,8 @@ class _Noise(TorchDispatchMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
+        #: The device makes 0 of numbers too small to be normal.
+        self._flushes = seed % 2 == 1
         self.rounded = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -42,7 +46,10 @@ class _Noise(TorchDispatchMode):
         self.rounded |= value.dtype == torch.bfloat16
         noise = (torch.rand(value.shape, generator=self._generator) * 2 - 1) * _NOISE[value.dtype]
         noise[(value == value.round()) & (value.abs() < 1 / _NOISE[value.dtype])] = 0  # whole numbers are exact
-        return (value.double() * (1 + noise)).to(value.dtype)
+        wide = value.double()
+        if self._flushes and value.dtype is not torch.float16:
+            wide = torch.where(wide.abs() < torch.finfo(value.dtype).tiny, wide * 0, wide)
+        return (wide + noise * wide.abs().clamp(min=_LEAST.get(value.dtype, 0) / _NOISE[value.dtype])).to(value.dtype)
 
 
 @dataclass

@@ -228,6 +228,10 @@ def judge(program: Program, precision: str = "f32") -> Verdict:
 
 def _judge(program: Program, precision: str) -> Verdict:
     run, tensors = program.function(), program.inputs
+
+    def in_its_types() -> list[torch.Tensor]:
+        return list(run([], [tensor.clone() for tensor in tensors]))
+
     settings = SETTINGS.replace(precision=precision, wide_integers=not all(fits(tensor) for tensor in tensors))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -242,7 +246,9 @@ def _judge(program: Program, precision: str) -> Verdict:
         except (OVBackendError, RuntimeError) as error:
             return Verdict("failed", str(error), program=str(program))
     if precision != "f32":
-        words = autocast.difference(results, lambda: run([], [tensor.clone() for tensor in tensors]))
+        words = autocast.difference(results, in_its_types)
+        if words:  # what is nearer to float32 than a half precision of the program's own is right, too
+            words = autocast.difference(results, lambda: run([], [_widened(tensor) for tensor in tensors]), in_its_types)
         return Verdict("not judged" if words is None else "wrong" if words else "right", words or "", program=str(program))
     noisy = [_noisy(program, seed) for seed in (1, 2, 3, *_LAST_PLACE)]
     for place, got, want in zip(program.outputs, results, expected):
@@ -250,6 +256,10 @@ def _judge(program: Program, precision: str) -> Verdict:
         if message:
             return Verdict("wrong", message, program=str(program))
     return Verdict("right")
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.clone()
 
 
 def _noisy(program: Program, seed: int) -> list[torch.Tensor]:

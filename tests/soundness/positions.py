@@ -173,6 +173,11 @@ def judge(seed: int, precision: str = "auto", form: str = "float32") -> str | No
         with own:
             return network(x, positions)
 
+    def under_autocast() -> list[torch.Tensor]:
+        """What a program keeps in float32 beside weights in bfloat16, autocast computes in bfloat16 too."""
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return [value.to(own.dtype) for value, own in zip(network(x, positions), low())]
+
     with torch.no_grad():
         try:
             low()
@@ -184,4 +189,6 @@ def judge(seed: int, precision: str = "auto", form: str = "float32") -> str | No
         with own:
             got = engine.network("network", network)(x, positions)
     words = autocast.difference(got, lambda: wide(x.float(), positions), None if form == "float32" else low)
+    if words and bfloat16:
+        words = autocast.difference(got, lambda: wide(x.float(), positions), under_autocast)
     return f"seed {seed} ({form}): {words}\n{network}" if words else words

@@ -244,3 +244,32 @@ def test_one_of_several_results_as_a_boolean(strict: Callable[..., Settings]) ->
             return smallest.bool(), smallest * 2, row.bool(), row * 3, torch.logical_xor(part, part), part.logical_not()
 
     assert_right(strict, Chosen(), torch.tensor([[1.0, 0.0], [0.0, -2.0]]))
+
+
+def test_constants_are_rounded_to_bfloat16() -> None:
+    numbers = torch.cat([torch.rand(64), torch.tensor([70000.0, 1e-40, math.inf, -math.inf, 3.4e38])])
+    for constant in (numbers, numbers[:65].double(), torch.tensor([70000, 257, -70001])):
+        x = ops.parameter([len(constant)], np.float32)
+        rounded = ops.convert(ops.constant(constant.numpy()), "bf16")
+        found, _ = answers([ops.convert(rounded, "f32"), ops.abs(x)], x, np.zeros(len(constant), np.float32))
+        np.testing.assert_allclose(found, constant.to(torch.bfloat16).float().numpy(), rtol=0, atol=1e-38)
+
+
+def test_a_layer_under_autocast_is_as_exact_as_in_pytorch() -> None:
+    layer, x = torch.nn.Linear(64, 64), torch.rand(8, 64)
+
+    def autocast(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return layer(x)
+
+    with torch.no_grad():
+        exact, eager, found = (f(x).float() for f in (layer, autocast, torch.compile(autocast, backend="openvino_fx")))
+    assert (found - exact).abs().max() <= 1.2 * (eager - exact).abs().max()
+
+
+def test_the_error_function_of_small_numbers() -> None:
+    x, value = ops.parameter([9], np.float32), torch.tensor([1e-9, 1e-7, -1e-6, 1e-4, 0.0, 0.0099, -0.0101, 0.5, 4.0])
+    (found,) = answers([ops.erf(x)], x, value.numpy())
+    np.testing.assert_allclose(found, value.erf().numpy(), rtol=2e-5)
+    (found,) = answers([ops.add(ops.erf(x), np.float32(1))], x, value.numpy())
+    np.testing.assert_allclose(found, (value.erf() + 1).numpy(), rtol=1e-5)

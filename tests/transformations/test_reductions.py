@@ -43,6 +43,33 @@ class Reduced(torch.nn.Module):
         return mean + rows, largest + rows.exp(), length + rows
 
 
+class OfRows(torch.nn.Module):
+    """A reduction of rows that were a picture, as before the last layer of a classifier."""
+
+    def __init__(self, compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.compute, self.numbers = compute, torch.nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compute(x.flatten(2).transpose(1, 2), self.numbers)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda rows, numbers: rows.mean(1) * numbers,
+        lambda rows, numbers: rows.sum(1) + numbers,
+        lambda rows, numbers: rows.relu().amax(1, keepdim=True) - numbers,
+    ],
+    ids=["product", "sum", "difference"],
+)
+def test_a_reduction_behind_a_transpose(
+    strict: Callable[..., Settings], compute: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    for shape in ((4, 8, 2, 2), (1, 8, 7, 7), (3, 8, 1, 5)):
+        assert_right(strict, OfRows(compute), torch.randn(shape))
+
+
 @pytest.mark.parametrize("product", [False, True])
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("dim", [0, 2])
