@@ -98,6 +98,8 @@ def test_always_on(webui: WebUI, sd1: str, always_on: None, request: pytest.Fixt
 )
 def test_other_scripts(script: str, arguments: list[Any], webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
     need(script in webui.api("/sdapi/v1/scripts")["txt2img"], f"script {script}")
+    listed = next(s for s in webui.api("/sdapi/v1/script-info") if s["name"] == script and not s["is_img2img"])
+    need(len(listed["args"]) == len(arguments), f"script {script} with {len(arguments)} arguments")
     prompt = {"prompt": "a cat|red|blue" if script == "prompt matrix" else PROMPT}
     fields = {"checkpoint": sd1, "script_name": script, "script_args": arguments, **prompt}
     off = webui.generate(**fields)
@@ -138,6 +140,7 @@ def test_other_scripts_of_img2img(
 def test_xyz_axes(webui: WebUI, sd1: str) -> None:
     need("x/y/z plot" in webui.api("/sdapi/v1/scripts")["txt2img"], "X/Y/Z plot")
     listed = next(s for s in webui.api("/sdapi/v1/script-info") if s["name"] == "x/y/z plot" and not s["is_img2img"])
+    need(len(listed["args"]) == 18, "X/Y/Z plot with 18 arguments")
     axes = next(a["choices"] for a in listed["args"] if a["label"] == "X type")
     numbers = [axes.index(f"[OpenVINO] {name}") for name in ("device", "precision")]
     arguments = [numbers[0], "", ["CPU", "PyTorch"], numbers[1], "", ["f32", "auto"], 0, "", []]
