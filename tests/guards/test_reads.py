@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch.nn.functional
-import transformers.modeling_utils
 
 from ov_backend.guards import orders, reads
 from ov_backend.guards.orders import goes_by_hashes, lists_attributes, sets_gone_through
@@ -96,7 +95,7 @@ def test_code_that_goes_by_no_hashes_is_known(expression: str) -> None:
     assert not goes_by_hashes(code_of(expression))
 
 
-LIBRARIES = (argparse, dataclasses, inspect, logging, typing, torch.nn.functional, transformers.modeling_utils)
+LIBRARIES = (argparse, dataclasses, inspect, logging, typing, torch.nn.functional)
 QUESTIONS: list[Callable[[types.CodeType], object]] = [
     *(reads.chains_of, reads.globals_set_by, reads.imports_of, reads.makes_texts, orders.goes_by_hashes)
 ]
