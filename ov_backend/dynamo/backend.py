@@ -284,7 +284,7 @@ class CompiledDynamoGraph:
         if variant not in self._networks:
             holder = WeightHolder(self.graph, [] if variant.weights_are_inputs else self.graph.weights(full), len(full))
             engine = self._engines(self.engine.settings.replace(wide_integers=True)) if variant.wide_integers else self.engine
-            fallback, function = _NetworkFallback(self._fallback, holder), str(self.graph.gm.code)
+            fallback, function = _NetworkFallback(self._fallback, holder), str(self.graph.gm.graph.python_code("self").src)
             hooks = NetworkHooks(fallback=fallback, quantizable=not variant.weights_are_inputs, function=function)
             self._networks[variant] = self._new(engine, variant.name(self.name), holder, hooks), holder
         return self._networks[variant]
