@@ -114,6 +114,7 @@ class Resources:
         """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
         devices.check(self.settings)
         self._evicting = False
+        self._is_ending = sys.is_finalizing  # at the end the names of this module are gone
         self._history: History | None = None
         #: Compiles in the background what calls will need.
         self.ahead = AheadWorker(self.worker)
@@ -206,14 +207,12 @@ class Resources:
 
     def evict_dead_soon(self) -> None:
         """Call :meth:`evict_dead` in a thread of its own; for callbacks, which run while any thread holds any lock."""
-        if self._evicting:
+        if self._evicting or self._is_ending():  # then a thread would never begin, and Python 3.11 would wait for it
             return
         self._evicting = True
         try:
-            if sys.is_finalizing():  # a thread would never begin, and Python 3.11 would wait for it
-                return
             threading.Thread(target=self._evict_dead, name="ov_backend evict", daemon=True).start()
-        except (RuntimeError, AttributeError) as error:  # the interpreter ends; its modules may be gone already
+        except RuntimeError as error:  # the interpreter ends
             self._evicting = False
             pass_on_signals(error)
 
