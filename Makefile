@@ -1,7 +1,8 @@
 # make demo               a checkpoint file becomes a picture, with PyTorch and with OpenVINO
-# make test               the suite, without the long tests that have a shorter like
+# make test               ruff, mypy, eslint, and the tests that take a moment each: some five minutes
 # make test-webui-pins    what the WebUI's own pins can change (torch 2.1.2, transformers 4.30.2, gradio 3.41.2)
-# make test-full          the whole suite under both, with the long tests that the other two leave out
+# make test-full          the tests that make test leaves out: whole programs, browsers, architectures, killed processes
+# make test-longest       the whole suite under both, with the rows of long tables that the others leave out
 # make soundness          thousands of mutations of networks and of random graphs, compared with PyTorch (ARGS="--seed 1 --jobs 2")
 # make kills              a batch that is killed at random moments, fifty times in one process and on Ray, and fifty runs on two
 #                         nodes whose driver, workers or node are killed; and processes that give weights back (KILLS=n, KILL_SEED=n)
@@ -37,13 +38,16 @@ PINS_TESTS ?= $(wildcard tests/test_compiler.py tests/soundness/test_random_grap
                 $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators)) \
               $(addprefix --ignore=tests/engine/test_,faults.py forged_entries.py history.py marker.py)
 
-.PHONY: demo test soundness test-webui-pins test-full test-matrix lint javascript fuzz kills audit bench recording clean
+.PHONY: demo test test-full soundness test-webui-pins test-longest test-matrix lint javascript fuzz kills audit bench recording clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
 
 test: $(VENV)/.ready-test lint javascript
-	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) $(ARGS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) -m "not slow" $(ARGS)
+
+test-full: $(VENV)/.ready-test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) -m slow $(ARGS)
 
 soundness: $(VENV)/.ready-test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.soundness $(ARGS)
@@ -51,8 +55,8 @@ soundness: $(VENV)/.ready-test
 test-webui-pins: $(PINS)/.ready-test
 	OMP_NUM_THREADS=1 $(PINS)/bin/python $(PYTEST) $(PINS_TESTS) $(ARGS)
 
-test-full:
-	ZOO=all $(MAKE) test
+test-longest: lint javascript
+	ZOO=all OMP_NUM_THREADS=1 $(VENV)/bin/python $(PYTEST) $(ARGS)
 	ZOO=all $(MAKE) test-webui-pins PINS_TESTS=tests
 
 # One environment at a time in .venv-matrix; the builds of torch for CUDA take some 5 GiB of disk while they are there.

@@ -14,22 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.helpers.extent import FULL
+from tests.helpers.extent import FULL, is_slow
 from tests.helpers.frozen import freeze, leave_guards_unmeasured
 
 if TYPE_CHECKING:
     from ov_backend import Settings
     from tests.helpers.torch_compile import Compile
 
+TESTS = Path(__file__).parent
 _frozen_modules: list[int] = [0]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only ``make test-full`` runs."""
-    left_out = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    """Mark what is slow, before pytest selects by markers; leave out what only ``make test-longest`` runs."""
+    for item in items:
+        if is_slow(item.path.relative_to(TESTS), item.name):
+            item.add_marker("slow")
+    left_out = [] if FULL else [item for item in items if item.get_closest_marker("longest")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("longest")]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,14 @@
-"""How much of the suite runs: everything with ``make test-full``, and a part of the longest tests otherwise.
+"""How much of the suite runs.
 
-A test with the marker ``full`` is left out unless ``ZOO=all`` (tests/conftest.py). Each has a short sample that always runs.
+``make test`` leaves out what has the marker ``slow``, ``make test-full`` runs that. The rows of long tables have the marker
+``longest`` but for a sample, and run with ``ZOO=all`` only (``make test-longest``).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,24 @@ import pytest
 FULL = os.environ.get("ZOO") == "all"
 
 #: Marks a long test whose parts, or whose like, are tested elsewhere.
-only_in_full = pytest.mark.full
+only_in_full = pytest.mark.longest
+
+#: Folders and files below ``tests/`` that are slow: they start whole programs or browsers, draw pictures with several pipelines,
+#: or compile many networks. The seconds were measured with ``--durations``.
+SLOW = ("integration", "test_wheel.py")
+#: What is not slow in them: one test of each that shows whether it works at all.
+SMOKE: tuple[str, ...] = ()
+
+
+def is_slow(path: Path, name: str) -> bool:
+    """Whether a test is left out by ``make test``.
+
+    Args:
+        path: of its file, below ``tests/``.
+        name: of the test.
+    """
+    test = f"{path.as_posix()}::{name}"
+    return any(test.startswith((f"{each}/", f"{each}:")) for each in SLOW) and not test.startswith(SMOKE)
 
 
 def some(part: Iterable[Any], everything: Iterable[Any], several: bool = False) -> list[Any]:

@@ -16,7 +16,7 @@ VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")
 
 
 def _parameter(report: Report) -> object:
-    marks = [pytest.mark.full] if report.full else []
+    marks = [pytest.mark.longest] if report.full else []
     if report.torch > VERSION:
         marks.append(pytest.mark.skip(reason=f"torch {report.torch[0]}.{report.torch[1]} has what it needs"))
     return pytest.param(report, id=str(report), marks=marks)
