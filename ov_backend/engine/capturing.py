@@ -99,6 +99,7 @@ class Capturing:
             self._put_back(after, reach, request)
             with self._lookup.lock:
                 request = self._lookup.under(request, code, after)
+        self._lookup.note_trace(request)
         return captured, request
 
     def _put_back(self, after: CodeGuard, reach: Reach, request: CompileRequest) -> None:

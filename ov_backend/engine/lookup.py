@@ -22,12 +22,14 @@ from ov_backend.guards import autocast, inputs
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.content import Mark
+from ov_backend.guards.description import Description
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call, Signature
+from ov_backend.guards.traced_code import TracedCode
 from ov_backend.guards.weights import Placement
 from ov_backend.partitioning import int64_range
 from ov_backend.settings import Settings
-from ov_backend.tensors import FROM_NAME
+from ov_backend.tensors import FROM_NAME, TensorSpec
 
 #: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
 _MAX_FINGERPRINTS = 8
@@ -65,6 +67,8 @@ class Lookup:
         #: By signature, the state and the key that a call got last, and what they were made of.
         self._known_keys: dict[Signature, tuple[Any, tuple[State, CompiledKey]]] = {}
         self._kinds: dict[Hashable, str] = {}
+        #: The last states whose texts were known, by the tensors of their calls and the code that ran.
+        self._last: dict[tuple[TensorSpec, ...], dict[TracedCode | None, tuple[State, Description]]] = {}
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
         #: The fingerprints of the code since the last answer from OpenVINO.
@@ -86,6 +90,7 @@ class Lookup:
             self._unanswered.clear()
             self._guards.clear()
             self._known_keys.clear()
+            self._last.clear()
             self.low_precision.clear()
 
     def begin_run(self) -> None:
@@ -239,6 +244,7 @@ class Lookup:
         keys = state, CompiledKey(text, None if text else state, *of_weights)
         if text:
             remember(self._known_keys, call.signature, ((parts, of_weights), keys))
+            self._note(guard, state)
         return keys
 
     def _compile_request(
@@ -259,7 +265,29 @@ class Lookup:
             epoch=self._resources.epoch,
             abandoned=threading.Event(),
             autocast=autocast.of_program(),
+            why="" if keys[1].text else self._why(guard, keys[0]),
         )
+
+    def _why(self, guard: Guard, state: State) -> str:
+        """What differs first from the last trace of such a call."""
+        last = self._last.get(state.signature.tensors, {})
+        differences = (
+            each.code.description.first_difference(last[each.code.traced][1]) or state.first_difference(last[each.code.traced][0])
+            for each in (guard, *self._guards.all())  # a trace may just have shown that other code runs now
+            if each.code.traced in last
+        )
+        return next(filter(None, differences), "")
+
+    def note_trace(self, request: CompileRequest) -> None:
+        """A request's call was traced; the next trace of such a call will say what differs."""
+        self._known_keys.pop(request.call.signature, None)  # so that a return to an earlier state is noted
+        self._note(request.guard, request.state)
+
+    def _note(self, guard: Guard, state: State) -> None:
+        tensors = state.signature.tensors
+        if tensors not in self._last:
+            remember(self._last, tensors, {})
+        self._last[tensors][guard.code.traced] = state, guard.code.description
 
     def _form(self, guard: Guard) -> Form:
         return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
@@ -328,7 +356,8 @@ class Lookup:
         self._resources.codes.use(request.kind, after.traced)
         keys = self._keys(guard, request.call, request.form)
         renewed = self._compile_request(request.call, guard, keys, request.kind, request.form)
-        return replace(renewed, epoch=request.epoch, abandoned=request.abandoned, autocast=request.autocast)
+        kept = {name: getattr(request, name) for name in ("epoch", "abandoned", "autocast", "why")}
+        return replace(renewed, **kept)
 
     def is_current(self, request: CompileRequest, weights: bool) -> bool:
         """Whether the code, and if asked the weights, are still those of a request."""

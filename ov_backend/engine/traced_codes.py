@@ -121,6 +121,10 @@ class Guards:
             return [code]
         return [code, self._code_guard(None)]
 
+    def all(self) -> list[Guard]:
+        """The guards of traces."""
+        return list(self._guards.values())
+
     def read_again(self) -> None:
         """Read all weights in full."""
         self._checksums.read_again(always=True)

@@ -96,7 +96,9 @@ class NameWalk(OptionWalk):
                 self.volatile[path] = f"it calls {name} by another name, so nothing tells what it reads"
             if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
                 self._of_this_module()
+        around = self.description.begin(path)
         super()._value(value, path)
+        self.description.begin(around)
 
     def _asks(self, value: object, path: str) -> bool:
         """Whether a value is a function or an object that shows the state of the process, or of the thread."""
@@ -292,6 +294,7 @@ class NameWalk(OptionWalk):
         for name in names:
             if name not in attributes or name == "__wrapped__":
                 continue
+            self.description.begin(f"{function.__qualname__}.{name}")
             self._add(name)
             self._entry(attributes, name, f"{function.__qualname__}.{name}")
 

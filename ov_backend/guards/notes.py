@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, OF_LOADING, OF_MEMBERS, STREAMS, keeps_state
+from ov_backend.guards.description import Description
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.watch import LooseTensor, Watch
 
@@ -57,7 +57,9 @@ class Notes:
         self._tree_classes: set[str] = set()
         #: The module or function that is walked.
         self._root: object = None
-        self._hash = hashlib.sha256()
+        #: What the fingerprint is made of.
+        self.description = Description()
+        self._add = self.description.add
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []  # an id is only good as long as its object lives
@@ -94,11 +96,6 @@ class Notes:
 
     def _place_in_tree(self, value: object) -> str | None:
         raise NotImplementedError
-
-    def _add(self, *parts: object) -> None:
-        for part in parts:
-            self._hash.update(str(part).encode("utf-8", "surrogatepass"))
-            self._hash.update(b"\0")
 
     def _is_read(self, name: str) -> bool:
         """Whether the attributes of this name count."""
@@ -168,6 +165,7 @@ class Notes:
             self._value(value, path)
 
     def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
+        self.description.begin(path)
         self._add("tensor", tuple(value.shape), value.dtype, value.requires_grad)
         if self._first(value):
             if self._is_read("requires_grad"):

@@ -256,7 +256,7 @@ class ValueWalk(Notes):
         elif isinstance(value, (list, tuple, collections.deque)):
             if not isinstance(value, tuple):
                 self._watch_table(value)
-            self._add(len(value))
+            self._add(f"{len(value)} items")
             for i, item in enumerate(value):
                 if isinstance(item, torch.Tensor):
                     self._tensor(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
@@ -304,7 +304,7 @@ class ValueWalk(Notes):
         if not isinstance(value, dict) and query is None:
             self.watch.content(functools.partial(ShownItems, value))
         items = [(key, item) for key, item in pairs if not self._is_documentation(key)]
-        self._add(len(items))
+        self._add(f"{len(items)} items")
         for key, item in items:
             self._value(key, f"{path}'s key")
             if isinstance(item, torch.Tensor):
@@ -372,6 +372,7 @@ class ValueWalk(Notes):
                 self.watch.content(functools.partial(attribute_or_none, value, name))
             else:
                 self.watch.attribute(value, name)
+                self.description.begin(f"{path}.{name}")
                 self._add(name)
                 if isinstance(content, torch.Tensor):
                     self._tensor(content, f"{path}.{name}", functools.partial(attribute_or_none, value, name))
@@ -383,5 +384,6 @@ class ValueWalk(Notes):
         self._watch_table(attributes)
         for name in self._listed(attributes):
             if not self._is_documentation(name) and (self._is_read(name) or isinstance(value, _SHOWN)):
+                self.description.begin(f"{path}.{name}")
                 self._add(name)
                 self._entry(attributes, name, f"{path}.{name}")
