@@ -17,6 +17,7 @@ from ov_backend.engine import worker
 from ov_backend.engine.conditions import restore_containers
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.request import CompileRequest, Superseded
 from ov_backend.errors import CaptureError, Interrupted, called_back
 from ov_backend.guards.code import CodeGuard
@@ -32,10 +33,18 @@ class Capturing:
         forward: what is traced.
         hooks: see :class:`NetworkHooks`.
         lookup: learns from every trace what code ran.
+        numbers: the numbers among the arguments of calls.
     """
 
-    def __init__(self, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks, lookup: Lookup) -> None:
-        self._module, self._forward, self._hooks, self._lookup = module, forward, hooks, lookup
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        hooks: NetworkHooks,
+        lookup: Lookup,
+        numbers: NumberArguments,
+    ) -> None:
+        self._module, self._forward, self._hooks, self._lookup, self._numbers = module, forward, hooks, lookup, numbers
         #: Held while code and weights are looked at, and while a capture begins or ends; never by one that waits.
         self._lock = threading.Lock()
         self._captured = False  # whether a capture is running
@@ -83,12 +92,11 @@ class Capturing:
             Superseded: the trace may have read or changed something that the request's guard did not watch.
         """
         call, code = request.call, request.guard.code
-        names = [spec.name for spec in call.signature.tensors]
         reach = self._lookup.reach(code, call) if self._hooks.watched else None
         try:
             with self._running(), self._hooks.tracing():
-                values = (request.weights, names, call.tensors, call.arguments)
-                captured = self._hooks.capture(self._module, self._forward, *values, reach)
+                capture = self._hooks.capture, self._module, self._forward, request.weights
+                captured = self._numbers.capture(*capture, call, reach)
         except CaptureError:
             if reach is not None and isinstance(code, CodeGuard):
                 with contextlib.suppress(CaptureError, Superseded):

@@ -21,6 +21,7 @@ from ov_backend.engine.conditions import derives_forward, foreign_mode, has_fini
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_making import RecipeMaking
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
@@ -29,6 +30,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import (
     CaptureError,
+    DeviceError,
     Interrupted,
     NothingToCompute,
     OVBackendError,
@@ -47,7 +49,7 @@ from ov_backend.tensors import TensorSpec
 #: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 4
 #: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
-_MAX_STATICS = 16
+_MAX_STATICS = 8
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,8 @@ class Network:
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
         self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
-        self._capturing = Capturing(module, forward, hooks, self._lookup)
+        self._numbers = NumberArguments()
+        self._capturing = Capturing(module, forward, hooks, self._lookup, self._numbers)
         ways = (self._lookup.compiled, self._capturing.capture, self._lookup.is_current)
         self._job_context = JobContext(name, self.statistics, *ways)
         #: Graphs that cannot be compiled; these are not tried again.
@@ -183,7 +186,7 @@ class Network:
         if not warmup.active():
             self.resources.leave_last(self.name)
             self.recipe_making.make(call)
-        entry = self.recipe_making.entry_of(call)
+        call, entry = self._prepared(call)
         outputs = self._compute(entry, call)
         if not is_finite(outputs) and has_finite_inputs(call.tensors):
             outputs = self._compute_again(entry, call, outputs)
@@ -195,26 +198,39 @@ class Network:
         self._note(call.signature)
         return restore(entry.output, outputs)
 
-    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """Bind the arguments to the forward's parameters, and separate tensors from other values.
+    def _prepared(self, call: Call) -> tuple[Call, CompiledEntry]:
+        """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
+        for form in self._numbers.forms(call) if self.hooks.watched else ():
+            if form is call:
+                break
+            try:
+                return form, self.recipe_making.entry_of(form)
+            except (DeviceError, Interrupted):
+                raise
+            except OVBackendError as error:
+                log.debug("%s needs a graph for each number: %s", self.name, error)
+        self._admit(call.signature)
+        return call, self.recipe_making.entry_of(call)
 
-        Raises:
-            OVBackendError: the values that are no tensors change too often; each needs a graph.
-        """
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Bind the arguments to the forward's parameters, and separate tensors from other values."""
         try:
             call = self.hooks.generalize(self._binder(args, kwargs))
         except TypeError as error:  # the arguments do not fit, and the forward raises the right error
             pass_on_signals(error)
             raise NothingToCompute(str(error)) from error
-        if call.signature in self._admitted:
-            return call
         self.seen.add(call.signature)
-        statics = self._statics[call.signature.tensors]
-        if len(statics) >= _MAX_STATICS and call.signature.statics not in statics:
-            raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph")
-        statics.add(call.signature.statics)
-        self._admitted.add(call.signature)
         return call
+
+    def _admit(self, signature: Signature) -> None:
+        """Raise if the values that are no tensors change too often; each needs a graph."""
+        if signature not in self._admitted:
+            statics = self._statics[signature.tensors]
+            if len(statics) >= _MAX_STATICS and signature.statics not in statics:
+                reason = f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph"
+                raise OVBackendError(reason)
+            statics.add(signature.statics)
+            self._admitted.add(signature)
 
     @property
     def is_compiling(self) -> bool:
@@ -292,6 +308,7 @@ class Network:
             self.refusals.clear()
             self._statics.clear()
             self._admitted.clear()
+            self._numbers.clear()
             self._lookup.clear()
             self._was_read = False
 

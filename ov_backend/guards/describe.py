@@ -34,7 +34,7 @@ from ov_backend.guards.orders import sets_gone_through
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (
-    *("torch", "torchgen", "numpy", "openvino", "einops", "sympy", "packaging", "typing_extensions", "safetensors"),
+    *("torch", "torchgen", "numpy", "openvino", "einops", "sympy", "mpmath", "packaging", "typing_extensions", "safetensors"),
     *("psutil", "PIL", "tqdm", "requests", "filelock", "regex", "tokenizers", "yaml"),
 )
 #: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
