@@ -30,7 +30,6 @@ import numpy as np
 import torch
 
 from ov_backend.errors import pass_on_signals
-from ov_backend.guards.orders import sets_gone_through
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (
@@ -98,16 +97,6 @@ ANY_ATTRIBUTE: dict[int, str] = {
 }
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
-#: Sets that say how weights are loaded, which layers have an adapter, and which keys a type of dicts has; code that names one may
-#: go through it all the same.
-OF_LOADING = frozenset(
-    {"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict", "_skip_keys_device_placement"}
-    | {"_keys_to_ignore_on_save", "_keys_to_ignore_on_load_unexpected", "_keys_to_ignore_on_load_missing"}
-    | {"ignore_keys_at_rope_validation", "target_modules", "__optional_keys__", "__required_keys__"}
-    | {"_non_persistent_buffers_set"}
-)
-#: Sets of packages that their code only asks for members.
-OF_MEMBERS = frozenset({"special_peft_forward_args"})
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
@@ -207,7 +196,7 @@ def is_installed(name: str) -> bool:
 
 @functools.lru_cache(maxsize=16384)
 def code_digest(code: types.CodeType) -> str:
-    """A digest of a code object: what it does, apart from where it stands in its file."""
+    """A digest of a code object: what it does, apart from where it stands in its file; its sets have this process's order."""
     names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
@@ -216,15 +205,8 @@ def code_digest(code: types.CodeType) -> str:
         if isinstance(constant, types.CodeType):
             digest.update(code_digest(constant).encode())
         else:
-            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
+            digest.update(f"{type(constant).__name__}:{constant!r}".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]
-
-
-@functools.lru_cache(maxsize=16384)
-def orders_of_sets(code: types.CodeType) -> list[str]:
-    """The sets in a code object, and in those of the functions defined in it, that it may go through, in this process's order."""
-    return sorted(repr(constant) for each in codes_of(code) for constant in sets_gone_through(each))
 
 
 @functools.lru_cache(maxsize=16384)

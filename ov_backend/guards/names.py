@@ -28,7 +28,6 @@ from ov_backend.guards.describe import (
     attribute_or_none,
     code_digest,
     module_of,
-    orders_of_sets,
     versioned,
 )
 from ov_backend.guards.identity import number_of
@@ -60,8 +59,8 @@ class NameWalk(OptionWalk):
     """Describes what functions read by name."""
 
     def _code(self, function: types.FunctionType, path: str) -> None:
-        """A function's code and the order of its sets; that of sets that it makes is known in this process only."""
-        self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
+        """A function's code; what it reads of hashes and addresses holds for this very module."""
+        self._add(code_digest(function.__code__))
         self._read_of_function(function)
         module, code = module_of(function), function.__code__
         if goes_by_hashes(code) and MEMBERS_ONLY.isdisjoint((f"{module}.{function.__qualname__}", f"{module}.{code.co_name}")):

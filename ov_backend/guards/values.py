@@ -50,6 +50,7 @@ from ov_backend.guards.describe import (
     registered_with,
     slots_of,
 )
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems
@@ -75,6 +76,11 @@ def _which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
     """A number or text, for a host may set an equal one at each call, or which object it is."""
     value = _held_by(variable)
     return (type(value), repr(value)) if type(value) in SCALARS else id(value)
+
+
+def _is_plain(item: Any) -> bool:
+    """Whether the text of a set's item, or its number, says what it is."""
+    return isinstance(item, (*SCALARS, type))
 
 
 def _key(key: Any) -> str:
@@ -156,8 +162,6 @@ class ValueWalk(Notes):
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
-        elif id(value) in self._without_order:  # by another name code may go through it
-            self._set(value, path)
 
     def _reference(self, reference: weakref.ref[Any], path: str) -> None:
         """A weak reference: to a module or weight of the tree, which keeps it alive, or to something that may be gone."""
@@ -267,27 +271,14 @@ class ValueWalk(Notes):
             if isinstance(value, set):
                 self.watch.values.append(value)
                 self.watch.content(functools.partial(list, value))
-            if all(isinstance(item, (*SCALARS, type)) for item in value):
-                self._set(value, path)
-            else:
+            self._add(*(number_of(item) if isinstance(item, type) else repr(item) for item in value if _is_plain(item)))
+            if not all(map(_is_plain, value)):
                 self._of_this_module()
             for item in value:
                 if type(item) not in _PLAIN and not isinstance(item, type):
                     self._value(item, f"{path}'s item")
         else:
             self._plain_object(value, path)
-
-    def _set(self, value: set[Any] | frozenset[Any], path: str) -> None:
-        if not self._is_gone_through(path):
-            self._add(sorted(map(repr, value)))
-            self._without_order.add(id(value))
-            return
-        self._without_order.discard(id(value))
-        self._add(list(map(repr, value)))
-        if any(isinstance(item, type) for item in value):
-            self._of_this_module()
-        else:  # what code makes of the set, even of an empty one, has an order of its own
-            self._add(hash("the seed"), *map(hash, value))
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         query = query_of(value)

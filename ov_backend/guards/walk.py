@@ -89,7 +89,7 @@ class Walk(ModuleWalk):
         self.watch.ordered = traced is None or traced.lists_attributes
         self._in_order = traced is not None and traced.lists_attributes
         if traced is not None:
-            self._own_names, self._tested, self._names_of_functions = traced.own_names, traced.tested, traced.names_functions
+            self._own_names, self._names_of_functions = traced.own_names, traced.names_functions
         self._tables_read = sorted(quiet_tables_read(traced))
         self.watch.quiet = frozenset(self._tables_read)
         self._root = roots[0] if module is None else module
