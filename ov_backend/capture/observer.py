@@ -25,7 +25,14 @@ from ov_backend import garbage
 from ov_backend.capture.arithmetic import ArithmeticState
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
-from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
+from ov_backend.capture.trace_detection import (
+    ASKS_OVERRIDES,
+    ASKS_TRACE,
+    ASKS_TRACE_CODE,
+    OF_TRACES,
+    is_kept_for_backward,
+    of_program,
+)
 from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.describe import attribute_or_none

@@ -106,7 +106,7 @@ class Capturing:
             after = code.after_trace(reach.executed)
             self._put_back(after, reach, request)
             with self._lookup.lock:
-                request = self._lookup.under(request, code, after)
+                request = self._lookup.rebind_to_guard(request, code, after)
         self._lookup.note_trace(request)
         return captured, request
 

@@ -329,7 +329,7 @@ class Lookup:
             tried_again.add(traced)
             codes.use(kind, traced)
 
-    def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
+    def rebind_to_guard(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.
 
         Args:

@@ -15,6 +15,7 @@ import torch
 from ov_backend import garbage
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import submit
+from ov_backend.engine.calibration_runs import Pictures
 from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite
@@ -22,7 +23,6 @@ from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.number_arguments import NumberArguments
-from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_making import RecipeMaking
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
