@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -47,7 +46,8 @@ class Capturing:
         self._module, self._forward, self._hooks, self._lookup, self._numbers = module, forward, hooks, lookup, numbers
         #: Held while code and weights are looked at, and while a capture begins or ends; never by one that waits.
         self._lock = threading.Lock()
-        self._captured = False  # whether a capture is running
+        #: Held by the capture that is running. Each has its own: a signal's handler may end a wait right behind it.
+        self._running_now: threading.Lock | None = None
 
     def kept_off(self, look: Callable[[], T], interrupted: worker.Interruption | None) -> T:
         """What ``look()`` returns, while the network is not captured; during a capture the host may have patched its code.
@@ -57,9 +57,11 @@ class Capturing:
         """
         while True:
             with self._lock:
-                if not self._captured:
+                running = self._running_now
+                if running is None:
                     return look()
-            time.sleep(worker.POLL_S / 10)
+            if running.acquire(timeout=worker.POLL_S):
+                running.release()
             if interrupted is not None and called_back(interrupted):
                 raise Interrupted("interrupted while a network was being captured; that goes on in the background")
 
@@ -68,7 +70,7 @@ class Capturing:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return not self._captured and look()
+            return self._running_now is None and look()
         finally:
             self._lock.release()
 
@@ -76,13 +78,16 @@ class Capturing:
     def _running(self) -> Iterator[None]:
         """In this block, which the worker's thread runs, the network is captured."""
         with tracing_lock.lock():  # before the network's own lock, which who holds this one may ask for
+            running = threading.Lock()
+            running.acquire()
             with self._lock:
-                self._captured = True
+                self._running_now = running
             try:
                 yield
             finally:
                 with self._lock:
-                    self._captured = False
+                    self._running_now = None
+                running.release()
 
     def capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
         """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
@@ -92,7 +97,7 @@ class Capturing:
             Superseded: the trace may have read or changed something that the request's guard did not watch.
         """
         call, code = request.call, request.guard.code
-        reach = self._lookup.reach(code, call) if self._hooks.watched else None
+        reach = self._lookup.guards.reach(code, call) if self._hooks.watched else None
         try:
             with self._running(), self._hooks.tracing():
                 capture = self._hooks.capture, self._module, self._forward, request.weights

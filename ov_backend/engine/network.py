@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from ov_backend.engine.ahead_job import submit
 from ov_backend.engine.calibration_runs import Pictures
 from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite
+from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
@@ -44,12 +43,9 @@ from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
 from ov_backend.guards.weights import Placement
-from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 4
-#: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
-_MAX_STATICS = 8
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +86,6 @@ class Network:
         #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
-        #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
-        self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
-        self._admitted: set[Signature] = set()
         self._pid = os.getpid()
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
@@ -173,10 +166,8 @@ class Network:
         """
         if os.getpid() != self._pid:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
-        if self.hooks.watched and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
-            raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
-        if self.hooks.watched and (mode := foreign_mode()):
-            raise CaptureError(f"{mode} is active, which sees every operator")
+        if self.hooks.watched:
+            check_modes(self.module)
         if derives_forward():
             raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
 
@@ -201,15 +192,13 @@ class Network:
     def _prepared(self, call: Call) -> tuple[Call, CompiledEntry]:
         """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
         for form in self._numbers.forms(call) if self.hooks.watched else ():
-            if form is call:
-                break
             try:
                 return form, self.recipe_making.entry_of(form)
             except (DeviceError, Interrupted):
                 raise
             except OVBackendError as error:
                 log.debug("%s needs a graph for each number: %s", self.name, error)
-        self._admit(call.signature)
+        self._numbers.admit(call.signature)
         return call, self.recipe_making.entry_of(call)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -221,16 +210,6 @@ class Network:
             raise NothingToCompute(str(error)) from error
         self.seen.add(call.signature)
         return call
-
-    def _admit(self, signature: Signature) -> None:
-        """Raise if the values that are no tensors change too often; each needs a graph."""
-        if signature not in self._admitted:
-            statics = self._statics[signature.tensors]
-            if len(statics) >= _MAX_STATICS and signature.statics not in statics:
-                reason = f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph"
-                raise OVBackendError(reason)
-            statics.add(signature.statics)
-            self._admitted.add(signature)
 
     @property
     def is_compiling(self) -> bool:
@@ -254,35 +233,37 @@ class Network:
 
         Code and weights are looked at in this thread: nobody else may change them meanwhile.
         """
-        if worker.inside() or os.getpid() != self._pid:
-            return False
-        try:
-            return self._capturing.kept_off_if_free(lambda: submit(self.resources, self._lookup, self._job_context, signature))
-        except Exception as error:  # a call would report it
-            if not is_failure(error):
-                raise
-            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
-            return False
+        context = self.resources, self._lookup, self._job_context
+        return self._ahead(lambda: self._capturing.kept_off_if_free(lambda: submit(*context, signature)))
 
     def trace_ahead(self, signature: Signature) -> None:
         """Trace what calls of a signature will run, if it is not known to which text that leads.
 
         It runs the module's own code: nobody else may run or change the module meanwhile.
         """
+        self._ahead(lambda: self._trace(signature))
+
+    def _trace(self, signature: Signature) -> bool:
+        with torch.no_grad():
+            call = self._binder.like(signature)
+            request = self._find(call, False, None) if call is not None else None
+        if isinstance(request, CompileRequest) and not request.text:
+            job = CompileJob(self.resources, request, self._job_context, for_call=False)
+            with contextlib.suppress(Superseded):
+                self.resources.worker.run(("trace", request.compiled_key), job.trace)
+        return request is not None
+
+    def _ahead(self, work: Callable[[], bool]) -> bool:
+        """Do something that no call waits for; a call would report its errors."""
         if worker.inside() or os.getpid() != self._pid:
-            return
+            return False
         try:
-            with torch.no_grad():
-                call = self._binder.like(signature)
-                request = self._find(call, False, None) if call is not None else None
-            if isinstance(request, CompileRequest) and not request.text:
-                job = CompileJob(self.resources, request, self._job_context, for_call=False)
-                with contextlib.suppress(Superseded):
-                    self.resources.worker.run(("trace", request.compiled_key), job.trace)
-        except Exception as error:  # a call would report it
+            return work()
+        except Exception as error:
             if not is_failure(error):
                 raise
-            log.debug("%s cannot be traced ahead", self.name, exc_info=True)
+            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
+            return False
 
     def is_prepared(self, signature: Signature) -> bool:
         """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""
@@ -306,8 +287,6 @@ class Network:
         """Clear refusals and the state of weights and code."""
         with self._lookup.lock:
             self.refusals.clear()
-            self._statics.clear()
-            self._admitted.clear()
             self._numbers.clear()
             self._lookup.clear()
             self._was_read = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,10 +13,13 @@ from ov_backend.capture.forward import Reach
 from ov_backend.capture.number_inputs import NumberInputs
 from ov_backend.capture.trace import Captured
 from ov_backend.engine.lookup import remember
-from ov_backend.errors import pass_on_signals
+from ov_backend.errors import OVBackendError, pass_on_signals
 from ov_backend.guards.pytree import Spec, restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.tensors import TensorSpec
+
+#: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
+_MAX_STATICS = 8
 
 
 class _Form(NamedTuple):
@@ -48,15 +52,20 @@ class NumberArguments:
         self._forms: dict[Signature, _Form] = {}
         self._kinds: dict[Hashable, _Kind] = {}
         self._captured: dict[Signature, tuple[NumberInputs, Spec]] = {}
+        #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
+        self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
+        self._admitted: set[Signature] = set()
 
     def clear(self) -> None:
         """Forget all calls."""
         self._forms.clear()
         self._kinds.clear()
         self._captured.clear()
+        self._statics.clear()
+        self._admitted.clear()
 
     def forms(self, call: Call) -> Iterator[Call]:
-        """A call in the forms in which it may be compiled; the next one is asked for where one cannot be."""
+        """A call with its numbers as inputs, as it may be compiled; the next form is asked for where one cannot be."""
         if (form := self._form(call)).numbers:
             key = call.signature.tensors, form.statics
             if key not in self._kinds:
@@ -70,7 +79,20 @@ class NumberArguments:
                     break
                 yield general
                 kind.is_refused = len(kind.numbers.inputs) == known  # else the trace has found out what it takes
-        yield call
+
+    def admit(self, signature: Signature) -> None:
+        """Take note of a call that needs a graph for its values that are no tensors.
+
+        Raises:
+            OVBackendError: these change too often.
+        """
+        if signature not in self._admitted:
+            statics = self._statics[signature.tensors]
+            if len(statics) >= _MAX_STATICS and signature.statics not in statics:
+                reason = f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph"
+                raise OVBackendError(reason)
+            statics.add(signature.statics)
+            self._admitted.add(signature)
 
     def _form(self, call: Call) -> _Form:
         form = self._forms.get(call.signature)

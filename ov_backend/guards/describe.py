@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import array
 import collections
+import contextvars
 import ctypes
 import functools
 import hashlib
@@ -90,9 +91,18 @@ UNWATCHED: tuple[type, ...] = (
 ANY_ATTRIBUTE: dict[int, str] = {
     id(function): name
     for name, function in {
-        "getattr": getattr, "hasattr": hasattr, "vars": vars, "dir": dir, "attrgetter": operator.attrgetter,
-        "methodcaller": operator.methodcaller, "__getattribute__": object.__getattribute__, "dumps": pickle.dumps,
-        "dump": pickle.dump, "Pickler": pickle.Pickler, "setattr": setattr, "delattr": delattr,
+        "getattr": getattr,
+        "hasattr": hasattr,
+        "vars": vars,
+        "dir": dir,
+        "attrgetter": operator.attrgetter,
+        "methodcaller": operator.methodcaller,
+        "__getattribute__": object.__getattribute__,
+        "dumps": pickle.dumps,
+        "dump": pickle.dump,
+        "Pickler": pickle.Pickler,
+        "setattr": setattr,
+        "delattr": delattr,
     }.items()
 }
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
@@ -140,6 +150,8 @@ SPECIAL_CODE = frozenset(
     {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__getnewargs__"}
 )
+#: In the place of a value that is not there.
+UNSET = object()
 #: Of classes that are no part of the interpreter.
 _HEAP_TYPE = 1 << 9
 #: Names by which code reads or sets the environment.
@@ -298,6 +310,31 @@ def registered_with(cls: abc.ABCMeta) -> list[str]:
     whole = not is_of_package(cls)
     own = (each for each in found if each is not None and (whole or not is_installed(each.__module__)))
     return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
+
+
+def held_by(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a variable of contexts holds in the caller's context, its default included."""
+    try:
+        return variable.get()
+    except LookupError as error:
+        pass_on_signals(error)
+        return UNSET
+
+
+def which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
+    """A number or text, for a host may set an equal one at each call, or which object it is."""
+    value = held_by(variable)
+    return (type(value), repr(value)) if type(value) in SCALARS else id(value)
+
+
+def is_plain(item: Any) -> bool:
+    """Whether the text of a set's item, or its number, says what it is."""
+    return isinstance(item, (*SCALARS, type))
+
+
+def text_of_key(key: Any) -> str:
+    """A key of a dict in a path: the repr of another object may have its address in it."""
+    return repr(key) if isinstance(key, SCALARS) else type(key).__name__
 
 
 def slots_of(cls: type) -> tuple[str, ...]:

@@ -145,10 +145,7 @@ class NameWalk(OptionWalk):
         except ValueError:
             self._add("empty cell")
             return
-        if isinstance(value, torch.Tensor):
-            self._tensor(value, path, lambda: cell.cell_contents)
-        else:
-            self._value(value, path)
+        self._held(value, path, lambda: cell.cell_contents)
 
     def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
         """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""

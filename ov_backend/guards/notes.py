@@ -137,11 +137,15 @@ class Notes:
 
     def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
         value = table[name]
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self._has_address = path
+        self._held(value, path, functools.partial(table.get, name))
+
+    def _held(self, value: Any, path: str, read: Callable[[], Any]) -> None:
+        """A value in a place that is read again if it is a tensor."""
         if isinstance(value, torch.Tensor):
-            self._tensor(value, path, functools.partial(table.get, name))
+            self._tensor(value, path, read)
         else:
-            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-                self._has_address = path
             self._value(value, path)
 
     def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
