@@ -225,6 +225,11 @@ class Settings:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def in_f32(self) -> Settings:
+        """A copy that computes in f32, whatever OpenVINO's own property says."""
+        config = {name: value for name, value in self.config.items() if name != "INFERENCE_PRECISION_HINT"}
+        return self.replace(precision="f32", config=config)
+
 
 def default_cache_dir() -> Path:
     """The folder of the graph store where none is given."""

@@ -142,7 +142,7 @@ def capture(
         forward: what to trace, usually ``module``'s own forward.
         weights: the slots, see :func:`weights_of`.
         names: names of the inputs.
-        tensors: the inputs themselves; only shape, dtype and stride are used.
+        tensors: the inputs themselves; only shape, dtype and stride are used. Numbers of a trace stay what they are.
         arguments: makes the call's arguments from other tensors in the inputs' place.
         reach: what else the forward can read and change.
         emptied: names of arguments that are lists, which the forward may empty; the caller does that after each answer.
@@ -155,7 +155,8 @@ def capture(
     def run(slots: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         args, kwargs = arguments(inputs)
         before, described = flatten((args, kwargs))
-        kinds = list(map(_kind, [*inputs, *slots]))
+        fakes = [each for each in (*inputs, *slots) if isinstance(each, torch.Tensor)]
+        kinds = list(map(_kind, fakes))
         with in_place_of(module, live, slots, reach):
             result = forward(*args, **kwargs)
         after, described_after = flatten((args, kwargs))
@@ -163,13 +164,13 @@ def capture(
             others = {id(tensor) for name, tensor in zip(names, inputs) if name.partition(".")[0] not in emptied}
             if len(others) == len(inputs) or {id(tensor) for _, tensor in after} != others:
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
-        if kinds != list(map(_kind, [*inputs, *slots])):
+        if kinds != list(map(_kind, fakes)):
             raise CaptureError("its forward gives an input or a weight another shape, another attribute or a gradient")
         leaves, spec = flatten(result)
         specs.append(spec)
         if reach is not None:
             _refuse_own(result, [tensor for _, tensor in leaves], live, inputs, reach)
-        _refuse_attributes([tensor for _, tensor in leaves], [*slots, *inputs])
+        _refuse_attributes([tensor for _, tensor in leaves], fakes)
         return [tensor for _, tensor in leaves]
 
     live = list(weights.values())

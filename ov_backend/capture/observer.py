@@ -22,10 +22,10 @@ import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend import garbage
+from ov_backend.capture import trace_detection
 from ov_backend.capture.arithmetic import ArithmeticState
 from ov_backend.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
-from ov_backend.capture.questions import ASKS_OVERRIDES, ASKS_TRACE, ASKS_TRACE_CODE, OF_TRACES, is_kept_for_backward, of_program
 from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.describe import attribute_or_none
@@ -186,7 +186,7 @@ class Observer:
             if code not in self.executed:
                 self._begins(code, table)
             role = _MAKES * (code is _INIT) | _CLASSES * (code in self._classes)
-            role |= _ACTS * (code in IMPURE_CODE) | _ASKS * (code in ASKS_TRACE_CODE)
+            role |= _ACTS * (code in IMPURE_CODE) | _ASKS * (code in trace_detection.ASKS_TRACE_CODE)
         self._roles[id(code)] = role
         self._begun.append(code)
         return role
@@ -209,7 +209,7 @@ class Observer:
         if role & _ACTS and frame.f_back is not None:
             self._note(frame.f_back, IMPURE_CODE[code])
         elif role & _ASKS and frame.f_back is not None:
-            self._note_question(frame.f_back, ASKS_TRACE_CODE[code])
+            self._note_question(frame.f_back, trace_detection.ASKS_TRACE_CODE[code])
 
     def _call_c(self, frame: FrameType, function: Any, owner: Any) -> None:
         """A function written in C is called, whose ``__self__`` is the owner."""
@@ -220,9 +220,9 @@ class Observer:
         elif id(function) in ASKS_AUTOCAST:
             if ASKS_AUTOCAST[id(function)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
                 self._note_question(frame, ASKS_AUTOCAST[id(function)])
-        elif id(function) in ASKS_TRACE:
-            self._note_question(frame, ASKS_TRACE[id(function)])
-            if id(function) in ASKS_OVERRIDES and takes_fast_path(frame):
+        elif id(function) in trace_detection.ASKS_TRACE:
+            self._note_question(frame, trace_detection.ASKS_TRACE[id(function)])
+            if id(function) in trace_detection.ASKS_OVERRIDES and takes_fast_path(frame):
                 if different := beside_fast_path(frame):
                     self.asked.append(f"takes PyTorch's fast path for {different}, which a trace does not see")
                 self.fast_attention = True
@@ -244,13 +244,13 @@ class Observer:
     def _begins(self, code: CodeType, table: dict[str, Any]) -> None:
         """A function runs for the first time in this trace."""
         self.executed[code] = table.get("__name__", "")
-        if of_program(self.executed[code]):
+        if trace_detection.of_program(self.executed[code]):
             for words, asked in (("class", classes_asked_for(code)), ("__dict__", tables_asked_for(code))):
                 if named := asked - {UNNAMED}:
                     self._classes.setdefault(code, []).append((words, named))
                 if UNNAMED in asked:
                     self._asked_of_tensor[words] = None
-            if names := [name for name in code.co_names if name in OF_TRACES or table.get(name) is FakeTensor]:
+            if names := [name for name in code.co_names if name in trace_detection.OF_TRACES or table.get(name) is FakeTensor]:
                 self.asked.append(_question(names[0]))
         for name in globals_set_by(code):
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
@@ -291,7 +291,7 @@ class Observer:
     def _note_question(self, frame: FrameType, name: str) -> None:
         """Take note of a question that a trace answers otherwise, if the code that asks is the program's."""
         module = str(frame.f_globals.get("__name__", ""))
-        if of_program(module) and not is_kept_for_backward(module, name):
+        if trace_detection.of_program(module) and not trace_detection.is_kept_for_backward(module, name):
             self.asked.append(_question(name))
 
 

@@ -11,9 +11,7 @@ never finds one of ours among them.
 from __future__ import annotations
 
 import weakref
-from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,11 +23,8 @@ from ov_backend.engine.block_place import BlockPlace
 from ov_backend.engine.blocks_precision import BlockPrecision, BlocksPrecision
 from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.engine.foreign_code import foreign_forwards
-from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry, Group
-from ov_backend.engine.resources import Resources
-from ov_backend.engine.stats import NetworkStats
+from ov_backend.engine.retried import Retried, running_network
 from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import (
     CaptureError,
@@ -45,16 +40,11 @@ from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.patching import class_member, unwrap
 
-#: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
-_MAX_RENEWALS = 2
 #: A module without children is left alone behind so many sizes of its inputs: they depend on values, and each needs a graph.
 _MAX_SIZES = 8
-_UNSTEADY = "its code or its attributes change at every call"
 
 #: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
 Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
-
-_running: ContextVar[Blockwise | None] = ContextVar("running", default=None)
 
 
 def patch_calls(answer: Answer | None = None) -> CallsPatch:
@@ -79,74 +69,17 @@ def patch_calls(answer: Answer | None = None) -> CallsPatch:
 
 def call_block(original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer one call of a module: by OpenVINO if a network that runs by its blocks calls it and it can, else by PyTorch."""
-    running = _running.get()
+    running = running_network.get()
     if running is None:
         return original(module, *args, **kwargs)
     return running.answer(original, module, args, kwargs)
 
 
-class _Retried(Network):
-    """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is.
-
-    Attributes:
-        left: why it is left alone, or "".
-    """
+class Blockwise(Retried):
+    """A network that is answered as a whole, else by its blocks, else by PyTorch. :func:`patch_calls` must be in effect."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.left = ""
-        #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
-        self._renewals: Counter[Signature] = Counter()
-        self._codes: defaultdict[Signature, set[str]] = defaultdict(set)
-
-    def retry(self) -> None:
-        """Try it again; not one that needed another graph at every call."""
-        self._renewals.clear()
-        if self.left != _UNSTEADY:
-            self.left = ""
-
-    def clear(self) -> None:
-        """Clear refusals and the state of weights and code."""
-        super().clear()
-        self.left = ""
-        self._renewals.clear()
-        self._codes.clear()
-
-    def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
-        compiled = self._compiled()
-        entry = super()._lookup_or_compile(call, interrupted)
-        codes, current = self._codes[call.signature], self._lookup.unanswered
-        renewed = self._compiled() > compiled and bool(codes) and codes.isdisjoint(current)
-        self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
-        if self._renewals[call.signature] >= _MAX_RENEWALS:
-            self.left = _UNSTEADY
-        codes.update(current)
-        return entry
-
-    def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
-        token = _running.set(None)  # the modules called in here are ours: operators that stay in PyTorch
-        try:
-            return super()._compute(entry, call)
-        finally:
-            _running.reset(token)
-
-    def _compiled(self) -> int:
-        return self.statistics.compiles + self.statistics.blob_hits
-
-
-class Blockwise(_Retried):
-    """A network that is answered as a whole, else by its blocks, else by PyTorch. :func:`patch_calls` must be in effect."""
-
-    def __init__(
-        self,
-        resources: Resources,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        hooks: NetworkHooks,
-        statistics: NetworkStats | None = None,
-    ) -> None:
-        super().__init__(resources, name, module, forward, hooks, statistics)
         self._blocks: dict[int, Block] = {}
         #: Of the weights of all blocks.
         self.readings = Readings()
@@ -155,7 +88,7 @@ class Blockwise(_Retried):
         #: The paths of the modules inside, by their ids.
         self._inside: dict[int, str] = {}
         #: int8 where it is answered by its blocks.
-        self.blocks_precision = BlocksPrecision(resources, name, module, hooks, self.statistics)
+        self.blocks_precision = BlocksPrecision(self.resources, self.name, self.module, self.hooks, self.statistics)
         self._group: Group | None = None
         #: The modules beside the network that were met in this run of calls.
         self._met: set[int] = set()
@@ -191,7 +124,7 @@ class Blockwise(_Retried):
             args: of the call.
             kwargs: of the call.
         """
-        if _running.get() is self:
+        if running_network.get() is self:
             return forward(*args, **kwargs)
         with paused(), autocast.noted():
             return self._by_blocks(reason, forward, args, kwargs)
@@ -202,11 +135,11 @@ class Blockwise(_Retried):
             self._begin_blocks()
         self._group = Group.of(self.name, args, kwargs)
         self._inside = {id(module): path for path, module in self.module.named_modules()}
-        token = _running.set(self)
+        token = running_network.set(self)
         try:
             return self.blocks_precision.run(forward, partial(forward, *args, **kwargs))
         finally:  # also of a forward that raises
-            _running.reset(token)
+            running_network.reset(token)
             self.resources.last = self.name
             if self.statistics.block_calls > block_calls:
                 self.statistics.divide(self.name, reason)
@@ -316,7 +249,7 @@ class Blockwise(_Retried):
         return self.by_blocks(self.left, self._fallback, args, kwargs)
 
 
-class Block(_Retried):
+class Block(Retried):
     """One module that a network's forward calls; its statistics and its compiled graphs are those of the network.
 
     Args:

@@ -20,11 +20,11 @@ import torch
 from ov_backend.engine import warmup
 from ov_backend.engine.block_place import BlockGone
 from ov_backend.engine.blocks_observed import Observed
+from ov_backend.engine.calibration_runs import Pictures
 from ov_backend.engine.conditions import has_finite_inputs, is_finite
 from ov_backend.engine.foreign_code import name_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.low_precision import CALIBRATES, NO_VNNI, LowPrecision, describe, refused, relative_error
-from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_trial import tried
 from ov_backend.engine.request import CompiledEntry, Form
 from ov_backend.engine.resources import Resources

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ from ov_backend.engine import worker
 from ov_backend.engine.conditions import restore_containers
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.request import CompileRequest, Superseded
 from ov_backend.errors import CaptureError, Interrupted, called_back
 from ov_backend.guards.code import CodeGuard
@@ -32,13 +32,22 @@ class Capturing:
         forward: what is traced.
         hooks: see :class:`NetworkHooks`.
         lookup: learns from every trace what code ran.
+        numbers: the numbers among the arguments of calls.
     """
 
-    def __init__(self, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks, lookup: Lookup) -> None:
-        self._module, self._forward, self._hooks, self._lookup = module, forward, hooks, lookup
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        hooks: NetworkHooks,
+        lookup: Lookup,
+        numbers: NumberArguments,
+    ) -> None:
+        self._module, self._forward, self._hooks, self._lookup, self._numbers = module, forward, hooks, lookup, numbers
         #: Held while code and weights are looked at, and while a capture begins or ends; never by one that waits.
         self._lock = threading.Lock()
-        self._captured = False  # whether a capture is running
+        #: Held by the capture that is running. Each has its own: a signal's handler may end a wait right behind it.
+        self._running_now: threading.Lock | None = None
 
     def kept_off(self, look: Callable[[], T], interrupted: worker.Interruption | None) -> T:
         """What ``look()`` returns, while the network is not captured; during a capture the host may have patched its code.
@@ -48,9 +57,11 @@ class Capturing:
         """
         while True:
             with self._lock:
-                if not self._captured:
+                running = self._running_now
+                if running is None:
                     return look()
-            time.sleep(worker.POLL_S / 10)
+            if running.acquire(timeout=worker.POLL_S):
+                running.release()
             if interrupted is not None and called_back(interrupted):
                 raise Interrupted("interrupted while a network was being captured; that goes on in the background")
 
@@ -59,7 +70,7 @@ class Capturing:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return not self._captured and look()
+            return self._running_now is None and look()
         finally:
             self._lock.release()
 
@@ -67,13 +78,16 @@ class Capturing:
     def _running(self) -> Iterator[None]:
         """In this block, which the worker's thread runs, the network is captured."""
         with tracing_lock.lock():  # before the network's own lock, which who holds this one may ask for
+            running = threading.Lock()
+            running.acquire()
             with self._lock:
-                self._captured = True
+                self._running_now = running
             try:
                 yield
             finally:
                 with self._lock:
-                    self._captured = False
+                    self._running_now = None
+                running.release()
 
     def capture(self, request: CompileRequest) -> tuple[Captured, CompileRequest]:
         """Trace the requested call, in the worker's thread; also returns the request with a guard of the code that ran.
@@ -83,12 +97,11 @@ class Capturing:
             Superseded: the trace may have read or changed something that the request's guard did not watch.
         """
         call, code = request.call, request.guard.code
-        names = [spec.name for spec in call.signature.tensors]
-        reach = self._lookup.reach(code, call) if self._hooks.watched else None
+        reach = self._lookup.guards.reach(code, call) if self._hooks.watched else None
         try:
             with self._running(), self._hooks.tracing():
-                values = (request.weights, names, call.tensors, call.arguments)
-                captured = self._hooks.capture(self._module, self._forward, *values, reach)
+                capture = self._hooks.capture, self._module, self._forward, request.weights
+                captured = self._numbers.capture(*capture, call, reach)
         except CaptureError:
             if reach is not None and isinstance(code, CodeGuard):
                 with contextlib.suppress(CaptureError, Superseded):
@@ -98,7 +111,8 @@ class Capturing:
             after = code.after_trace(reach.executed)
             self._put_back(after, reach, request)
             with self._lookup.lock:
-                request = self._lookup.under(request, code, after)
+                request = self._lookup.rebind_to_guard(request, code, after)
+        self._lookup.note_trace(request)
         return captured, request
 
     def _put_back(self, after: CodeGuard, reach: Reach, request: CompileRequest) -> None:

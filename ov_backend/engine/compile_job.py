@@ -207,7 +207,7 @@ class CompileJob:
             captured, self.request = self.context.capture(self.request)
         if not self.context.is_current(self.request, False):
             raise Superseded  # the graph may be of the old or the new code, and belongs to neither state for certain
-        stats.captures += 1
+        stats.captured(self.context.name, self.request.why)
         self._report("convert")
         with stats.time("convert"):
             of_graph = compiler.Compiler(captured, self.request.settings, resources.store, self.context.name, self._known)

@@ -38,6 +38,14 @@ def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) 
         raise CaptureError(guard.refused)
 
 
+def check_modes(module: torch.nn.Module) -> None:
+    """Raise where PyTorch records or sees what a compiled graph does not do."""
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters()):
+        raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
+    if mode := foreign_mode():
+        raise CaptureError(f"{mode} is active, which sees every operator")
+
+
 def foreign_mode() -> str:
     """The name of an active mode that changes what operators do, or ""; a default device that is the CPU is none.
 

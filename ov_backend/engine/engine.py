@@ -14,7 +14,7 @@ import torch
 
 from ov_backend.cache.lru import MemoryLRU
 from ov_backend.cache.store import GraphStore
-from ov_backend.engine.both_forms import MEASURED, BothForms
+from ov_backend.engine.dual_precision_memory import MEASURED, BothForms
 from ov_backend.engine.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network

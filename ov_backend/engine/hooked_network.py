@@ -17,8 +17,6 @@ from ov_backend.engine.below_hooks import CellPatch, is_wrapped, place_below
 from ov_backend.engine.blocks_on_demand import BlockwiseOnDemand
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.network import Network
-from ov_backend.engine.resources import Resources
-from ov_backend.engine.stats import NetworkStats
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.patching import Patch
 
@@ -26,18 +24,13 @@ _running: ContextVar[HookedNetwork | None] = ContextVar("running", default=None)
 
 
 class HookedNetwork(BlockwiseOnDemand):
-    """A network that is answered as a whole, else by what lies below the hooks inside it, else by its blocks, else by PyTorch."""
+    """A network that is answered as a whole, else by what lies below the hooks inside it, else by its blocks, else by PyTorch.
 
-    def __init__(
-        self,
-        resources: Resources,
-        name: str,
-        module: torch.nn.Module,
-        forward: Callable[..., Any],
-        hooks: NetworkHooks,
-        statistics: NetworkStats | None = None,
-    ) -> None:
-        super().__init__(resources, name, module, forward, hooks, statistics)
+    It is made as a network is.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._parts: list[_Part] = []
         self._patches: list[Patch | CellPatch] = []
         #: What stands on the modules inside in the place of their classes' forwards.

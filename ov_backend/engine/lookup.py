@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ov_backend import compiler, devices
-from ov_backend.capture.forward import Reach
 from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.last_states import LastStates
 from ov_backend.engine.low_precision import LowPrecision
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, State, Superseded
 from ov_backend.engine.resources import Resources
@@ -20,7 +20,7 @@ from ov_backend.engine.traced_codes import Guards
 from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards import autocast, inputs
 from ov_backend.guards.checksums import Readings
-from ov_backend.guards.code import CodeGuard, FixedCode
+from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call, Signature
@@ -61,10 +61,11 @@ class Lookup:
         self._resources, self._name, self._module, self._hooks, self._statistics = resources, name, module, hooks, statistics
         self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
         self.lock = threading.RLock()
-        self._guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
+        self.guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
         #: By signature, the state and the key that a call got last, and what they were made of.
         self._known_keys: dict[Signature, tuple[Any, tuple[State, CompiledKey]]] = {}
         self._kinds: dict[Hashable, str] = {}
+        self._last = LastStates()
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
         #: The fingerprints of the code since the last answer from OpenVINO.
@@ -84,19 +85,20 @@ class Lookup:
         with self.lock:
             self._in_f32.clear()
             self._unanswered.clear()
-            self._guards.clear()
+            self.guards.clear()
             self._known_keys.clear()
+            self._last.clear()
             self.low_precision.clear()
 
     def begin_run(self) -> None:
         """Read all weights in full now; the next lookup knows what has changed."""
         with self.lock, self._statistics.time("check"):
-            self._guards.read_again()
+            self.guards.read_again()
 
     def release(self) -> None:
         """Release weights that the module no longer uses."""
         with self.lock:
-            self._guards.release()
+            self.guards.release()
 
     def find(self, call: Call, starts: bool = False) -> CompiledEntry | CompileRequest:
         """The graph compiled for a call, or what has to be compiled.
@@ -115,7 +117,7 @@ class Lookup:
         self._check_integers(call.tensors)
         kind = self._kind(call.signature, settings, host)
         requests, refused = [], ""
-        for guard in self._guards.candidates(resources.codes.of(kind)):
+        for guard in self.guards.candidates(resources.codes.of(kind)):
             guard.check(starts)
             if guard.code.refused:
                 refused = guard.code.refused
@@ -172,7 +174,7 @@ class Lookup:
         host, settings = self._hooks.host_key(), resources.settings
         kind = self._kind(signature, settings, host)
         last = resources.texts.last(kind)
-        for guard in self._guards.candidates(resources.codes.of(kind)) if last else ():
+        for guard in self.guards.candidates(resources.codes.of(kind)) if last else ():
             guard.check()
             if not guard.code.refused:
                 form = self._form(guard)
@@ -239,6 +241,7 @@ class Lookup:
         keys = state, CompiledKey(text, None if text else state, *of_weights)
         if text:
             remember(self._known_keys, call.signature, ((parts, of_weights), keys))
+            self._last.note(guard, state)
         return keys
 
     def _compile_request(
@@ -259,7 +262,13 @@ class Lookup:
             epoch=self._resources.epoch,
             abandoned=threading.Event(),
             autocast=autocast.of_program(),
+            why="" if keys[1].text else self._last.difference((guard, *self.guards.all()), keys[0]),
         )
+
+    def note_trace(self, request: CompileRequest) -> None:
+        """A request's call was traced; the next trace of such a call will say what differs."""
+        self._known_keys.pop(request.call.signature, None)  # so that a return to an earlier state is noted
+        self._last.note(request.guard, request.state)
 
     def _form(self, guard: Guard) -> Form:
         return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
@@ -267,41 +276,13 @@ class Lookup:
     def _settings(self, digest: str) -> Settings:
         """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
         settings = self._resources.settings
-        if digest not in self._in_f32:
-            return settings
-        return settings.replace(precision="f32", config=_without_precision(settings))
+        return settings.in_f32() if digest in self._in_f32 else settings
 
-    def reach(self, code: CodeGuard | FixedCode, call: Call) -> Reach:
-        """What a trace of a call under a guard can read and change."""
-        guards = self._guards.in_reach(code, call)
-        containers, names, caches = (
-            [each for guard in guards for each in getattr(guard, kind)] for kind in ("containers", "names", "caches")
-        )
-        return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=caches)
+    def note_change(self, request: CompileRequest, code: CodeGuard, unseen: bool) -> None:
+        """Take note that the trace of a request has changed something, see :meth:`Guards.note_change`."""
+        self.guards.note_change(self._resources.codes, request.kind, request.guard.code, code, unseen)
 
-    def note_change(self, request: CompileRequest, code: CodeGuard, unseen: bool = False) -> None:
-        """Take note that a trace has changed something, which was put back; PyTorch answers that call.
-
-        What is filled once is full at the next call, and only a guard of the code that ran sees that: calls are looked up by it
-        once more. Where that trace changes something as well, the code is forgotten, and the first error holds until other code
-        is there.
-
-        Args:
-            request: whose call was traced.
-            code: a guard of the code that ran.
-            unseen: whether no guard watches what was changed.
-        """
-        codes, kind, traced, tried_again = self._resources.codes, request.kind, code.traced, self._guards.tried_again
-        if traced is None or (request.guard.code.traced is None and not unseen):
-            return  # before its first trace everything reachable is watched
-        if traced in codes.of(kind):
-            if traced in tried_again:
-                codes.forget(kind, traced)
-        elif traced not in tried_again:
-            tried_again.add(traced)
-            codes.use(kind, traced)
-
-    def under(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
+    def rebind_to_guard(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
         """A request under the guard of the code that its trace ran.
 
         Args:
@@ -314,10 +295,10 @@ class Lookup:
         """
         assert after.traced is not None
         if after is before:
-            self._guards.of(after, request.call)
+            self.guards.of(after, request.call)
             self._resources.codes.use(request.kind, after.traced)
             return request
-        guard = self._guards.of(after, request.call)
+        guard = self.guards.of(after, request.call)
         guard.check()
         weights, code = guard.weights.tensors, guard.code
         same_weights = weights.keys() == request.weights.keys() and all(weights[n] is request.weights[n] for n in weights)
@@ -328,7 +309,8 @@ class Lookup:
         self._resources.codes.use(request.kind, after.traced)
         keys = self._keys(guard, request.call, request.form)
         renewed = self._compile_request(request.call, guard, keys, request.kind, request.form)
-        return replace(renewed, epoch=request.epoch, abandoned=request.abandoned, autocast=request.autocast)
+        kept = {name: getattr(request, name) for name in ("epoch", "abandoned", "autocast", "why")}
+        return replace(renewed, **kept)
 
     def is_current(self, request: CompileRequest, weights: bool) -> bool:
         """Whether the code, and if asked the weights, are still those of a request."""
@@ -365,7 +347,3 @@ def remember(known: dict[Any, Any], key: Hashable, value: object) -> None:
     if len(known) >= _MAX_REMEMBERED:
         known.clear()
     known[key] = value
-
-
-def _without_precision(settings: Settings) -> dict[str, Any]:
-    return {name: value for name, value in settings.config.items() if name != "INFERENCE_PRECISION_HINT"}

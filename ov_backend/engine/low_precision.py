@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ov_backend.engine import much_noise
-from ov_backend.engine.both_forms import BothForms
 from ov_backend.engine.conditions import has_finite_inputs
+from ov_backend.engine.dual_precision_memory import BothForms
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.request import CompiledEntry, Form
 from ov_backend.engine.resources import Resources

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,13 +14,14 @@ import torch
 from ov_backend import garbage
 from ov_backend.engine import warmup, worker
 from ov_backend.engine.ahead_job import submit
+from ov_backend.engine.calibration_runs import Pictures
 from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.conditions import derives_forward, foreign_mode, has_finite_inputs, is_finite
+from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
 from ov_backend.engine.history import kind_of
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.pictures import Pictures
+from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.recipe_making import RecipeMaking
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
@@ -29,6 +29,7 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.step_tape import Recorder, paused
 from ov_backend.errors import (
     CaptureError,
+    DeviceError,
     Interrupted,
     NothingToCompute,
     OVBackendError,
@@ -42,12 +43,9 @@ from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
 from ov_backend.guards.weights import Placement
-from ov_backend.tensors import TensorSpec
 
 #: How often a call compiles again because weights or code changed during the compile.
 _MAX_TRIES = 4
-#: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
-_MAX_STATICS = 16
 
 log = logging.getLogger(__name__)
 
@@ -81,15 +79,13 @@ class Network:
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
         self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
-        self._capturing = Capturing(module, forward, hooks, self._lookup)
+        self._numbers = NumberArguments()
+        self._capturing = Capturing(module, forward, hooks, self._lookup, self._numbers)
         ways = (self._lookup.compiled, self._capturing.capture, self._lookup.is_current)
         self._job_context = JobContext(name, self.statistics, *ways)
         #: Graphs that cannot be compiled; these are not tried again.
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
-        #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
-        self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
-        self._admitted: set[Signature] = set()
         self._pid = os.getpid()
         #: The placement of the weights that were given back last, or need not be.
         self._given_back: Placement | None = None
@@ -170,10 +166,8 @@ class Network:
         """
         if os.getpid() != self._pid:
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
-        if self.hooks.watched and torch.is_grad_enabled() and any(p.requires_grad for p in self.module.parameters()):
-            raise CaptureError("its weights ask for gradients, which OpenVINO does not record; call it under torch.no_grad()")
-        if self.hooks.watched and (mode := foreign_mode()):
-            raise CaptureError(f"{mode} is active, which sees every operator")
+        if self.hooks.watched:
+            check_modes(self.module)
         if derives_forward():
             raise CaptureError("derivatives are computed forward, which OpenVINO does not do")
 
@@ -183,7 +177,7 @@ class Network:
         if not warmup.active():
             self.resources.leave_last(self.name)
             self.recipe_making.make(call)
-        entry = self.recipe_making.entry_of(call)
+        call, entry = self._prepared(call)
         outputs = self._compute(entry, call)
         if not is_finite(outputs) and has_finite_inputs(call.tensors):
             outputs = self._compute_again(entry, call, outputs)
@@ -195,25 +189,26 @@ class Network:
         self._note(call.signature)
         return restore(entry.output, outputs)
 
-    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """Bind the arguments to the forward's parameters, and separate tensors from other values.
+    def _prepared(self, call: Call) -> tuple[Call, CompiledEntry]:
+        """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
+        for form in self._numbers.forms(call) if self.hooks.watched else ():
+            try:
+                return form, self.recipe_making.entry_of(form)
+            except (DeviceError, Interrupted):
+                raise
+            except OVBackendError as error:
+                log.debug("%s needs a graph for each number: %s", self.name, error)
+        self._numbers.admit(call.signature)
+        return call, self.recipe_making.entry_of(call)
 
-        Raises:
-            OVBackendError: the values that are no tensors change too often; each needs a graph.
-        """
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Bind the arguments to the forward's parameters, and separate tensors from other values."""
         try:
             call = self.hooks.generalize(self._binder(args, kwargs))
         except TypeError as error:  # the arguments do not fit, and the forward raises the right error
             pass_on_signals(error)
             raise NothingToCompute(str(error)) from error
-        if call.signature in self._admitted:
-            return call
         self.seen.add(call.signature)
-        statics = self._statics[call.signature.tensors]
-        if len(statics) >= _MAX_STATICS and call.signature.statics not in statics:
-            raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph")
-        statics.add(call.signature.statics)
-        self._admitted.add(call.signature)
         return call
 
     @property
@@ -238,35 +233,37 @@ class Network:
 
         Code and weights are looked at in this thread: nobody else may change them meanwhile.
         """
-        if worker.inside() or os.getpid() != self._pid:
-            return False
-        try:
-            return self._capturing.kept_off_if_free(lambda: submit(self.resources, self._lookup, self._job_context, signature))
-        except Exception as error:  # a call would report it
-            if not is_failure(error):
-                raise
-            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
-            return False
+        context = self.resources, self._lookup, self._job_context
+        return self._ahead(lambda: self._capturing.kept_off_if_free(lambda: submit(*context, signature)))
 
     def trace_ahead(self, signature: Signature) -> None:
         """Trace what calls of a signature will run, if it is not known to which text that leads.
 
         It runs the module's own code: nobody else may run or change the module meanwhile.
         """
+        self._ahead(lambda: self._trace(signature))
+
+    def _trace(self, signature: Signature) -> bool:
+        with torch.no_grad():
+            call = self._binder.like(signature)
+            request = self._find(call, False, None) if call is not None else None
+        if isinstance(request, CompileRequest) and not request.text:
+            job = CompileJob(self.resources, request, self._job_context, for_call=False)
+            with contextlib.suppress(Superseded):
+                self.resources.worker.run(("trace", request.compiled_key), job.trace)
+        return request is not None
+
+    def _ahead(self, work: Callable[[], bool]) -> bool:
+        """Do something that no call waits for; a call would report its errors."""
         if worker.inside() or os.getpid() != self._pid:
-            return
+            return False
         try:
-            with torch.no_grad():
-                call = self._binder.like(signature)
-                request = self._find(call, False, None) if call is not None else None
-            if isinstance(request, CompileRequest) and not request.text:
-                job = CompileJob(self.resources, request, self._job_context, for_call=False)
-                with contextlib.suppress(Superseded):
-                    self.resources.worker.run(("trace", request.compiled_key), job.trace)
-        except Exception as error:  # a call would report it
+            return work()
+        except Exception as error:
             if not is_failure(error):
                 raise
-            log.debug("%s cannot be traced ahead", self.name, exc_info=True)
+            log.debug("%s cannot be prepared ahead", self.name, exc_info=True)
+            return False
 
     def is_prepared(self, signature: Signature) -> bool:
         """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""
@@ -290,8 +287,7 @@ class Network:
         """Clear refusals and the state of weights and code."""
         with self._lookup.lock:
             self.refusals.clear()
-            self._statics.clear()
-            self._admitted.clear()
+            self._numbers.clear()
             self._lookup.clear()
             self._was_read = False
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ov_backend.engine.calibration_runs import Pictures
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.low_precision import Sample, refused, relative_error
-from ov_backend.engine.pictures import Pictures
 from ov_backend.engine.recipe_trial import tried
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.resources import Resources

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ov_backend.engine.ahead import Unverified
+from ov_backend.guards.description import argument_in_words, in_words
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
@@ -40,6 +41,14 @@ class State(NamedTuple):
     layout: str
     host: str
     settings: str
+
+    def first_difference(self, before: State) -> str:
+        """What differs first from another state, apart from the code; "" if nothing does."""
+        if self.signature.statics != before.signature.statics:
+            return argument_in_words(before.signature.statics, self.signature.statics)
+        names = "the layout of its weights and inputs", "the host's settings", "the settings"
+        pairs = zip(names, before[2:], self[2:])
+        return next((f"{name}: {in_words(was, now)}" for name, was, now in pairs if was != now), "")
 
 
 class CompiledKey(NamedTuple):
@@ -121,6 +130,7 @@ class CompileRequest:
         generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
         abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
+        why: what differs first from the last trace of such a call, or "".
         autocast: the dtype of PyTorch's autocast in the caller's thread, see :func:`ov_backend.guards.autocast.of_program`.
     """
 
@@ -137,6 +147,7 @@ class CompileRequest:
     epoch: int
     abandoned: threading.Event
     autocast: torch.dtype | None
+    why: str = ""
 
     @property
     def settings(self) -> Settings:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from ov_backend.engine.blocks import Blockwise
 from ov_backend.engine.blocks_precision import BlocksPrecision
-from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.low_precision import LowPrecision
 from ov_backend.engine.request import Form
-from ov_backend.engine.resources import Resources
 from ov_backend.guards.signature import Signature
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.settings import Settings
@@ -25,21 +20,16 @@ class RootNetwork(Blockwise):
         in_f32: whether it is computed in f32 where the engine's precision is lower.
     """
 
-    def __init__(
-        self, resources: Resources, name: str, module: torch.nn.Module, forward: Callable[..., Any], hooks: NetworkHooks
-    ) -> None:
-        super().__init__(resources, name, module, forward, hooks)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.in_f32 = False
-        common = resources, name, module, hooks, self.statistics
+        common = self.resources, self.name, self.module, self.hooks, self.statistics
         self._lookup.low_precision = _Precision(self, *common)
         self.blocks_precision = _BlocksPrecision(self, *common)
 
     def settings(self, settings: Settings) -> Settings:
         """The settings in which it is compiled."""
-        if not self.in_f32:
-            return settings
-        config = {name: value for name, value in settings.config.items() if name != "INFERENCE_PRECISION_HINT"}
-        return settings.replace(precision="f32", config=config)
+        return settings.in_f32() if self.in_f32 else settings
 
     def _note(self, signature: Signature) -> None:
         """Nothing: whether it is called does not depend on what a run asks of the model."""

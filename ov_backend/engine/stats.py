@@ -35,6 +35,7 @@ class NetworkStats:
 
     Attributes:
         captures: how often it was traced.
+        captured_again: how often although such a call had been traced before, by what differed first.
         graph_hits: how often its program was loaded from the disk, and not converted.
         compiles: how often OpenVINO compiled it.
         blob_hits: how often a compiled graph was loaded from the disk instead.
@@ -53,6 +54,7 @@ class NetworkStats:
     """
 
     captures: int = 0
+    captured_again: Counter[str] = field(default_factory=Counter)
     graph_hits: int = 0
     compiles: int = 0
     blob_hits: int = 0
@@ -71,6 +73,13 @@ class NetworkStats:
     def time(self, stage: str) -> contextlib.AbstractContextManager[None]:
         """Add the duration of a block to a stage."""
         return _Timed(self.seconds, stage)
+
+    def captured(self, network: str, why: str) -> None:
+        """Count a trace; ``why`` says what differed first from the last one of such a call, or is ""."""
+        self.captures += 1
+        if why:
+            log.info("%s was captured again: %s.", network, why)
+            self.captured_again[why] += 1
 
     def compiled(self, timings: Timings) -> None:
         """Count a compile, or an import from the blob cache (then ``imported`` is not 0), and add its seconds."""
@@ -119,6 +128,7 @@ class NetworkStats:
         """The statistics as a dict, for JSON."""
         return {
             "captures": self.captures,
+            "captured_again": dict(self.captured_again),
             "graph_hits": self.graph_hits,
             "compiles": self.compiles,
             "blob_hits": self.blob_hits,

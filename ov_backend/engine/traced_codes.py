@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.capture.forward import Reach
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.guards.checksums import Checksums, Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
@@ -111,7 +112,15 @@ class Guards:
         self.tried_again.discard(code.traced)
         return self._guards.get(code.traced) or self._add(code)
 
-    def in_reach(self, code: CodeGuard | FixedCode, call: Call) -> list[CodeGuard | FixedCode]:
+    def reach(self, code: CodeGuard | FixedCode, call: Call) -> Reach:
+        """What a trace of a call under a guard can read and change."""
+        guards = self._during_trace(code, call)
+        containers, names, caches = (
+            [each for guard in guards for each in getattr(guard, kind)] for kind in ("containers", "names", "caches")
+        )
+        return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=caches)
+
+    def _during_trace(self, code: CodeGuard | FixedCode, call: Call) -> list[CodeGuard | FixedCode]:
         """The guards of all that a trace may change: its own, and a wide one unless a trace has run such code in this state.
 
         A difference since then may be a hook or a module that is new, and another size may open a branch: the trace runs more
@@ -120,6 +129,34 @@ class Guards:
         if isinstance(code, FixedCode) or code.traced is None or _key_of_trace(code, call) in self._confirmed:
             return [code]
         return [code, self._code_guard(None)]
+
+    def all(self) -> list[Guard]:
+        """The guards of traces."""
+        return list(self._guards.values())
+
+    def note_change(self, codes: TracedCodes, kind: str, before: CodeGuard | FixedCode, code: CodeGuard, unseen: bool) -> None:
+        """Take note that a trace has changed something, which was put back; PyTorch answers that call.
+
+        What is filled once is full at the next call, and only a guard of the code that ran sees that: calls are looked up by it
+        once more. Where that trace changes something as well, the code is forgotten, and the first error holds until other code
+        is there.
+
+        Args:
+            codes: of the engine.
+            kind: of the call that was traced.
+            before: the guard during the trace.
+            code: a guard of the code that ran.
+            unseen: whether no guard watches what was changed.
+        """
+        traced = code.traced
+        if traced is None or (before.traced is None and not unseen):
+            return  # before its first trace everything reachable is watched
+        if traced in codes.of(kind):
+            if traced in self.tried_again:
+                codes.forget(kind, traced)
+        elif traced not in self.tried_again:
+            self.tried_again.add(traced)
+            codes.use(kind, traced)
 
     def read_again(self) -> None:
         """Read all weights in full."""

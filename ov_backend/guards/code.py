@@ -18,6 +18,7 @@ import torch
 
 from ov_backend.errors import CaptureError
 from ov_backend.guards.describe import is_of_package
+from ov_backend.guards.description import Description
 from ov_backend.guards.traced_code import TracedCode, own_code
 from ov_backend.guards.walk import Walk
 from ov_backend.guards.watch import LooseTensor
@@ -52,6 +53,11 @@ class CodeGuard:
     def fingerprint(self) -> str:
         """Of everything that the trace has read, apart from its weights' values."""
         return self._walk.fingerprint
+
+    @property
+    def description(self) -> Description:
+        """What the fingerprint was made of."""
+        return self._walk.description
 
     @property
     def tensors(self) -> list[LooseTensor]:
@@ -138,6 +144,7 @@ class FixedCode:
 
     fingerprint = ""
     refused = ""
+    description = Description()
     traced = TracedCode(frozenset())
     tensors: tuple[LooseTensor, ...] = ()
     containers: tuple[Any, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import array
 import collections
+import contextvars
 import ctypes
 import functools
 import hashlib
@@ -30,11 +31,10 @@ import numpy as np
 import torch
 
 from ov_backend.errors import pass_on_signals
-from ov_backend.guards.orders import sets_gone_through
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (
-    *("torch", "torchgen", "numpy", "openvino", "einops", "sympy", "packaging", "typing_extensions", "safetensors"),
+    *("torch", "torchgen", "numpy", "openvino", "einops", "sympy", "mpmath", "packaging", "typing_extensions", "safetensors"),
     *("psutil", "PIL", "tqdm", "requests", "filelock", "regex", "tokenizers", "yaml"),
 )
 #: Modules that download and report: no part of what a network computes, and they draw a new id in every process.
@@ -91,23 +91,22 @@ UNWATCHED: tuple[type, ...] = (
 ANY_ATTRIBUTE: dict[int, str] = {
     id(function): name
     for name, function in {
-        "getattr": getattr, "hasattr": hasattr, "vars": vars, "dir": dir, "attrgetter": operator.attrgetter,
-        "methodcaller": operator.methodcaller, "__getattribute__": object.__getattribute__, "dumps": pickle.dumps,
-        "dump": pickle.dump, "Pickler": pickle.Pickler, "setattr": setattr, "delattr": delattr,
+        "getattr": getattr,
+        "hasattr": hasattr,
+        "vars": vars,
+        "dir": dir,
+        "attrgetter": operator.attrgetter,
+        "methodcaller": operator.methodcaller,
+        "__getattribute__": object.__getattribute__,
+        "dumps": pickle.dumps,
+        "dump": pickle.dump,
+        "Pickler": pickle.Pickler,
+        "setattr": setattr,
+        "delattr": delattr,
     }.items()
 }
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})
-#: Sets that say how weights are loaded, which layers have an adapter, and which keys a type of dicts has; code that names one may
-#: go through it all the same.
-OF_LOADING = frozenset(
-    {"_no_split_modules", "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict", "_skip_keys_device_placement"}
-    | {"_keys_to_ignore_on_save", "_keys_to_ignore_on_load_unexpected", "_keys_to_ignore_on_load_missing"}
-    | {"ignore_keys_at_rope_validation", "target_modules", "__optional_keys__", "__required_keys__"}
-    | {"_non_persistent_buffers_set"}
-)
-#: Sets of packages that their code only asks for members.
-OF_MEMBERS = frozenset({"special_peft_forward_args"})
 #: Global tables that are filled as models are made, one entry for the text of each class: only those of the module's own count.
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
@@ -151,6 +150,8 @@ SPECIAL_CODE = frozenset(
     {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__getnewargs__"}
 )
+#: In the place of a value that is not there.
+UNSET = object()
 #: Of classes that are no part of the interpreter.
 _HEAP_TYPE = 1 << 9
 #: Names by which code reads or sets the environment.
@@ -207,7 +208,7 @@ def is_installed(name: str) -> bool:
 
 @functools.lru_cache(maxsize=16384)
 def code_digest(code: types.CodeType) -> str:
-    """A digest of a code object: what it does, apart from where it stands in its file."""
+    """A digest of a code object: what it does, apart from where it stands in its file; its sets have this process's order."""
     names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
@@ -216,15 +217,8 @@ def code_digest(code: types.CodeType) -> str:
         if isinstance(constant, types.CodeType):
             digest.update(code_digest(constant).encode())
         else:
-            text = sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-            digest.update(f"{type(constant).__name__}:{text!r}".encode("utf-8", "surrogatepass"))
+            digest.update(f"{type(constant).__name__}:{constant!r}".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]
-
-
-@functools.lru_cache(maxsize=16384)
-def orders_of_sets(code: types.CodeType) -> list[str]:
-    """The sets in a code object, and in those of the functions defined in it, that it may go through, in this process's order."""
-    return sorted(repr(constant) for each in codes_of(code) for constant in sets_gone_through(each))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -316,6 +310,31 @@ def registered_with(cls: abc.ABCMeta) -> list[str]:
     whole = not is_of_package(cls)
     own = (each for each in found if each is not None and (whole or not is_installed(each.__module__)))
     return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
+
+
+def held_by(variable: contextvars.ContextVar[Any]) -> Any:
+    """What a variable of contexts holds in the caller's context, its default included."""
+    try:
+        return variable.get()
+    except LookupError as error:
+        pass_on_signals(error)
+        return UNSET
+
+
+def which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
+    """A number or text, for a host may set an equal one at each call, or which object it is."""
+    value = held_by(variable)
+    return (type(value), repr(value)) if type(value) in SCALARS else id(value)
+
+
+def is_plain(item: Any) -> bool:
+    """Whether the text of a set's item, or its number, says what it is."""
+    return isinstance(item, (*SCALARS, type))
+
+
+def text_of_key(key: Any) -> str:
+    """A key of a dict in a path: the repr of another object may have its address in it."""
+    return repr(key) if isinstance(key, SCALARS) else type(key).__name__
 
 
 def slots_of(cls: type) -> tuple[str, ...]:

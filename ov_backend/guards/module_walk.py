@@ -71,7 +71,11 @@ class ModuleWalk(LibraryWalk):
         if isinstance(module, torch.jit.ScriptModule):
             self.refused = f"{path or 'the module'} is scripted by torch.jit, which keeps no code that could be read"
             return
-        self._add("module", path, cls.__module__, cls.__qualname__, module.training)
+        self.description.begin(f"{path}!")
+        self._add("module", path, cls.__module__, cls.__qualname__)
+        self.description.begin(f"{path}!training")
+        self._add(module.training)
+        self.description.begin(f"{path}!")
         for weights in (module._parameters, module._buffers):
             names = [name for name, value in weights.items() if value is not None]
             self._add(*(names if self._weights_in_order else sorted(names)), "|")
@@ -88,6 +92,7 @@ class ModuleWalk(LibraryWalk):
         for name in self._listed(attributes):
             skipped = name in MODULE_TABLES or name in NOTED or _is_only_ours(module, name, attributes[name])
             if self._is_read(name) and not skipped:
+                self.description.begin(f"{path}!{name}")
                 self._add(name)
                 self._entry(attributes, name, f"{path}!{name}")
         for name in self._tables_read:
@@ -96,6 +101,7 @@ class ModuleWalk(LibraryWalk):
             self._watch_quiet_tables(attributes)
         for kind in ("_forward_hooks", "_forward_pre_hooks"):
             for number, (key, hook) in enumerate(attributes[kind].items()):
+                self.description.begin(f"{path}!{kind}[{number}]")
                 self._add("hook", kind, key in attributes.get(f"{kind}_with_kwargs", {}))
                 self._value(hook, f"{path}!{kind}[{number}]")
 

@@ -28,7 +28,6 @@ from ov_backend.guards.describe import (
     attribute_or_none,
     code_digest,
     module_of,
-    orders_of_sets,
     versioned,
 )
 from ov_backend.guards.identity import number_of
@@ -60,8 +59,8 @@ class NameWalk(OptionWalk):
     """Describes what functions read by name."""
 
     def _code(self, function: types.FunctionType, path: str) -> None:
-        """A function's code and the order of its sets; that of sets that it makes is known in this process only."""
-        self._add(code_digest(function.__code__), *orders_of_sets(function.__code__))
+        """A function's code; what it reads of hashes and addresses holds for this very module."""
+        self._add(code_digest(function.__code__))
         self._read_of_function(function)
         module, code = module_of(function), function.__code__
         if goes_by_hashes(code) and MEMBERS_ONLY.isdisjoint((f"{module}.{function.__qualname__}", f"{module}.{code.co_name}")):
@@ -96,7 +95,9 @@ class NameWalk(OptionWalk):
                 self.volatile[path] = f"it calls {name} by another name, so nothing tells what it reads"
             if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
                 self._of_this_module()
+        around = self.description.begin(path)
         super()._value(value, path)
+        self.description.begin(around)
 
     def _asks(self, value: object, path: str) -> bool:
         """Whether a value is a function or an object that shows the state of the process, or of the thread."""
@@ -144,10 +145,7 @@ class NameWalk(OptionWalk):
         except ValueError:
             self._add("empty cell")
             return
-        if isinstance(value, torch.Tensor):
-            self._tensor(value, path, lambda: cell.cell_contents)
-        else:
-            self._value(value, path)
+        self._held(value, path, lambda: cell.cell_contents)
 
     def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
         """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""
@@ -292,6 +290,7 @@ class NameWalk(OptionWalk):
         for name in names:
             if name not in attributes or name == "__wrapped__":
                 continue
+            self.description.begin(f"{function.__qualname__}.{name}")
             self._add(name)
             self._entry(attributes, name, f"{function.__qualname__}.{name}")
 

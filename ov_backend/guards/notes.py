@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
-import re
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, OF_LOADING, OF_MEMBERS, STREAMS, keeps_state
+from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, STREAMS, keeps_state
+from ov_backend.guards.description import Description
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.watch import LooseTensor, Watch
 
@@ -47,8 +46,6 @@ class Notes:
         self._in_order = False
         #: The names in the code that is walked; none before a trace.
         self._own_names: frozenset[str] = frozenset()
-        #: Those of them that the code uses only as the right side of ``in``.
-        self._tested: frozenset[str] = frozenset()
         #: A function that makes a text of something, and an object in whose text its address stands.
         self._makes_texts = self._has_address = ""
         #: Whether code asks for the names and texts of functions.
@@ -57,13 +54,13 @@ class Notes:
         self._tree_classes: set[str] = set()
         #: The module or function that is walked.
         self._root: object = None
-        self._hash = hashlib.sha256()
+        #: What the fingerprint is made of.
+        self.description = Description()
+        self._add = self.description.add
         self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []  # an id is only good as long as its object lives
         self._watched: set[int] = set()
-        #: Sets that are described without their order.
-        self._without_order: set[int] = set()
         #: How deep values lie in each other, and those that are described later, for they lie too deep.
         self._depth = 0
         self._later: collections.deque[tuple[Any, str]] = collections.deque()
@@ -95,11 +92,6 @@ class Notes:
     def _place_in_tree(self, value: object) -> str | None:
         raise NotImplementedError
 
-    def _add(self, *parts: object) -> None:
-        for part in parts:
-            self._hash.update(str(part).encode("utf-8", "surrogatepass"))
-            self._hash.update(b"\0")
-
     def _is_read(self, name: str) -> bool:
         """Whether the attributes of this name count."""
         return name not in self._ignore and (self._names is None or name in self._names or name.isdigit())
@@ -111,21 +103,6 @@ class Notes:
     def _listed(self, attributes: Mapping[str, Any]) -> list[str]:
         """The names of attributes, in their own order where that counts."""
         return list(attributes) if self._in_order else sorted(attributes, key=str)
-
-    def _is_gone_through(self, path: str) -> bool:
-        """Whether code may go through the set at this path in its order.
-
-        It may where the set has no name, and where the code does more with the name than ask what is in the set. Before a trace
-        no names are known: then code may go through every set, except those that libraries only ask for members.
-        """
-        found = re.search(r"([.!:])(\w+)(?:\[[^\]]*\])*$", path)
-        if found is None:
-            return True
-        kind, name = found.groups()
-        if name in self._own_names - self._tested and name not in OF_MEMBERS:
-            return True
-        of_members = OF_MEMBERS | self._tested if kind == ":" else OF_MEMBERS  # computed names are those of attributes
-        return self._names is None and name not in OF_LOADING | of_members
 
     def _of_this_module(self) -> None:
         """What a trace reads of hashes and addresses holds for this very module in this process."""
@@ -160,14 +137,19 @@ class Notes:
 
     def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
         value = table[name]
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self._has_address = path
+        self._held(value, path, functools.partial(table.get, name))
+
+    def _held(self, value: Any, path: str, read: Callable[[], Any]) -> None:
+        """A value in a place that is read again if it is a tensor."""
         if isinstance(value, torch.Tensor):
-            self._tensor(value, path, functools.partial(table.get, name))
+            self._tensor(value, path, read)
         else:
-            if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-                self._has_address = path
             self._value(value, path)
 
     def _tensor(self, value: torch.Tensor, path: str, read: Callable[[], Any]) -> None:
+        self.description.begin(path)
         self._add("tensor", tuple(value.shape), value.dtype, value.requires_grad)
         if self._first(value):
             if self._is_read("requires_grad"):

@@ -39,6 +39,7 @@ class OptionWalk(ValueWalk):
     def _state(self, read: Callable[[], Any], path: str) -> None:
         """What the process answers now."""
         self.watch.content(read)
+        self.description.begin(path)
         self._add(path, repr(read()))
 
     def _option(self, value: Any, attributes: list[str], path: str) -> None:

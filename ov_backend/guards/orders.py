@@ -26,15 +26,6 @@ def lists_attributes(code: types.CodeType) -> bool:
     return "vars" in code.co_names or ("__dict__" in code.co_names and loops)
 
 
-def sets_gone_through(code: types.CodeType) -> list[frozenset[object]]:
-    """The sets that stand in a code object and that it may go through; their order differs between processes."""
-    if not any(isinstance(constant, frozenset) for constant in code.co_consts):
-        return []
-    instructions = list(steps_of(code))
-    pairs = pairwise(instructions)
-    return [each.argval for each, after in pairs if isinstance(each.argval, frozenset) and after.opname != "CONTAINS_OP"]
-
-
 #: Functions that make a set, or answer by an object's address or the process's seed of hashes; and the methods that do.
 _BY_HASHES = frozenset({"set", "frozenset", "id", "hash"})
 _METHODS_BY_HASHES = frozenset(

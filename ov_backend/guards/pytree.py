@@ -51,7 +51,7 @@ def _refuse_repeated(value: Any, seen: set[int]) -> None:
 
 
 def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> Spec:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (torch.Tensor, torch.SymFloat, torch.SymInt)):  # the last are numbers of a trace
         seen = next((index for index, (_, tensor) in enumerate(leaves) if tensor is value), None)
         if seen is None:
             leaves.append((path, value))

@@ -8,7 +8,6 @@ import inspect
 import re
 import types
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -294,44 +293,3 @@ def names_in(code: types.CodeType) -> frozenset[str]:
         elif isinstance(constant, tuple):
             names |= {item for item in constant if isinstance(item, str)}
     return frozenset(names)
-
-
-def only_tested(codes: Iterable[types.CodeType]) -> frozenset[str]:
-    """The names that code objects, and those defined in them, use only as the right side of ``in``.
-
-    ``if item in FIELDS`` asks the set for a member, and does not depend on its order.
-    """
-    asked, otherwise = set[str](), set[str]()
-    for code in codes:
-        for each in _nested(code):
-            here = _asked(each)
-            asked |= here
-            otherwise |= _own_names(each) - here
-    return frozenset(asked - otherwise)
-
-
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
-
-
-def _own_names(code: types.CodeType) -> frozenset[str]:
-    """The names in a code object, without those in code that is defined in it."""
-    texts = (text for constant in code.co_consts for text in (constant if isinstance(constant, tuple) else (constant,)))
-    return frozenset({*code.co_names, *(text for text in texts if isinstance(text, str))})
-
-
-def _asked(code: types.CodeType) -> frozenset[str]:
-    """The names of globals and attributes that one code object uses only as the right side of ``in``."""
-    if "CONTAINS_OP" not in operations_of(code):
-        return frozenset()
-    instructions = list(steps_of(code))
-    asked, otherwise = set[str | None](), set[str | None]()
-    for each, after in pairwise([*instructions, None]):
-        if each is not None:
-            asks = each.opname in GLOBALS | ATTRIBUTES and after is not None and after.opname == "CONTAINS_OP"
-            (asked if asks else otherwise).add(each.argval if isinstance(each.argval, str) else None)
-    constants = {text for text in _own_names(code) if text not in code.co_names}
-    return frozenset(str(name) for name in asked - otherwise - constants)

@@ -35,6 +35,7 @@ from ov_backend.guards.describe import (
     STREAMS,
     TORCH_VALUES,
     TYPE_FORMS,
+    UNSET,
     UNWATCHED,
     array_digest,
     attribute_or,
@@ -42,14 +43,19 @@ from ov_backend.guards.describe import (
     buffer_digest,
     code_digest,
     fields_in_c,
+    held_by,
     is_of_package,
     is_operator,
+    is_plain,
     item_or_none,
     items_of,
     keeps_state,
     registered_with,
     slots_of,
+    text_of_key,
+    which_is_held_by,
 )
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems
@@ -59,27 +65,6 @@ _CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collec
 _IMMUTABLE = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal)
 #: Objects that are compared and printed with all their attributes.
 _SHOWN = (types.SimpleNamespace, argparse.Namespace)
-_UNSET = object()
-
-
-def _held_by(variable: contextvars.ContextVar[Any]) -> Any:
-    """What a variable of contexts holds in the caller's context, its default included."""
-    try:
-        return variable.get()
-    except LookupError as error:
-        pass_on_signals(error)
-        return _UNSET
-
-
-def _which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
-    """A number or text, for a host may set an equal one at each call, or which object it is."""
-    value = _held_by(variable)
-    return (type(value), repr(value)) if type(value) in SCALARS else id(value)
-
-
-def _key(key: Any) -> str:
-    """A key of a dict in a path: the repr of another object may have its address in it."""
-    return repr(key) if isinstance(key, SCALARS) else type(key).__name__
 
 
 class ValueWalk(Notes):
@@ -156,8 +141,6 @@ class ValueWalk(Notes):
             self._opaque(value, path)
         elif self._first(value):
             self._object(value, path)
-        elif id(value) in self._without_order:  # by another name code may go through it
-            self._set(value, path)
 
     def _reference(self, reference: weakref.ref[Any], path: str) -> None:
         """A weak reference: to a module or weight of the tree, which keeps it alive, or to something that may be gone."""
@@ -168,13 +151,13 @@ class ValueWalk(Notes):
             self.volatile[path] = f"it uses {path}, a weak reference, whose object may be gone at the next call"
 
     def _variable(self, variable: contextvars.ContextVar[Any], path: str) -> None:
-        value = _held_by(variable)
+        value = held_by(variable)
         self._alive.append(value)
-        self.watch.content(functools.partial(_which_is_held_by, variable))
-        if value is _UNSET:
+        self.watch.content(functools.partial(which_is_held_by, variable))
+        if value is UNSET:
             self._add("unset")
         elif isinstance(value, torch.Tensor):
-            self._tensor(value, path, functools.partial(_held_by, variable))
+            self._tensor(value, path, functools.partial(held_by, variable))
         else:
             self._add("set")
             self._value(value, path)
@@ -256,38 +239,22 @@ class ValueWalk(Notes):
         elif isinstance(value, (list, tuple, collections.deque)):
             if not isinstance(value, tuple):
                 self._watch_table(value)
-            self._add(len(value))
+            self._add(f"{len(value)} items")
             for i, item in enumerate(value):
-                if isinstance(item, torch.Tensor):
-                    self._tensor(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
-                else:
-                    self._value(item, f"{path}[{i}]")
+                self._held(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
             self._own_attributes(value, path)
         elif isinstance(value, (set, frozenset)):
             if isinstance(value, set):
                 self.watch.values.append(value)
                 self.watch.content(functools.partial(list, value))
-            if all(isinstance(item, (*SCALARS, type)) for item in value):
-                self._set(value, path)
-            else:
+            self._add(*(number_of(item) if isinstance(item, type) else repr(item) for item in value if is_plain(item)))
+            if not all(map(is_plain, value)):
                 self._of_this_module()
             for item in value:
                 if type(item) not in _PLAIN and not isinstance(item, type):
                     self._value(item, f"{path}'s item")
         else:
             self._plain_object(value, path)
-
-    def _set(self, value: set[Any] | frozenset[Any], path: str) -> None:
-        if not self._is_gone_through(path):
-            self._add(sorted(map(repr, value)))
-            self._without_order.add(id(value))
-            return
-        self._without_order.discard(id(value))
-        self._add(list(map(repr, value)))
-        if any(isinstance(item, type) for item in value):
-            self._of_this_module()
-        else:  # what code makes of the set, even of an empty one, has an order of its own
-            self._add(hash("the seed"), *map(hash, value))
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> None:
         query = query_of(value)
@@ -304,14 +271,11 @@ class ValueWalk(Notes):
         if not isinstance(value, dict) and query is None:
             self.watch.content(functools.partial(ShownItems, value))
         items = [(key, item) for key, item in pairs if not self._is_documentation(key)]
-        self._add(len(items))
+        self._add(f"{len(items)} items")
         for key, item in items:
             self._value(key, f"{path}'s key")
-            if isinstance(item, torch.Tensor):
-                read = functools.partial(dict.get, value, key) if isinstance(value, dict) else functools.partial(value.get, key)
-                self._tensor(item, f"{path}[{_key(key)}]", read)
-            else:
-                self._value(item, f"{path}[{_key(key)}]")
+            read = functools.partial(dict.get, value, key) if isinstance(value, dict) else functools.partial(value.get, key)
+            self._held(item, f"{path}[{text_of_key(key)}]", read)
         if isinstance(value, collections.defaultdict):
             self.watch.attribute(value, "default_factory")
             if value.default_factory is set:  # what it makes is empty, and what a forward puts into it is a change
@@ -367,21 +331,20 @@ class ValueWalk(Notes):
         for name in slots:
             if not self._is_read(name):
                 continue
-            content = attribute_or(value, name, _UNSET)
-            if content is _UNSET:  # asking for it may raise any error
+            content = attribute_or(value, name, UNSET)
+            if content is UNSET:  # asking for it may raise any error
                 self.watch.content(functools.partial(attribute_or_none, value, name))
             else:
                 self.watch.attribute(value, name)
+                self.description.begin(f"{path}.{name}")
                 self._add(name)
-                if isinstance(content, torch.Tensor):
-                    self._tensor(content, f"{path}.{name}", functools.partial(attribute_or_none, value, name))
-                else:
-                    self._value(content, f"{path}.{name}")
+                self._held(content, f"{path}.{name}", functools.partial(attribute_or_none, value, name))
         attributes = attribute_or_none(value, "__dict__")
         if attributes is None:
             return
         self._watch_table(attributes)
         for name in self._listed(attributes):
             if not self._is_documentation(name) and (self._is_read(name) or isinstance(value, _SHOWN)):
+                self.description.begin(f"{path}.{name}")
                 self._add(name)
                 self._entry(attributes, name, f"{path}.{name}")

@@ -89,7 +89,7 @@ class Walk(ModuleWalk):
         self.watch.ordered = traced is None or traced.lists_attributes
         self._in_order = traced is not None and traced.lists_attributes
         if traced is not None:
-            self._own_names, self._tested, self._names_of_functions = traced.own_names, traced.tested, traced.names_functions
+            self._own_names, self._names_of_functions = traced.own_names, traced.names_functions
         self._tables_read = sorted(quiet_tables_read(traced))
         self.watch.quiet = frozenset(self._tables_read)
         self._root = roots[0] if module is None else module
@@ -123,7 +123,7 @@ class Walk(ModuleWalk):
         if self._makes_texts and self._has_address:
             self._of_this_module()
         self.refused = self.refused or self._volatile()
-        self.fingerprint = self._hash.hexdigest()
+        self.fingerprint = self.description.fingerprint()
         self.watch.begin()
 
     def _volatile(self) -> str:
@@ -212,6 +212,7 @@ class Walk(ModuleWalk):
 
     def _member(self, base: type, name: str) -> None:
         path = f"{base.__qualname__}.{name}"
+        self.description.begin(path)
         self._add(path)
         member = vars(base).get(name)
         if isinstance(member, (staticmethod, classmethod)):
@@ -244,7 +245,7 @@ class Walk(ModuleWalk):
                 self._cells(function, path)
             return
         if not self._was_executed(function):
-            self._add("not executed", code_digest(function.__code__))
+            self._add(code_digest(function.__code__), "not executed")
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
                 self.watch.attribute(function, name)
             for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these

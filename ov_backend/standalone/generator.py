@@ -17,9 +17,9 @@ from PIL import Image
 from ov_backend.cache.store import GraphStore
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.history import kind_of
-from ov_backend.engine.marker import Marker
 from ov_backend.errors import Interrupted, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import begin_run, networks_of
@@ -34,10 +34,10 @@ from ov_backend.standalone.preview import LatentPreview, Steps
 from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler
 from ov_backend.standalone.turns import Turns
-from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters, ran_where
+from ov_backend.ui.requested_shape import RequestedShape
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
 
@@ -265,7 +265,7 @@ class PictureGenerator(Comparing):
         """
         return self._preparer.start(self._store(), enabled)
 
-    def _prepare_likely(self, marker: Marker, asked: Asked | None) -> None:
+    def _prepare_likely(self, marker: CrashSentinel, asked: RequestedShape | None) -> None:
         modules, store = networks_of(self.pipe), self._store()
         if store is None or "unet" not in modules:
             return
@@ -315,7 +315,7 @@ class PictureGenerator(Comparing):
         """The process ends because somebody ends it: if networks are being prepared, the next start prepares them again."""
         store = self._store()
         if store is not None:
-            Marker(store.folder).remove()
+            CrashSentinel(store.folder).remove()
 
     def _replacement(self, engine: Engine, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return lambda original: forward_of(self._network(engine, role, module, original), module, original)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.history import History, RememberedCall
-from ov_backend.engine.marker import Marker
-from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import prepared
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.requested_shape import RequestedShape, find_run
 from ov_backend.ui.snapshot import Job
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def request_of(parameters: Parameters, choices: Choices, from_picture: bool) -> 
     return json.dumps(fields, sort_keys=True)
 
 
-def likely(store: GraphStore, model: str, asked: Asked | None = None) -> Likely | None:
+def likely(store: GraphStore, model: str, asked: RequestedShape | None = None) -> Likely | None:
     """What the last generation with a kind of model was, or the last one like ``asked``; None if there was none."""
     run = find_run(History(store).runs(model), asked)
     if run is None:
@@ -70,12 +70,12 @@ class Preparer:
         drop: drops what ``prepare`` has asked for and what has not begun.
     """
 
-    def __init__(self, prepare: Callable[[Marker, Asked | None], None], drop: Callable[[], None]) -> None:
+    def __init__(self, prepare: Callable[[CrashSentinel, RequestedShape | None], None], drop: Callable[[], None]) -> None:
         self._prepare, self._drop = prepare, drop
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._marker: Marker | None = None
-        self._waiting: list[Asked | None] = []
+        self._marker: CrashSentinel | None = None
+        self._waiting: list[RequestedShape | None] = []
 
     @property
     def superseded(self) -> bool:
@@ -95,18 +95,18 @@ class Preparer:
         self._marker = None
         if store is None or store.problem():
             return None
-        marker = Marker(store.folder)
+        marker = CrashSentinel(store.folder)
         if not enabled:
             marker.forget()
             return None
         self._marker = marker
         return self._add(marker, None)
 
-    def ask(self, asked: Asked) -> threading.Thread | None:
+    def ask(self, asked: RequestedShape) -> threading.Thread | None:
         """Prepare this in place of what has not begun; returns at once, with the thread or None as :meth:`start` does."""
         return self._add(self._marker, asked) if self._marker is not None else None
 
-    def _add(self, marker: Marker, asked: Asked | None) -> threading.Thread:
+    def _add(self, marker: CrashSentinel, asked: RequestedShape | None) -> threading.Thread:
         with self._lock:
             self._waiting = [*(each for each in self._waiting if each is None), asked]
             if self._thread is None:
@@ -116,7 +116,7 @@ class Preparer:
                 self._drop()  # under the lock: what is asked for now has not begun
             return self._thread
 
-    def _run(self, marker: Marker) -> None:
+    def _run(self, marker: CrashSentinel) -> None:
         while True:
             with self._lock:
                 if not self._waiting:

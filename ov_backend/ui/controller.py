@@ -14,9 +14,9 @@ from typing import Any
 from ov_backend.cache.store import GraphStore
 from ov_backend.errors import Interrupted, OVBackendError, SettingsError, short_repr
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
-from ov_backend.ui.asked import Asked
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.comparison import WITH_PYTORCH, Comparison, Measured
+from ov_backend.ui.requested_shape import RequestedShape
 from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status
 
@@ -139,7 +139,7 @@ class Controller:
     compare: Compare | None = None
     interrupt: Callable[[], None] | None = None
     compare_int8: Compare | None = None
-    ready: Callable[[Asked], object] | None = None
+    ready: Callable[[RequestedShape], object] | None = None
     pictures: dict[str, bytes] = field(default_factory=dict)
     _jobs: int = 0
     _cancelled: threading.Event = field(default_factory=threading.Event)
@@ -188,7 +188,7 @@ class Controller:
 
         return self._start("precompile", len(sizes), run)
 
-    def size_changed(self, asked: Asked) -> None:
+    def size_changed(self, asked: RequestedShape) -> None:
         """The page shows another size: prepare it in the background if it was made before; a job this is not.
 
         Raises:
@@ -283,7 +283,7 @@ def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:
     return checked, batch, parse_choices(body)
 
 
-def parse_asked(body: object) -> Asked:
+def parse_asked(body: object) -> RequestedShape:
     """Read ``{"size": [512, 768], "batch": 1, "from_picture": false}`` (width, height); all but the size may be left out.
 
     Raises:
@@ -297,7 +297,7 @@ def parse_asked(body: object) -> Asked:
     if not isinstance(from_picture, bool):
         raise SettingsError(f"from_picture is {short_repr(from_picture)}; it must be true or false.")
     width, height = _parse_size(body["size"])
-    return Asked(width, height, check_batch(width, height, batch), from_picture)
+    return RequestedShape(width, height, check_batch(width, height, batch), from_picture)
 
 
 def parse_choices(body: object) -> Choices | None:

@@ -34,8 +34,8 @@ _NETWORK_LABELS = {
 #: Stages of an engine's statistics that prepare a network, in their order.
 PREPARATION = ("read", "load", "capture", "convert", "bind", "compile")
 _NETWORK_KEYS = (
-    *("captures", "graph_hits", "compiles", "calls", "by_blocks", "block_calls", "blocks_in_pytorch", "fallbacks"),
-    *("corrections", "in_pytorch", "int8", "held", "bytes"),
+    *("captures", "captured_again", "graph_hits", "compiles", "calls", "by_blocks", "block_calls", "blocks_in_pytorch"),
+    *("fallbacks", "corrections", "in_pytorch", "int8", "held", "bytes"),
 )
 #: Pixels per latent along each side, in every Stable Diffusion VAE.
 _LATENT_SCALE = 8

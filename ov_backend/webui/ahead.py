@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from modules import shared
 
 from ov_backend.cache.store import GraphStore
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.history import History, RememberedCall, kind_of
-from ov_backend.engine.marker import Marker
 from ov_backend.engine.network import Network
-from ov_backend.ui.asked import Asked, find_run
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import prepared
+from ov_backend.ui.requested_shape import RequestedShape, find_run
 from ov_backend.ui.snapshot import Job
 from ov_backend.webui.ending import ending
 from ov_backend.webui.hosts import host
@@ -132,19 +132,19 @@ class Readiness:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._waiting: list[Asked | None] = []  # None is what the page shows, else the last generation
-        self._shown: Asked | None = None
+        self._waiting: list[RequestedShape | None] = []  # None is what the page shows, else the last generation
+        self._shown: RequestedShape | None = None
 
     def model_loaded(self) -> None:
         """A model is loaded, or other weights in its place; returns at once."""
         self._add(None)
 
-    def size_changed(self, asked: Asked) -> None:
+    def size_changed(self, asked: RequestedShape) -> None:
         """The page shows this now: prepare it in place of what has not begun; returns at once."""
         self._shown = asked
         self._add(asked)
 
-    def _add(self, asked: Asked | None) -> None:
+    def _add(self, asked: RequestedShape | None) -> None:
         if not enabled():
             return
         with self._lock:
@@ -163,7 +163,7 @@ class Readiness:
 
     def setting_changed(self) -> None:
         """The user has switched the setting: forget that a process ended while it prepared."""
-        Marker(CACHE_DIR).forget()
+        CrashSentinel(CACHE_DIR).forget()
 
     def _run(self) -> None:
         while True:
@@ -177,7 +177,7 @@ class Readiness:
             except Exception:  # nobody has asked for it
                 log.debug("Nothing was prepared before a generation", exc_info=True)
 
-    def _prepare_when_idle(self, asked: Asked | None) -> None:
+    def _prepare_when_idle(self, asked: RequestedShape | None) -> None:
         if not _acquire_when_idle():
             return
         with contextlib.ExitStack() as marked:
@@ -188,7 +188,7 @@ class Readiness:
                     run = _likely(None)
                 if run is None:
                     return
-                marker = Marker(CACHE_DIR)
+                marker = CrashSentinel(CACHE_DIR)
                 if marker.died():
                     session.status.add_message(_STOPPED)
                     return
@@ -228,7 +228,7 @@ class _Likely(NamedTuple):
     calls: Sequence[RememberedCall]
 
 
-def _likely(asked: Asked | None) -> _Likely | None:
+def _likely(asked: RequestedShape | None) -> _Likely | None:
     """What the last generation with this kind of model, or the last one like ``asked``, has called; None if there was none."""
     networks = host.networks_of(host.model())
     unet = next((each.module for each in networks if each.role == "unet"), None)

@@ -1,7 +1,7 @@
 """A WebUI that is ended on purpose while it prepares networks has not died of that: its mark is removed first.
 
 Ctrl-C, and what stops or restarts the WebUI from its page or its API, end the process by ``os._exit``. SIGTERM, and SIGHUP from a
-closed terminal, end it without running any Python. See :mod:`ov_backend.engine.marker` for the mark.
+closed terminal, end it without running any Python. See :mod:`ov_backend.engine.crash_sentinel` for the mark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from ov_backend.engine.marker import Marker
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.errors import PatchError
 from ov_backend.patching import Patch
 
@@ -25,10 +25,10 @@ class Ending:
     """Knows what is marked, and removes the mark when the process is ended on purpose."""
 
     def __init__(self) -> None:
-        self._marker: Marker | None = None
+        self._marker: CrashSentinel | None = None
 
     @contextlib.contextmanager
-    def marked(self, marker: Marker) -> Iterator[None]:
+    def marked(self, marker: CrashSentinel) -> Iterator[None]:
         """In this block the mark stands, until it is left or the process is ended on purpose."""
         with contextlib.ExitStack() as after:
             after.callback(marker.remove)

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch._subclasses import FakeTensorMode
 
-from ov_backend.capture import impure, observer, questions
+from ov_backend.capture import impure, observer, trace_detection
 from ov_backend.capture.observer import Observer
 
 
 def test_no_function_that_counts_is_taken_for_a_method_of_a_plain_value() -> None:
-    known = {*impure._IMPURE, *questions.ASKS_TRACE, *observer.ASKS_AUTOCAST}
+    known = {*impure._IMPURE, *trace_detection.ASKS_TRACE, *observer.ASKS_AUTOCAST}
     modules = [sys.modules[name] for name in impure._ACTING if name in sys.modules]
     functions = [each for module in modules for each in vars(module).values() if type(each) is type(len)]
     functions += [each for each in gc.get_objects() if type(each) is type(len) and id(each) in known]

@@ -327,7 +327,7 @@ def test_blocks_are_read_in_full_when_a_run_begins_and_share_their_patience(stri
     x = torch.randn(2, 600)
     with torch.no_grad():
         network.by_blocks("it is another's", module, (x,), {})
-        known = [block._lookup._guards._checksums for block in network._blocks.values()]
+        known = [block._lookup.guards._checksums for block in network._blocks.values()]
         for each in known:
             each.seconds = 1e6  # no reading is due
         assert network.readings.seconds() >= 2e6

@@ -10,7 +10,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine import low_precision
-from ov_backend.engine.both_forms import BothForms
+from ov_backend.engine.dual_precision_memory import BothForms
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.errors import DeviceError
 from ov_backend.quantization.recipe import MAX_ERROR

@@ -64,8 +64,7 @@ def test_a_number_that_changes_at_every_call_is_no_graph_each(strict: Strict) ->
     for number in range(30):
         exponent = 1 + number / 10
         torch.testing.assert_close(network(x, exponent), x**exponent)
-    assert network.statistics.compiles == 16
-    assert "different values" in next(iter(network.statistics.fallbacks))
+    assert network.statistics.compiles <= 8  # two where the number is an input
 
 
 def test_a_scripted_part_answers_in_pytorch(strict: Strict) -> None:

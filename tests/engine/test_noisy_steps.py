@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import both_forms
+from ov_backend.engine import dual_precision_memory
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from tests.helpers.layers_in_8_bits import Denoiser, call_of, forms, needs_vnni
 
@@ -81,7 +81,7 @@ def test_the_form_in_8_bits_of_a_new_size_is_compiled_while_the_first_steps_are_
 def test_where_both_forms_do_not_fit_in_memory_every_step_is_in_8_bits(
     calibrated: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(both_forms, "available_memory", lambda: 0)
+    monkeypatch.setattr(dual_precision_memory, "available_memory", lambda: 0)
     answers = picture(calibrated)
     assert not any(torch.equal(answer, own(calibrated, number)) for number, answer in enumerate(answers))
     assert "much noise" not in calibrated.stats()["int8"]["text"]

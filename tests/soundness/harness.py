@@ -118,7 +118,7 @@ class Trial:
 
     def _weight_bytes(self) -> int:
         """Of all weights that one of the network's graphs has, those beside its parameters and buffers included."""
-        sets = [guard.weights.tensors.values() for guard in self.network._lookup._guards._guards.values()]
+        sets = [guard.weights.tensors.values() for guard in self.network._lookup.guards._guards.values()]
         return max((sum(tensor.nbytes for tensor in weights) for weights in sets), default=0)
 
 

@@ -25,11 +25,11 @@ if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.engine.marker import Marker
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.standalone.generator import PictureGenerator
 from ov_backend.standalone.readiness import Preparer
 from ov_backend.standalone.samplers import DEFAULT
-from ov_backend.ui.asked import Asked
+from ov_backend.ui.requested_shape import RequestedShape
 from tests.standalone.checkpoints import write_small_checkpoint
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler=DEFAULT)
@@ -150,7 +150,7 @@ def test_a_start_that_died_meanwhile_prepares_nothing_until_the_user_says_so(fol
     assert not list((folder / "graphs").glob("*.preparing"))
 
 
-def asked_for(generator: PictureGenerator, asked: Asked) -> dict[str, int]:
+def asked_for(generator: PictureGenerator, asked: RequestedShape) -> dict[str, int]:
     """How many graphs of each network are compiled once what was asked for is prepared."""
     thread = generator._preparer.ask(asked)
     if thread is not None:
@@ -163,12 +163,12 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(folder: Pat
     started(folder).generate(dataclasses.replace(SMALL, width=128), OPENVINO)
     started(folder).generate(SMALL, OPENVINO)
     generator = started(folder)
-    wide = Asked(128, 64, 1, False)
+    wide = RequestedShape(128, 64, 1, False)
     assert asked_for(generator, wide) == {}, "nothing is prepared unless the start was to prepare"
     assert ready(generator) == ["64x64"]
-    before = asked_for(generator, Asked(192, 64, 1, False))
+    before = asked_for(generator, RequestedShape(192, 64, 1, False))
     assert before["unet"] == before["vae_decode"] == 1, "this size was never made"
-    assert asked_for(generator, Asked(128, 64, 1, True)) == before, "nor one from a picture"
+    assert asked_for(generator, RequestedShape(128, 64, 1, True)) == before, "nor one from a picture"
     after = asked_for(generator, wide)
     assert after["unet"] == after["vae_decode"] == 2
     assert generator.status.snapshot()["job"]["result"] == controller.prepared(["128x64"], 1, OPENVINO)
@@ -179,14 +179,14 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(folder: Pat
 def test_another_size_takes_the_place_of_what_waits() -> None:
     begun, dropped, has_begun, go = [], [], threading.Event(), threading.Event()
 
-    def prepare(marker: Any, asked: Asked | None) -> None:
+    def prepare(marker: Any, asked: RequestedShape | None) -> None:
         begun.append(asked)
         has_begun.set()
         go.wait(60)
 
     preparer = Preparer(prepare, lambda: dropped.append(len(begun)))
-    preparer._marker = Marker(Path("nowhere"))
-    sizes = [Asked(side, side, 1, False) for side in (64, 128, 192)]
+    preparer._marker = CrashSentinel(Path("nowhere"))
+    sizes = [RequestedShape(side, side, 1, False) for side in (64, 128, 192)]
     threads = [preparer.ask(sizes[0])]
     assert has_begun.wait(60)
     threads += [preparer.ask(size) for size in sizes[1:]]

@@ -21,7 +21,7 @@ if int(gradio.__version__.split(".")[0]) < 5:
 from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
 
-from ov_backend.engine.marker import Marker
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.standalone import address, events, serve
 from ov_backend.standalone.lora_tags import lora_names
 from ov_backend.standalone.page import comparison
@@ -52,7 +52,7 @@ def test_an_address_in_use_is_reported_in_one_sentence() -> None:
 
 def test_a_server_that_is_ended_while_it_prepares_has_not_died_of_it(generator: serve.PictureGenerator) -> None:
     store = generator.controller.store()
-    marker = Marker(store.folder)
+    marker = CrashSentinel(store.folder)
     marker.set()
     with TestClient(serve.application(generator)):
         assert list(store.folder.glob("*.preparing"))

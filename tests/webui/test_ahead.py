@@ -196,16 +196,16 @@ def test_a_checkpoint_changed_while_it_is_prepared_is_the_one_that_answers(host:
 
 
 def test_after_a_checkpoint_is_loaded_the_size_that_the_page_shows_is_ready(host: SimpleNamespace, ahead: Any) -> None:
-    from ov_backend.ui.asked import Asked
+    from ov_backend.ui.requested_shape import RequestedShape
 
     picture(host, width=48)
     picture(host)
-    ahead.readiness.size_changed(Asked(48, 32, 1, False))
+    ahead.readiness.size_changed(RequestedShape(48, 32, 1, False))
     ahead.readiness.wait()
     load(host, "b")
     ahead.readiness.wait()
     assert ready_text() == ["48x32"]
-    ahead.readiness.size_changed(Asked(88, 32, 1, False))  # which was never made
+    ahead.readiness.size_changed(RequestedShape(88, 32, 1, False))  # which was never made
     ahead.readiness.wait()
     load(host, "a")
     ahead.readiness.wait()
@@ -230,7 +230,7 @@ def test_an_interrupted_generation_drops_what_waits(host: SimpleNamespace, ahead
 def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(
     host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ov_backend.ui.asked import Asked
+    from ov_backend.ui.requested_shape import RequestedShape
     from ov_backend.webui.routes import controller
     from ov_backend.webui.session import session
 
@@ -239,9 +239,9 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(
     assert session.engine is not None
     session.engine.resources.ahead.wait(60)
     evict()
-    counts, known = begun_ahead(monkeypatch, ahead), Asked(48, 32, 1, False)
+    counts, known = begun_ahead(monkeypatch, ahead), RequestedShape(48, 32, 1, False)
 
-    def shown(asked: Asked) -> list[int]:
+    def shown(asked: RequestedShape) -> list[int]:
         controller.size_changed(asked)
         ahead.readiness.wait()
         return counts

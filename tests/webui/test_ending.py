@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from ov_backend.engine.marker import Marker
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.webui.ending import Ending
 
 _ENDED = """
 import os, pathlib, signal, sys
-from ov_backend.engine.marker import Marker
+from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.webui.ending import ending
 
 folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 ending.handle_signals()
-with ending.marked(Marker(folder)):
+with ending.marked(CrashSentinel(folder)):
     assert list(folder.iterdir())
     if how == "exit":
         os._exit(3)
@@ -40,7 +40,7 @@ def test_only_a_killed_process_leaves_its_mark(tmp_path: Path, how: object, code
     argument = how if isinstance(how, str) else str(int(how))  # type: ignore[call-overload]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     ended = subprocess.run([sys.executable, "-c", _ENDED, str(tmp_path), argument], check=False, env=environment)
-    assert (ended.returncode, Marker(tmp_path).died()) == (code, died)
+    assert (ended.returncode, CrashSentinel(tmp_path).died()) == (code, died)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_nothing_of_ours_is_left(tmp_path: Path) -> None:
     ending, leave = Ending(), os._exit
     ending.handle_signals()
     assert signal.getsignal(signal.SIGTERM) == ending._end
-    with ending.marked(Marker(tmp_path)):
+    with ending.marked(CrashSentinel(tmp_path)):
         assert os._exit is not leave
         assert list(tmp_path.iterdir())
     ending.restore_signals()

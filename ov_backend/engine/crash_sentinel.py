@@ -14,7 +14,7 @@ import psutil
 _SUFFIX = ".preparing"
 
 
-class Marker:
+class CrashSentinel:
     """The marks of all processes in a folder; the mark of a process that is gone shows that it died while it prepared.
 
     Args:

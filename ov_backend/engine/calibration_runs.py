@@ -1,4 +1,4 @@
-"""When a picture begins, as far as a network can know it."""
+"""Tells when the calls of one picture begin, which a recipe for int8 is calibrated on, as far as a network can know that."""
 
 from __future__ import annotations
 

@@ -7,19 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ov_backend.engine.marker import Marker
+from ov_backend.engine.crash_sentinel import CrashSentinel
 
 _KILLED = """
 import os, pathlib, sys
-from ov_backend.engine.marker import Marker
-Marker(pathlib.Path(sys.argv[1])).set()
+from ov_backend.engine.crash_sentinel import CrashSentinel
+CrashSentinel(pathlib.Path(sys.argv[1])).set()
 os._exit(9)
 """
 
 
 def test_a_process_that_dies_leaves_a_mark_until_it_is_forgotten(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
-    marker = Marker(tmp_path)
+    marker = CrashSentinel(tmp_path)
     assert marker.died()
     marker.set()
     marker.remove()
@@ -29,9 +29,9 @@ def test_a_process_that_dies_leaves_a_mark_until_it_is_forgotten(tmp_path: Path)
 
 
 def test_a_process_that_lives_is_not_dead(tmp_path: Path) -> None:
-    Marker(tmp_path).set()
-    assert not Marker(tmp_path).died()
-    Marker(tmp_path).forget()
+    CrashSentinel(tmp_path).set()
+    assert not CrashSentinel(tmp_path).died()
+    CrashSentinel(tmp_path).forget()
     assert list(tmp_path.iterdir())
 
 
@@ -39,12 +39,12 @@ def test_a_mark_older_than_the_process_of_its_number_is_another_ones(tmp_path: P
     path = tmp_path / f"{os.getpid()}.preparing"
     path.touch()
     os.utime(path, (1000, 1000))
-    assert Marker(tmp_path).died()
+    assert CrashSentinel(tmp_path).died()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    marker = Marker(tmp_path / "file" / "graphs")
+    marker = CrashSentinel(tmp_path / "file" / "graphs")
     marker.set()
     marker.remove()
     assert not marker.died()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 
-class Asked(NamedTuple):
+class RequestedShape(NamedTuple):
     """Picture size in pixels, pictures at once, and whether they start from a picture (img2img)."""
 
     width: int
@@ -26,7 +26,7 @@ class _Run(Protocol):
 _R = TypeVar("_R", bound=_Run)
 
 
-def find_run(runs: Sequence[_R], asked: Asked | None) -> _R | None:
+def find_run(runs: Sequence[_R], asked: RequestedShape | None) -> _R | None:
     """The last run that was like this and ran as the last one of all did; None if there was none.
 
     Args:

@@ -1,0 +1,152 @@
+"""Python numbers among a network's arguments: from the second value on they are inputs, where the forward allows that."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from ov_backend.capture.forward import Reach
+from ov_backend.capture.number_inputs import NumberInputs
+from ov_backend.capture.trace import Captured
+from ov_backend.engine.lookup import remember
+from ov_backend.errors import OVBackendError, pass_on_signals
+from ov_backend.guards.pytree import Spec, restore
+from ov_backend.guards.signature import Call, Signature
+from ov_backend.tensors import TensorSpec
+
+#: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
+_MAX_STATICS = 8
+
+
+class _Form(NamedTuple):
+    """A call's numbers, and the call without them."""
+
+    numbers: tuple[float, ...]
+    statics: str
+    spec: Spec
+
+
+@dataclass
+class _Kind:
+    """Calls that differ in their numbers alone.
+
+    Attributes:
+        first: the numbers of the first one.
+        numbers: what such calls have in common, from the second value on.
+        is_refused: whether each value needs a graph of its own.
+    """
+
+    first: tuple[float, ...]
+    numbers: NumberInputs | None = None
+    is_refused: bool = False
+
+
+class NumberArguments:
+    """The numbers among the arguments of one network's calls; each is of a graph, or an input of it."""
+
+    def __init__(self) -> None:
+        self._forms: dict[Signature, _Form] = {}
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._captured: dict[Signature, tuple[NumberInputs, Spec]] = {}
+        #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
+        self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
+        self._admitted: set[Signature] = set()
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._forms.clear()
+        self._kinds.clear()
+        self._captured.clear()
+        self._statics.clear()
+        self._admitted.clear()
+
+    def forms(self, call: Call) -> Iterator[Call]:
+        """A call with its numbers as inputs, as it may be compiled; the next form is asked for where one cannot be."""
+        if (form := self._form(call)).numbers:
+            key = call.signature.tensors, form.statics
+            if key not in self._kinds:
+                remember(self._kinds, key, _Kind(form.numbers))
+            kind = self._kinds[key]
+            while not kind.is_refused and (kind.numbers is not None or repr(kind.first) != repr(form.numbers)):
+                kind.numbers = kind.numbers or NumberInputs(kind.first, form.numbers)
+                known = len(kind.numbers.inputs)
+                general = self._general(call, form, kind.numbers)
+                if general is None:
+                    break
+                yield general
+                kind.is_refused = len(kind.numbers.inputs) == known  # else the trace has found out what it takes
+
+    def admit(self, signature: Signature) -> None:
+        """Take note of a call that needs a graph for its values that are no tensors.
+
+        Raises:
+            OVBackendError: these change too often.
+        """
+        if signature not in self._admitted:
+            statics = self._statics[signature.tensors]
+            if len(statics) >= _MAX_STATICS and signature.statics not in statics:
+                reason = f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph"
+                raise OVBackendError(reason)
+            statics.add(signature.statics)
+            self._admitted.add(signature)
+
+    def _form(self, call: Call) -> _Form:
+        form = self._forms.get(call.signature)
+        if form is None:
+            numbers: list[float] = []
+            spec = _without_numbers(call.spec, len(call.tensors), numbers)
+            _, end = json.JSONDecoder().raw_decode(call.signature.statics)
+            form = _Form(tuple(numbers), json.dumps(spec) + call.signature.statics[end:], spec)
+            remember(self._forms, call.signature, form)
+        return form
+
+    def _general(self, call: Call, form: _Form, numbers: NumberInputs) -> Call | None:
+        """The call with its numbers as inputs; None where Python raises as it computes with them."""
+        try:
+            tensors = numbers.tensors(form.numbers)
+        except Exception as error:  # whatever an expression raises: the forward does as well
+            pass_on_signals(error)
+            return None
+        specs = [TensorSpec.of(f"number_{i}", tensor) for i, tensor in enumerate(tensors)]
+        signature = Signature((*call.signature.tensors, *specs), form.statics)
+        if signature not in self._captured:
+            remember(self._captured, signature, (numbers, form.spec))
+        return replace(call, signature=signature, tensors=(*call.tensors, *tensors), spec=form.spec)
+
+    def capture(self, capture: Any, module: Any, forward: Any, weights: Any, call: Call, reach: Reach | None) -> Captured:
+        """Capture a call by ``capture``, with its numbers as inputs where it is in that form."""
+        names = [spec.name for spec in call.signature.tensors]
+        if call.signature not in self._captured:
+            return capture(module, forward, weights, names, call.tensors, call.arguments, reach)
+        numbers, spec = self._captured[call.signature]
+        count = len(call.tensors) - len(numbers.inputs)
+
+        def trace(values: Sequence[Any]) -> Captured:
+            inputs = [*call.tensors[:count], *(each for each in values if not isinstance(each, (float, int)))]
+            arguments = partial(_arguments, spec, [each for each in values if isinstance(each, (float, int))])
+            return capture(module, forward, weights, names[:count], inputs, arguments, reach)
+
+        return numbers.captured(trace, names, reach)
+
+
+def _arguments(spec: Spec, numbers: Sequence[float], tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    values = [*tensors, *numbers]
+    return restore(spec["args"], values), restore(spec["kwargs"], values)
+
+
+def _without_numbers(spec: Any, count: int, numbers: list[float]) -> Any:
+    """A description with its numbers as further tensors, from number ``count`` on."""
+    if not isinstance(spec, dict):
+        return spec
+    if type(spec.get("value")) in (float, int):
+        numbers.append(spec["value"])
+        return {"tensor": count + len(numbers) - 1}
+    if "list" in spec:
+        return {**spec, "list": [_without_numbers(each, count, numbers) for each in spec["list"]]}
+    if "dict" in spec:
+        return {**spec, "dict": {name: _without_numbers(each, count, numbers) for name, each in spec["dict"].items()}}
+    return {name: _without_numbers(each, count, numbers) if name in ("args", "kwargs") else each for name, each in spec.items()}

@@ -1,0 +1,70 @@
+"""A network that is left to its parts once it has failed; what blocks and networks by their blocks have in common."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from ov_backend.engine import worker
+from ov_backend.engine.network import Network
+from ov_backend.engine.request import CompiledEntry
+from ov_backend.guards.signature import Call, Signature
+
+#: A network is left alone when so many calls in a row, alike in shapes, each needed another graph.
+_MAX_RENEWALS = 2
+_UNSTEADY = "its code or its attributes change at every call"
+
+#: The network whose forward PyTorch runs now, so that its blocks are answered.
+running_network: ContextVar[Any] = ContextVar("running_network", default=None)
+
+
+class Retried(Network):
+    """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is.
+
+    Attributes:
+        left: why it is left alone, or "".
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.left = ""
+        #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
+        self._renewals: Counter[Signature] = Counter()
+        self._codes: defaultdict[Signature, set[str]] = defaultdict(set)
+
+    def retry(self) -> None:
+        """Try it again; not one that needed another graph at every call."""
+        self._renewals.clear()
+        if self.left != _UNSTEADY:
+            self.left = ""
+
+    def clear(self) -> None:
+        """Clear refusals and the state of weights and code."""
+        super().clear()
+        self.left = ""
+        self._renewals.clear()
+        self._codes.clear()
+
+    def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
+        compiled = self._compiled()
+        entry = super()._lookup_or_compile(call, interrupted)
+        codes, current = self._codes[call.signature], self._lookup.unanswered
+        renewed = self._compiled() > compiled and bool(codes) and codes.isdisjoint(current)
+        self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
+        if self._renewals[call.signature] >= _MAX_RENEWALS:
+            self.left = _UNSTEADY
+        codes.update(current)
+        return entry
+
+    def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
+        token = running_network.set(None)  # the modules called in here are ours: operators that stay in PyTorch
+        try:
+            return super()._compute(entry, call)
+        finally:
+            running_network.reset(token)
+
+    def _compiled(self) -> int:
+        return self.statistics.compiles + self.statistics.blob_hits
