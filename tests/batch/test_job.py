@@ -196,7 +196,7 @@ def test_checkpoints_mixes_and_sizes_change_as_rarely_as_possible() -> None:
     assert sum(checkpoint or loras for checkpoint, loras in changes) == 7
     found = list(groups(order))
     assert len(found) == 24
-    assert all(group.rows == 4 for group in found)
+    assert all(len(group.rows) == 4 for group in found)
     assert order[0].number == 1, "what comes first in the job comes first"
 
 
