@@ -18,7 +18,6 @@ from ov_backend.batch import contact_sheet, pictures
 from ov_backend.batch.cluster import Cluster
 from ov_backend.batch.connection import LOCAL, import_ray
 from ov_backend.batch.executor import Renderer, RowResult, execute
-from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.batch.job import read_job
 from ov_backend.batch.job_file import MAX_ROWS, SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
@@ -83,7 +82,7 @@ class Batch:
         places = Places(folder, options.checkpoint, options.lora_dir)
         sources = read_job_file(Path(rows)) if isinstance(rows, (str, Path)) else _sources(rows)
         self.job = read_job(sources, places, self._resolver(), options.skip_bad_rows)
-        self._fingerprints = Fingerprints()
+        self._content_of = functools.cache(pictures.sha256)
 
     def _resolver(self) -> Callable[[str | None], str]:
         @functools.cache
@@ -100,7 +99,7 @@ class Batch:
     @functools.cached_property
     def _digests(self) -> dict[int, str]:
         """Of each row by its number what its pictures depend on; reads all files that rows name."""
-        return {row.number: row.digest(self._fingerprints, self._settings.device) for row in self.job.rows}
+        return {row.number: row.digest(self._content_of, self._settings.device) for row in self.job.rows}
 
     def plan(self, manifest: Manifest | None = None) -> Plan:
         """What is to be done; reads the pictures that are there."""
@@ -153,8 +152,7 @@ class Batch:
             manifest = Manifest(self.folder)
             plan = self.plan(manifest)
             self._refuse_to_replace(plan)
-            for name in manifest.stale:
-                pictures.remove(self.folder / name)
+            manifest.remove_stale()
             report({"event": "plan", **summary(plan)})
             if plan.pending:  # a killed run leaves no pages that look as if they were its own
                 for page in contact_sheet.present(self.folder):
@@ -162,18 +160,18 @@ class Batch:
             run = Run(manifest, journal, self._digests, report)
             with self._results(plan.pending, renderer) as results:
                 run.all(plan.pending, results)
-            sheets = self._sheets()
+            manifest.remove_stale()
+            sheets = self._sheets(manifest)
             write_parquet(self.folder)
         seconds, tally = round(time.monotonic() - start, 2), run.tally
         result = Result(tally.made, plan.skipped, tally.failed, tally.otherwise, seconds, self.folder / MANIFEST, tuple(sheets))
         report({"event": "end", **vars(result), "manifest": str(result.manifest), "sheets": [*map(str, sheets)]})
         return result
 
-    def _sheets(self) -> list[Path]:
+    def _sheets(self, manifest: Manifest) -> list[Path]:
         """The pages of thumbnails, without the old picture of a row that was changed and then failed."""
         if not self._options.contact_sheet:
             return []
-        manifest = Manifest(self.folder)
         rows = [row for row in self.job.rows if manifest.is_of(row, self._digests[row.number])]
         if contact_sheet.is_complete(self.folder, rows):
             return contact_sheet.present(self.folder)
@@ -190,7 +188,7 @@ class Batch:
             return
         each = functools.partial(renderer_for, self._settings) if renderer is None else lambda processes: renderer
         count = workers if isinstance(workers, int) else None
-        with contextlib.closing(Cluster(address, count, each, device, self._fingerprints)) as cluster:
+        with contextlib.closing(Cluster(address, count, each, device, self._content_of)) as cluster:
             yield cluster.results(rows)
 
 

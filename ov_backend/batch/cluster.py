@@ -17,7 +17,7 @@ from typing import Any
 from ov_backend import posix
 from ov_backend.batch.connection import connect, import_ray
 from ov_backend.batch.executor import Renderer, RowResult, execute
-from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.batch.pictures import sha256
 from ov_backend.batch.plan import shares
 from ov_backend.batch.row import Row
 from ov_backend.errors import OVBackendError, first_line, last_line
@@ -36,17 +36,21 @@ class Cluster:
         count: number of processes; None is one for each machine.
         renderer: called in each process with the number of processes on its machine; returns what makes the pictures there.
         device: that computes.
-        fingerprints: of the files that rows name.
+        content_of: the SHA-256 of a file that a row names.
 
     Raises:
         OVBackendError: Ray is missing, does not answer, or starts no process.
     """
 
     def __init__(
-        self, address: str, count: int | None, renderer: Callable[[int], Renderer], device: str, fingerprints: Fingerprints
+        self,
+        address: str,
+        count: int | None,
+        renderer: Callable[[int], Renderer],
+        device: str,
+        content_of: Callable[[Path], str],
     ) -> None:
-        self._ray = import_ray()
-        self._fingerprints = fingerprints
+        self._ray, self._content_of = import_ray(), content_of
         self._starts: list[Callable[[], Any]] = []
         self._processes: list[Any] = []
         self._is_ours = not self._ray.is_initialized()
@@ -67,7 +71,7 @@ class Cluster:
         def begin(process: int) -> None:
             row = next(streams[process], None)
             if row is not None:
-                digests = {path: self._fingerprints.of(path) for path in row.inputs}
+                digests = {path: self._content_of(path) for path in row.inputs}
                 running[self._processes[process].make.remote(row, digests)] = process, row
 
         for process in range(len(streams)):
@@ -138,7 +142,7 @@ class _Process:
         import torch
 
         torch.set_num_threads(posix.use_cores(index, of))
-        self._renderer, self._device, self._fingerprints = renderer(of), device, Fingerprints()
+        self._renderer, self._device, self._content_of = renderer(of), device, functools.cache(sha256)
         self._is_home = ray.get_runtime_context().get_node_id() == home
 
     def ready(self) -> bool:
@@ -155,7 +159,7 @@ class _Process:
 
     def _has(self, path: Path, digest: str) -> bool:
         try:
-            return self._fingerprints.of(path) == digest
+            return self._content_of(path) == digest
         except OSError:
             return False
 

@@ -16,8 +16,7 @@ from typing import Any
 from ov_backend import posix
 from ov_backend.atomic_file import atomic_write
 from ov_backend.batch import pictures
-from ov_backend.batch.fingerprints import sha256
-from ov_backend.batch.pictures import NAME
+from ov_backend.batch.pictures import NAME, sha256
 from ov_backend.batch.row import Row
 from ov_backend.errors import SettingsError
 
@@ -57,28 +56,32 @@ class Manifest:
     """What a folder's manifest says.
 
     Attributes:
-        entries: by row.
-        stale: files of rows that were made again under another name.
+        entries: the newest pictures of each row, there or not.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.entries: dict[int, Entry] = {}
-        self.stale: set[str] = set()
+        self._replaced: set[str] = set()
         self._seconds = self._work = 0.0
         for record in read_records(folder):
-            if _is_own(record) and all(isinstance(record.get(name), str) for name in ("file", "sha256", "parameters")):
-                self._add(record["row"], record["file"], record["sha256"], record["parameters"])
-                self._measure(record)
-        self.stale -= {name for entry in self.entries.values() for name in entry.files}
+            self.add(record)
 
-    def _add(self, number: int, name: str, sha256_of_file: str, digest: str) -> None:
-        entry = self.entries.get(number)
-        if entry is None or entry.digest != digest:
-            self.stale |= self.files_of(number)
-            self.entries[number] = Entry(digest, {name: sha256_of_file})
-        else:
-            entry.files[name] = sha256_of_file
+    def add(self, record: dict[str, Any]) -> None:
+        """Take a record into account; a failure, and a line of somebody else, changes nothing."""
+        if not _is_own(record) or not all(isinstance(record.get(name), str) for name in ("file", "sha256", "parameters")):
+            return
+        entry = self.entries.get(record["row"])
+        if entry is None or entry.digest != record["parameters"]:
+            self._replaced |= set(entry.files) if entry is not None else set()
+            self.entries[record["row"]] = entry = Entry(record["parameters"], {})
+        entry.files[record["file"]] = record["sha256"]
+        self._measure(record)
+
+    def remove_stale(self) -> None:
+        """Remove the pictures of rows that were made again under another name."""
+        for name in self._replaced - {name for entry in self.entries.values() for name in entry.files}:
+            pictures.remove(self.folder / name)
 
     def _measure(self, record: dict[str, Any]) -> None:
         values = [record.get(name) for name in ("sampling_seconds", "work")]
@@ -92,10 +95,6 @@ class Manifest:
         """Seconds that sampling a unit of work took; None before the first picture."""
         return self._seconds / self._work if self._work else None
 
-    def files_of(self, number: int) -> set[str]:
-        """The names of a row's newest pictures, there or not."""
-        return set(self.entries[number].files) if number in self.entries else set()
-
     def has(self, row: Row, digest: str) -> bool:
         """Whether all pictures of a row are there, with these parameters and whole; reads every byte of them."""
         return self.is_of(row, digest) and all(self._is_whole(name, self.entries[row.number].files) for name in row.files)
@@ -107,7 +106,10 @@ class Manifest:
 
     def outdated(self, row: Row, digest: str) -> int:
         """The number of pictures of a row that are there and were made with other parameters."""
-        return 0 if self.is_of(row, digest) else sum((self.folder / name).is_file() for name in self.files_of(row.number))
+        entry = self.entries.get(row.number)
+        if entry is None or entry.digest == digest:
+            return 0
+        return sum((self.folder / name).is_file() for name in entry.files)
 
     def _is_whole(self, name: str, digests: Mapping[str, str]) -> bool:
         try:

@@ -40,7 +40,7 @@ class Run:
     """A run into one folder, which this process alone writes to.
 
     Args:
-        manifest: of the folder, as it was before the run.
+        manifest: of the folder.
         journal: of the folder.
         digests: of the rows, by their numbers.
         report: takes the events.
@@ -65,9 +65,7 @@ class Run:
             records = self._records(row, result)
             for record in records:
                 self._journal.append(record)
-            if not records[0]["error"]:
-                for name in self._manifest.files_of(row.number) - set(row.files):
-                    pictures.remove(self._folder / name)
+                self._manifest.add(record)
             self._count(row, records)
             self._tell(records, len(rows), total, time.monotonic() - start)
 

@@ -21,8 +21,7 @@ pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
 from ov_backend import posix
-from ov_backend.batch import cluster, connection
-from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.batch import cluster, connection, pictures
 from ov_backend.batch.journal import read_records
 from ov_backend.errors import OVBackendError, SettingsError
 from tests.batch.conftest import MakeBatch
@@ -93,7 +92,7 @@ def test_real_networks_on_ray_make_the_pictures_of_one_process(make_batch: MakeB
 def test_another_machine_needs_the_files_that_a_row_names_with_the_same_content(
     make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Fingerprints, "of", lambda self, path: "of another content")  # in this process only
+    monkeypatch.setattr(pictures, "sha256", lambda path: "of another content")  # in this process only
     result = make_batch(JOB, contact_sheet=False, ray=nodes.address).run(renderer=StandIn(seconds=0.1))
     errors = [record["error"] for record in read_records(tmp_path / "out") if record["error"]]
     assert 1 <= len(errors) == result.failed < 6

@@ -17,8 +17,8 @@ from PIL import Image
 
 pytest.importorskip("diffusers")
 
-from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import read_records
+from ov_backend.batch.pictures import sha256
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
 from tests.helpers.extent import some
