@@ -32,8 +32,8 @@ from safetensors.torch import save_file
 
 from ov_backend.batch import pictures
 from ov_backend.batch.api import Batch, Options
+from ov_backend.batch.executor import RenderedRow
 from ov_backend.batch.journal import read_records
-from ov_backend.batch.make import Painted
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 
@@ -78,9 +78,9 @@ def table(result: dict[str, Any]) -> str:
 class StandIn:
     """Makes pictures of one colour."""
 
-    def paint(self, row: Row) -> Painted:
+    def render(self, row: Row) -> RenderedRow:
         """Make the picture of a row."""
-        return Painted([_IMAGE], 0.1, 0.0, "a stand-in")
+        return RenderedRow([_IMAGE], 0.1, 0.0, "a stand-in")
 
 
 @dataclass

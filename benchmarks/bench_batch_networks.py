@@ -33,7 +33,7 @@ from PIL import Image
 
 from benchmarks.batch_lists import NETWORKS, write_job
 from ov_backend.batch.api import Batch, Options
-from ov_backend.batch.painter import Painter
+from ov_backend.batch.renderer import PipelineRenderer
 from ov_backend.settings import Settings
 
 WAYS = ("batch", "loop", "standalone", "webui")
@@ -144,8 +144,8 @@ def run_batch(job: Path, folder: Path) -> dict[str, float]:
         count.prepared += event.get("prepared_seconds", 0.0)
 
     batch = Batch(job, folder / "batch", Options(contact_sheet=False))
-    batch.run(report, painter := Painter(settings, count.stage))
-    painter.close()
+    batch.run(report, renderer := PipelineRenderer(settings, count.stage))
+    renderer.close()
     return count.figures(len(batch.job.rows))
 
 
@@ -163,14 +163,14 @@ def row_by_row(job: Path, folder: Path, way: str, pipeline_of: Callable[[Path], 
     """Row by row, in the order of the job; ``pipeline_of`` tells which checkpoints share a pipeline."""
     count, settings = Count(), Settings(cache_dir=str(folder / f"graphs-{way}"))
     rows = Batch(job, folder / way, Options()).job.rows
-    painters = {pipeline_of(row.checkpoint): Painter(settings, count.stage) for row in rows}
+    renderers = {pipeline_of(row.checkpoint): PipelineRenderer(settings, count.stage) for row in rows}
     for row in rows:
-        painted = painters[pipeline_of(row.checkpoint)].paint(row)
-        count.prepared += painted.prepared_seconds
-        painted.images[0].save(folder / way / row.files[0])
+        rendered = renderers[pipeline_of(row.checkpoint)].render(row)
+        count.prepared += rendered.prepared_seconds
+        rendered.images[0].save(folder / way / row.files[0])
     result = count.figures(len(rows))
-    for painter in painters.values():
-        painter.close()
+    for renderer in renderers.values():
+        renderer.close()
     return result
 
 

@@ -8,26 +8,25 @@ import errno
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ov_backend import devices
 from ov_backend.batch import contact_sheet, pictures
-from ov_backend.batch.cluster import Cluster, count_machines
+from ov_backend.batch.cluster import Cluster
 from ov_backend.batch.connection import LOCAL, import_ray
-from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend.batch.executor import Renderer, RowResult, execute
 from ov_backend.batch.job import read_job
 from ov_backend.batch.job_file import MAX_ROWS, SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
-from ov_backend.batch.make import InThisProcess, Paints
-from ov_backend.batch.options import AUTO, Options
-from ov_backend.batch.painter import Painter, painter_for
+from ov_backend.batch.options import Options
 from ov_backend.batch.places import Places
-from ov_backend.batch.plan import Plan, groups, in_two_steps, largest_kind, ordered, summary, work
-from ov_backend.batch.processes import Results, Trial
-from ov_backend.batch.run import Makes, Report, Run, Tally, pending_rows
+from ov_backend.batch.plan import Plan, in_two_steps, ordered, summary, work
+from ov_backend.batch.renderer import PipelineRenderer, renderer_for
+from ov_backend.batch.row import Row
+from ov_backend.batch.run import Report, Run
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.report.amounts import counted
 
@@ -83,7 +82,7 @@ class Batch:
         places = Places(folder, options.checkpoint, options.lora_dir)
         sources = read_job_file(Path(rows)) if isinstance(rows, (str, Path)) else _sources(rows)
         self.job = read_job(sources, places, self._resolver(), options.skip_bad_rows)
-        self._fingerprints = Fingerprints()
+        self._content_of = functools.cache(pictures.sha256)
 
     def _resolver(self) -> Callable[[str | None], str]:
         @functools.cache
@@ -97,16 +96,22 @@ class Batch:
 
         return resolve
 
+    @functools.cached_property
+    def _digests(self) -> dict[int, str]:
+        """Of each row by its number what its pictures depend on; reads all files that rows name."""
+        return {row.number: row.digest(self._content_of, self._settings.device) for row in self.job.rows}
+
     def plan(self, manifest: Manifest | None = None) -> Plan:
         """What is to be done; reads the pictures that are there."""
-        manifest = manifest or Manifest(self.folder)
-        pending = ordered(pending_rows(self.job.rows, manifest, self._fingerprints, self._settings.device))
+        manifest, digests = manifest or Manifest(self.folder), self._digests
+        pending = ordered(row for row in self.job.rows if not manifest.has(row, digests[row.number]))
         done = self.job.pictures - sum(row.parameters.batch for row in pending)
-        device = self._settings.device
-        replaced = sum(manifest.outdated(row, row.digest(self._fingerprints, device)) for row in pending)
-        kinds = list(groups(pending))
-        is_other = replaced > 0 and not any(manifest.is_of(row, row.digest(self._fingerprints, device)) for row in self.job.rows)
-        return Plan(self.job, pending, done, replaced, kinds, manifest.seconds_per_work, self._processes(), is_other)
+        replaced = sum(manifest.outdated(row, digests[row.number]) for row in pending)
+        is_other = replaced > 0 and not any(manifest.is_of(row, digests[row.number]) for row in self.job.rows)
+        workers = self._options.workers
+        alone = 1 if self._options.address in (None, LOCAL) else None
+        processes = workers if isinstance(workers, int) else alone
+        return Plan(self.job, pending, done, replaced, is_other, manifest.seconds_per_work, processes)
 
     def _refuse_to_replace(self, plan: Plan) -> None:
         """Raise where pictures would be replaced, unless that was asked for."""
@@ -118,40 +123,22 @@ class Batch:
         what = f"{self.folder} holds {counted(plan.replaced, 'picture')} of rows that have changed since"
         raise SettingsError(f"{what}; give --replace to have them made again, or another folder as --out.")
 
-    def _processes(self) -> int | None:
-        workers = self._options.workers
-        if workers is not None:
-            return workers if isinstance(workers, int) else None
-        return 1 if self._options.address in (None, LOCAL) else None
-
-    def counted(self, plan: Plan) -> Plan:
-        """A plan that knows the number of processes where that is a cluster's number of machines; joins the cluster for that.
-
-        Raises:
-            OVBackendError: it does not answer.
-        """
-        if plan.processes is not None or self._options.workers == AUTO or self._options.ray is None:
-            return plan
-        return dataclasses.replace(plan, processes=count_machines(self._options.ray))
-
     def measured(self, plan: Plan) -> Plan:
         """A plan with an estimate from a measurement: the first picture in two steps, after one that prepares the networks."""
         if not plan.pending:
             return plan
-        row, painter = in_two_steps(plan.pending[0]), Painter(self._settings)
-        try:
-            painter.paint(row)
-            seconds = painter.paint(row).sampling_seconds
-        finally:
-            painter.close()
+        row = in_two_steps(plan.pending[0])
+        with contextlib.closing(PipelineRenderer(self._settings)) as renderer:
+            renderer.render(row)
+            seconds = renderer.render(row).sampling_seconds
         return dataclasses.replace(plan, seconds_per_work=seconds / work(row))
 
-    def run(self, report: Report = lambda event: None, paints: Paints | None = None) -> Result:
+    def run(self, report: Report = lambda event: None, renderer: Renderer | None = None) -> Result:
         """Make the pictures that are not there yet.
 
         Args:
             report: called with a dict for each event: "plan", "picture", "failure", "end".
-            paints: makes the pictures; on Ray each process has a copy of it. None is a :class:`Painter`.
+            renderer: makes the pictures; on Ray each process has a copy of it. None is a :class:`PipelineRenderer`.
 
         Raises:
             OVBackendError: another process writes to the folder, or Ray does not answer.
@@ -165,67 +152,44 @@ class Batch:
             manifest = Manifest(self.folder)
             plan = self.plan(manifest)
             self._refuse_to_replace(plan)
-            for name in manifest.stale:
-                pictures.remove(self.folder / name)
+            manifest.remove_stale()
             report({"event": "plan", **summary(plan)})
             if plan.pending:  # a killed run leaves no pages that look as if they were its own
                 for page in contact_sheet.present(self.folder):
                     pictures.remove(page)
-            tally = self._run(plan, manifest, journal, report, paints)
-            sheets = self._sheets()
+            run = Run(manifest, journal, self._digests, report)
+            with self._results(plan.pending, renderer) as results:
+                run.all(plan.pending, results)
+            manifest.remove_stale()
+            sheets = self._sheets(manifest)
             write_parquet(self.folder)
-        seconds = round(time.monotonic() - start, 2)
+        seconds, tally = round(time.monotonic() - start, 2), run.tally
         result = Result(tally.made, plan.skipped, tally.failed, tally.otherwise, seconds, self.folder / MANIFEST, tuple(sheets))
-        report({"event": "end", **{name: _plain(value) for name, value in vars(result).items()}})
+        report({"event": "end", **vars(result), "manifest": str(result.manifest), "sheets": [*map(str, sheets)]})
         return result
 
-    def _sheets(self) -> list[Path]:
+    def _sheets(self, manifest: Manifest) -> list[Path]:
         """The pages of thumbnails, without the old picture of a row that was changed and then failed."""
         if not self._options.contact_sheet:
             return []
-        entries, device = Manifest(self.folder).entries, self._settings.device
-        digests = {number: entry.digest for number, entry in entries.items()}
-        rows = [row for row in self.job.rows if digests.get(row.number) == row.digest(self._fingerprints, device)]
+        rows = [row for row in self.job.rows if manifest.is_of(row, self._digests[row.number])]
         if contact_sheet.is_complete(self.folder, rows):
             return contact_sheet.present(self.folder)
         return contact_sheet.write_sheets(self.folder, rows)
 
-    def _run(self, plan: Plan, manifest: Manifest, journal: Journal, report: Report, paints: Paints | None) -> Tally:
-        with self._maker(plan, paints, report) as maker:
-            run = Run(self.folder, journal, maker, self._fingerprints, self._settings.device, report)
-            return run.all(plan.pending, manifest)
-
     @contextlib.contextmanager
-    def _maker(self, plan: Plan, paints: Paints | None, report: Report) -> Iterator[Makes]:
-        """What makes the pictures: this process, or processes on Ray if there is anything to make."""
-        if self._options.address is not None and plan.pending:
-            with contextlib.closing(self._cluster(self._options.address, plan, paints)) as cluster:
-                if self._options.workers == AUTO:
-                    rates = {str(count): round(rate * 3600, 1) for count, rate in cluster.rates.items()}
-                    report({"event": "processes", "processes": cluster.processes, "trial_pictures_per_hour": rates})
-                yield cluster
+    def _results(self, rows: Sequence[Row], renderer: Renderer | None) -> Iterator[Iterable[tuple[Row, RowResult]]]:
+        """The rows with what became of them: of this process, or of processes on Ray if there is anything to make."""
+        device, address, workers = self._settings.device, self._options.address, self._options.workers
+        if address is None or not rows:
+            own = contextlib.closing(PipelineRenderer(self._settings)) if renderer is None else contextlib.nullcontext(renderer)
+            with own as here:
+                yield ((row, execute(here, row, device)) for row in rows)
             return
-        painter = paints or Painter(self._settings)
-        try:
-            yield InThisProcess(painter, self._settings.device)
-        finally:
-            if isinstance(painter, Painter):
-                painter.close()
-
-    def _cluster(self, address: str, plan: Plan, paints: Paints | None) -> Cluster:
-        each = functools.partial(_copied, paints) if paints is not None else functools.partial(painter_for, self._settings)
-        workers = self._options.workers
-        trial = Trial(in_two_steps(largest_kind(plan.pending)), Results(self._settings.cache_folder))
-        count = trial if isinstance(workers, str) else workers
-        return Cluster(address, count, each, self._settings.device, self._fingerprints)
-
-
-def _copied(paints: Paints, processes: int) -> Paints:
-    return paints
-
-
-def _plain(value: Any) -> Any:
-    return [str(each) for each in value] if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+        each = functools.partial(renderer_for, self._settings) if renderer is None else lambda processes: renderer
+        count = workers if isinstance(workers, int) else None
+        with contextlib.closing(Cluster(address, count, each, device, self._content_of)) as cluster:
+            yield cluster.results(rows)
 
 
 def _sources(rows: Iterable[Mapping[str, Any]]) -> Iterable[SourceRow]:

@@ -1,47 +1,31 @@
 """Makes rows in several processes on Ray (https://docs.ray.io), on this machine or on a cluster; only this module imports Ray.
 
-When a process ends, Ray starts it again, on another machine if its own is gone, and runs its task again there. Rows of one kind
-go to one process, so that their networks are compiled once. A task has a few pictures, so that little is lost when a process
-ends. The pictures come back as bytes: only the process of the command writes files.
+When a process ends, Ray starts it again, on another machine if its own is gone, and runs its row again there. Rows of one kind
+go to one process, so that their networks are compiled once. The pictures come back as bytes: only the process of the command
+writes files.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ov_backend import posix
 from ov_backend.batch.connection import connect, import_ray
-from ov_backend.batch.copies import Copies, Digests, FileServer, default_folder
-from ov_backend.batch.fingerprints import Fingerprints
-from ov_backend.batch.make import Failure, Outcome, Paints
+from ov_backend.batch.executor import Renderer, RowResult, execute
+from ov_backend.batch.pictures import sha256
 from ov_backend.batch.plan import shares
-from ov_backend.batch.processes import Speed, Trial, best
 from ov_backend.batch.row import Row
-from ov_backend.batch.worker import RowsFailed, Worker
 from ov_backend.errors import OVBackendError, first_line, last_line
 
-#: The most pictures of one task, if a row has not more; so many are lost at most when a process ends.
-_PICTURES_PER_TASK = 8
-#: How often Ray starts a process again. After that a new one takes its place and makes the rows one by one, in case one of them
-#: ends every process.
-_RESTARTS = 1
+#: How often Ray runs a row again whose process has ended; then the row fails, as it may be what ends the processes.
+_RETRIES = 3
 #: Seconds that a machine has to start its processes.
 _START_S = 600
-#: Seconds for which processes are timed, once their networks are ready.
-_TRIAL_S = 3.0
-
-
-class _Handle:
-    """One worker: the process on Ray, what starts another one in its place, and its tasks."""
-
-    def __init__(self, start: Callable[[], Any]) -> None:
-        self.start = start
-        self.actor = start()
-        self.tasks: Iterator[Sequence[Row]] = iter(())
 
 
 class Cluster:
@@ -49,141 +33,84 @@ class Cluster:
 
     Args:
         address: of a Ray cluster, as ``ray start`` prints it; "local" starts Ray here until :meth:`close`.
-        workers: number of processes; None is one for each machine; a trial measures on each machine how many are best there.
-        paints: called in each process with the number of processes on its machine; returns what makes the pictures there.
+        count: number of processes; None is one for each machine.
+        renderer: called in each process with the number of processes on its machine; returns what makes the pictures there.
         device: that computes.
-        fingerprints: of the files that rows name.
-
-    Attributes:
-        rates: pictures a second by the number of processes, where a trial has measured it in this run; the last machine's.
+        content_of: the SHA-256 of a file that a row names.
 
     Raises:
         OVBackendError: Ray is missing, does not answer, or starts no process.
     """
 
     def __init__(
-        self, address: str, workers: int | Trial | None, paints: Callable[[int], Paints], device: str, fingerprints: Fingerprints
+        self,
+        address: str,
+        count: int | None,
+        renderer: Callable[[int], Renderer],
+        device: str,
+        content_of: Callable[[Path], str],
     ) -> None:
-        self._ray = import_ray()
-        self._fingerprints = fingerprints
-        self._workers: list[_Handle] = []
-        self._server: Any = None
-        self.rates: dict[int, float] = {}
+        self._ray, self._content_of = import_ray(), content_of
+        self._starts: list[Callable[[], Any]] = []
+        self._processes: list[Any] = []
         self._is_ours = not self._ray.is_initialized()
         if self._is_ours:
             connect(self._ray, address)
         try:
-            self._workers = self._start(workers, paints, device)
+            self._start(count, renderer, device)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def processes(self) -> int:
-        """How many processes make rows."""
-        return len(self._workers)
+    def results(self, rows: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
+        """Each row with what became of it, in the order in which they end."""
+        divided = iter(shares(rows, len(self._processes)))
+        streams = [itertools.chain.from_iterable(divided) for _ in self._processes]  # all draw from the same shares
+        running: dict[Any, tuple[int, Row]] = {}
 
-    def outcomes(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Outcome]]:
-        """Each row with its outcome, in the order in which tasks end."""
-        ordered = iter(shares(rows, len(self._workers)))
-        running: dict[Any, tuple[_Handle, Sequence[Row]]] = {}
-        for worker in self._workers:
-            worker.tasks = _tasks(ordered)  # all draw from the same shares
-            self._begin(worker, running)
+        def begin(process: int) -> None:
+            row = next(streams[process], None)
+            if row is not None:
+                digests = {path: self._content_of(path) for path in row.inputs}
+                running[self._processes[process].make.remote(row, digests)] = process, row
+
+        for process in range(len(streams)):
+            begin(process)
         while running:
             (ended,), _ = self._ray.wait([*running], num_returns=1)
-            worker, task = running.pop(ended)
+            process, row = running.pop(ended)
             try:
-                results: Sequence[Outcome] = self._ray.get(ended)
+                result = self._ray.get(ended)
             except self._ray.exceptions.RayError as error:
-                results = self._replace(worker, task, error)
-            self._begin(worker, running)
-            yield from zip(task, results)
+                reason = f"{type(error).__name__}: every process that was to make it has ended"
+                result = RowResult(error=reason, attempts=_RETRIES + 1)
+                self._ray.kill(self._processes[process])
+                self._processes[process] = self._starts[process]()
+            begin(process)
+            yield row, result
 
     def close(self) -> None:
         """End the processes, and Ray itself where it was started or joined here."""
-        for worker in self._workers:
-            self._ray.kill(worker.actor)
+        for process in self._processes:
+            self._ray.kill(process)
         if self._is_ours:
             self._ray.shutdown()
 
-    def _begin(self, worker: _Handle, running: dict[Any, tuple[_Handle, Sequence[Row]]]) -> None:
-        """Give a worker its next task, if there is one."""
-        task = next(worker.tasks, None)
-        if task is not None:
-            method = worker.actor.make.options(retry_exceptions=[RowsFailed])
-            running[method.remote(task, self._digests(task))] = worker, task
+    def _start(self, count: int | None, renderer: Callable[[int], Renderer], device: str) -> None:
+        """Start the processes; those of one machine divide its cores.
 
-    def _digests(self, rows: Sequence[Row]) -> Digests:
-        return {path: self._fingerprints.of(path) for row in rows for path in row.inputs}
-
-    def _replace(self, worker: _Handle, task: Sequence[Row], error: Exception) -> Sequence[Outcome]:
-        """Start another process in the place of one that Ray does not start again.
-
-        Returns:
-            the failure of the task's row. Nothing if the task has several rows: the new process then makes them one by one.
+        Raises:
+            OVBackendError: none has started.
         """
-        self._ray.kill(worker.actor)
-        worker.actor = worker.start()
-        if len(task) == 1:
-            reason = f"{type(error).__name__}: every process that was to make it has ended"
-            return [Failure(reason, 0.0, _RESTARTS + 1)]
-        worker.tasks = itertools.chain(([row] for row in task), worker.tasks)
-        return []
-
-    def _start(self, count: int | Trial | None, paints: Callable[[int], Paints], device: str) -> list[_Handle]:
-        here, nodes = self._ray.get_runtime_context().get_node_id(), machines(self._ray)
-        copies = Copies(self._reader(here), default_folder()) if set(nodes) != {here} else None
-
-        def handle(node: str, index: int, of: int) -> _Handle:
-            options = {"max_restarts": _RESTARTS, "max_task_retries": -1, "scheduling_strategy": self._on(node, soft=True)}
-            actor = self._ray.remote(_Process).options(**options)
-            return _Handle(functools.partial(actor.remote, paints, device, index, of, here, copies))
-
-        if isinstance(count, Trial):
-            counts = {node: self._measured(count, functools.partial(handle, node)) for node in nodes}
-        else:
-            counts = _spread(nodes, count)
-        return self._started([handle(node, index, of) for node, of in counts.items() for index in range(of)])
-
-    def _measured(self, trial: Trial, handle: Callable[[int, int], _Handle]) -> int:
-        """How many processes are best on one machine: remembered, or measured now."""
-        (alone,) = self._started([handle(0, 1)])
-        machine = self._ray.get(alone.actor.machine.remote())
-        count = trial.results.get(machine, trial.row)
-        if count is not None:
-            self._ray.kill(alone.actor)
-            return count
-
-        def speeds(of: int) -> list[Speed]:
-            workers = [alone] if of == 1 else [handle(index, of) for index in range(of)]
-            try:
-                return self._speeds(workers, trial.row)
-            finally:
-                for worker in workers:
-                    self._ray.kill(worker.actor)
-
-        count, self.rates = best(machine, speeds)
-        if self.rates[1]:
-            trial.results.put(machine, trial.row, count)
-        return count
-
-    def _speeds(self, workers: Sequence[_Handle], row: Row) -> list[Speed]:
-        """What each of the workers shows while all of them make a row again and again; nothing where one fails."""
-        digests, speeds = self._digests([row]), list[Speed]()
-        try:
-            for seconds in (0.0, _TRIAL_S):  # the first time prepares the networks
-                speeds = self._ray.get([worker.actor.speed.remote(row, digests, seconds) for worker in self._started(workers)])
-        except (OVBackendError, self._ray.exceptions.RayError):
-            return []
-        return speeds if len(speeds) == len(workers) else []
-
-    def _started(self, workers: Sequence[_Handle]) -> list[_Handle]:
-        """The workers that have started; the others are ended."""
-        first = {worker.actor.ready.remote(): worker for worker in workers}
-        started, late = self._ray.wait([*first], num_returns=len(first), timeout=_START_S)
-        for reference in late:
-            self._ray.kill(first[reference].actor)
+        home, nodes = self._ray.get_runtime_context().get_node_id(), machines(self._ray)
+        for node, of in _spread(nodes, count).items():
+            for index in range(of):
+                options = {"max_restarts": -1, "max_task_retries": _RETRIES, "scheduling_strategy": _on(node)}
+                process = self._ray.remote(_Process).options(**options)
+                self._starts.append(functools.partial(process.remote, renderer, device, index, of, home))
+        self._processes = [start() for start in self._starts]
+        ready = [process.ready.remote() for process in self._processes]
+        started, late = self._ray.wait(ready, num_returns=len(ready), timeout=_START_S)
         if not started:
             raise OVBackendError(f"Ray has started no process in {_START_S} s; wait until a core of the cluster is free.")
         try:
@@ -194,32 +121,54 @@ class Cluster:
         except self._ray.exceptions.RayError as error:
             reason = f"{type(error).__name__}: {last_line(error)[:300]}"
             raise OVBackendError(f"A process of Ray's did not start ({reason}); install this package on its machine.") from error
-        return [first[reference] for reference in started]
-
-    def _reader(self, here: str) -> Callable[[Path], Iterable[bytes]]:
-        """What reads files of this machine on another one, a few blocks ahead."""
-        name = f"files-{uuid.uuid4().hex}"  # Ray warns of handles among the arguments of processes that it starts again
-        options = {"name": name, "num_cpus": 0, "scheduling_strategy": self._on(here, soft=False)}
-        self._server = self._ray.remote(FileServer).options(**options).remote()
-        return functools.partial(_read, name)
-
-    def _on(self, node: str, soft: bool) -> Any:
-        """On this machine, and where it is gone on another one if that is ``soft``."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return NodeAffinitySchedulingStrategy(node, soft=soft)
+        for i in sorted(map(ready.index, late), reverse=True):
+            self._ray.kill(self._processes.pop(i))
+            del self._starts[i]
 
 
-class _Process(Worker):
-    """A worker that knows whether it is on the machine that runs the batch; Ray may start it again on another one."""
+class _Process:
+    """One process of the cluster.
 
-    def __init__(
-        self, paints: Callable[[int], Paints], device: str, index: int, of: int, home: str, copies: Copies | None
-    ) -> None:
+    Args:
+        renderer: takes the number of processes on this machine, and returns what makes the pictures.
+        device: that computes.
+        index: which of these processes this is, from 0.
+        of: how many there are.
+        home: Ray's number of the machine that runs the batch.
+    """
+
+    def __init__(self, renderer: Callable[[int], Renderer], device: str, index: int, of: int, home: str) -> None:
         import ray
+        import torch
 
-        is_home = ray.get_runtime_context().get_node_id() == home
-        super().__init__(paints, device, index, of, None if is_home else copies)
+        torch.set_num_threads(posix.use_cores(index, of))
+        self._renderer, self._device, self._content_of = renderer(of), device, functools.cache(sha256)
+        self._is_home = ray.get_runtime_context().get_node_id() == home
+
+    def ready(self) -> bool:
+        """True: an answer shows that the process has started."""
+        return True
+
+    def make(self, row: Row, digests: Mapping[Path, str]) -> RowResult:
+        """Make the pictures of a row, if this machine has the files that it names, with the same SHA-256."""
+        missing = None if self._is_home else next((path for path in digests if not self._has(path, digests[path])), None)
+        if missing is None:
+            return execute(self._renderer, row, self._device)
+        what = f"{missing} is not on the machine {socket.gethostname()} with the content that it has where the batch runs"
+        return RowResult(error=f"{what}; copy it there, or put it into a folder that all machines share")
+
+    def _has(self, path: Path, digest: str) -> bool:
+        try:
+            return self._content_of(path) == digest
+        except OSError:
+            return False
+
+
+def _on(node: str) -> Any:
+    """On this machine, and where it is gone on another one."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=True)
 
 
 def machines(ray: Any) -> list[str]:
@@ -228,38 +177,7 @@ def machines(ray: Any) -> list[str]:
     return [node["NodeID"] for node in sorted(nodes, key=lambda node: -node["Resources"]["CPU"])]
 
 
-def count_machines(address: str) -> int:
-    """The number of a cluster's machines; joins it for a moment.
-
-    Raises:
-        OVBackendError: Ray is missing, or does not answer.
-    """
-    ray = import_ray()
-    if ray.is_initialized():
-        return len(machines(ray))
-    connect(ray, address)
-    try:
-        return len(machines(ray))
-    finally:
-        ray.shutdown()
-
-
 def _spread(nodes: Sequence[str], count: int | None) -> dict[str, int]:
     """The number of processes on each machine."""
     total = len(nodes) if count is None else count
     return {node: len(range(i, total, len(nodes))) for i, node in enumerate(nodes[:total])}
-
-
-def _tasks(shares: Iterator[Sequence[Row]]) -> Iterator[Sequence[Row]]:
-    """The rows of shares in tasks of a few pictures."""
-    for share in shares:
-        step = max(_PICTURES_PER_TASK // share[0].parameters.batch, 1)  # rows of one kind have one size of batch
-        yield from (share[i : i + step] for i in range(0, len(share), step))
-
-
-def _read(server: str, path: Path) -> Iterator[bytes]:
-    import ray
-
-    method: Any = ray.get_actor(server).read.options(num_returns="streaming", _generator_backpressure_num_objects=4)
-    for block in method.remote(path):
-        yield ray.get(block)

@@ -15,29 +15,8 @@ from ov_backend.pipelines.sizes import parse_size
 from ov_backend.settings import PRECISIONS
 from ov_backend.standalone.lora_tags import lora_strength, lora_tag
 
-#: Spellings of every column, in lower case with ``_`` for spaces: "CFG scale" is ``cfg_scale``.
-_SPELLINGS: dict[str, tuple[str, ...]] = {
-    "prompt": (),
-    "negative_prompt": (),
-    "seed": (),
-    "size": (),
-    "width": (),
-    "height": (),
-    "steps": (),
-    "sampler_name": ("sampler", "sampler_index"),
-    "scheduler": ("schedule_type",),
-    "cfg_scale": (),
-    "batch_size": (),
-    "checkpoint": ("model", "sd_model_checkpoint"),
-    "precision": (),
-    "init_image": ("init_images",),
-    "denoising_strength": (),
-    "loras": ("lora",),
-}
 #: Fields of a picture's parameters that are accepted and say nothing that the others do not.
 _IGNORED = ("model_hash",)
-_COLUMN_OF = {spelling: column for column, others in _SPELLINGS.items() for spelling in (column, *others)}
-COLUMNS = tuple(_SPELLINGS)
 _NAME = re.compile(r"[^:<>,]+")
 #: A whole number as text; pandas writes 1.0 where another row of the column has none.
 _WHOLE = re.compile(r"\s*([+-]?[0-9]{1,29})(\.0*)?\s*")
@@ -81,7 +60,7 @@ def read_value(column: str, value: Any) -> Any:
         SettingsError: it makes no sense in this column; the message says what is expected.
     """
     try:
-        return _READERS[column](value)
+        return _COLUMNS[column][0](value)
     except _Unexpected as expected:
         raise SettingsError(f"{column} is {short_repr(value)}; it must be {expected}.") from None
 
@@ -174,21 +153,24 @@ def _loras(value: Any) -> str:
     return " ".join(tags)
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "prompt": _text,
-    "negative_prompt": _text,
-    "seed": _whole(42),
-    "size": _size,
-    "width": _whole(512),
-    "height": _whole(512),
-    "steps": _whole(20),
-    "sampler_name": _text,
-    "scheduler": _text,
-    "cfg_scale": _number(7),
-    "batch_size": _whole(1),
-    "checkpoint": _name_of_file,
-    "precision": _precision,
-    "init_image": _name_of_file,
-    "denoising_strength": _number(0.5),
-    "loras": _loras,
+#: Of every column what reads its values, and its other spellings, in lower case with ``_`` for spaces: ``cfg_scale``.
+_COLUMNS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
+    "prompt": (_text, ()),
+    "negative_prompt": (_text, ()),
+    "seed": (_whole(42), ()),
+    "size": (_size, ()),
+    "width": (_whole(512), ()),
+    "height": (_whole(512), ()),
+    "steps": (_whole(20), ()),
+    "sampler_name": (_text, ("sampler", "sampler_index")),
+    "scheduler": (_text, ("schedule_type",)),
+    "cfg_scale": (_number(7), ()),
+    "batch_size": (_whole(1), ()),
+    "checkpoint": (_name_of_file, ("model", "sd_model_checkpoint")),
+    "precision": (_precision, ()),
+    "init_image": (_name_of_file, ("init_images",)),
+    "denoising_strength": (_number(0.5), ()),
+    "loras": (_loras, ("lora",)),
 }
+COLUMNS = tuple(_COLUMNS)
+_COLUMN_OF = {spelling: column for column, (_, others) in _COLUMNS.items() for spelling in (column, *others)}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ov_backend.batch.columns import read_columns, read_value
-from ov_backend.batch.grid import expand, grid_size
 from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
 from ov_backend.batch.places import Places
 from ov_backend.batch.row import Row
@@ -116,6 +117,18 @@ def read_job(
     if problems and not (skip_bad_rows and rows and is_whole):
         raise JobError(problems)
     return Job(rows, count, grids, left_out, tuple(problems))
+
+
+def grid_size(values: Mapping[str, Any]) -> int:
+    """How many rows the lists in a row make of it; 0 if one of them is empty."""
+    return math.prod(len(value) for value in values.values() if isinstance(value, list))
+
+
+def expand(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of the values in a row's lists; the last list varies fastest."""
+    choices = [value if isinstance(value, list) else [value] for value in values.values()]
+    for combination in itertools.product(*choices):
+        yield dict(zip(values, combination))
 
 
 def _count(source: SourceRow) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,14 +16,12 @@ from typing import Any
 from ov_backend import posix
 from ov_backend.atomic_file import atomic_write
 from ov_backend.batch import pictures
-from ov_backend.batch.fingerprints import sha256
-from ov_backend.batch.pictures import NAME
+from ov_backend.batch.pictures import NAME, sha256
 from ov_backend.batch.row import Row
 from ov_backend.errors import SettingsError
 
 MANIFEST = "manifest.jsonl"
 _MAX_LINE_BYTES = 1 << 20
-_RECORDS_AT_ONCE = 10_000
 _FLUSH_S = 1.0
 _INT64 = 1 << 63
 #: How every manifest begins.
@@ -59,55 +56,48 @@ class Manifest:
     """What a folder's manifest says.
 
     Attributes:
-        entries: by row.
-        stale: files of rows that were made again under another name.
+        entries: the newest pictures of each row, there or not.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.entries: dict[int, Entry] = {}
-        self.stale: set[str] = set()
-        self._warm, self._all = [0.0, 0.0], [0.0, 0.0]
+        self._replaced: set[str] = set()
+        self._seconds = self._work = 0.0
         for record in read_records(folder):
-            self._add(record)
-        self.stale -= {name for entry in self.entries.values() for name in entry.files}
+            self.add(record)
 
-    def _add(self, record: dict[str, Any]) -> None:
-        number, digest, name, digest_of_file = (record.get(key) for key in ("row", "parameters", "file", "sha256"))
-        if not isinstance(number, int) or not isinstance(name, str) or not NAME.fullmatch(name):
-            return  # a failure, or a line of somebody else
-        if not isinstance(digest, str) or not isinstance(digest_of_file, str):
+    def add(self, record: dict[str, Any]) -> None:
+        """Take a record into account; a failure, and a line of somebody else, changes nothing."""
+        if not _is_own(record) or not all(isinstance(record.get(name), str) for name in ("file", "sha256", "parameters")):
             return
-        entry = self.entries.get(number)
-        if entry is None or entry.digest != digest:
-            self.stale |= set(entry.files) if entry is not None else set()
-            self.entries[number] = Entry(digest, {name: digest_of_file})
-        else:
-            entry.files[name] = digest_of_file
+        entry = self.entries.get(record["row"])
+        if entry is None or entry.digest != record["parameters"]:
+            self._replaced |= set(entry.files) if entry is not None else set()
+            self.entries[record["row"]] = entry = Entry(record["parameters"], {})
+        entry.files[record["file"]] = record["sha256"]
         self._measure(record)
 
+    def remove_stale(self) -> None:
+        """Remove the pictures of rows that were made again under another name."""
+        for name in self._replaced - {name for entry in self.entries.values() for name in entry.files}:
+            pictures.remove(self.folder / name)
+
     def _measure(self, record: dict[str, Any]) -> None:
-        names = ("sampling_seconds", "prepared_seconds", "work")
-        values = [value for name in names if isinstance(value := record.get(name), (int, float)) and 0 <= value < 1e15]
-        if len(values) < len(names):
-            return
-        seconds, prepared, amount = values
-        for sums in [self._all, *([self._warm] if prepared < seconds / 10 else [])]:
-            sums[0] += seconds
-            sums[1] += amount
+        values = [record.get(name) for name in ("sampling_seconds", "work")]
+        numbers = [value for value in values if isinstance(value, (int, float)) and 0 <= value < 1e15]
+        if len(numbers) == len(values):
+            self._seconds += numbers[0]
+            self._work += numbers[1]
 
     @property
     def seconds_per_work(self) -> float | None:
-        """Seconds that a unit of work took, in pictures whose networks were ready if there are any; None before the first."""
-        sums = self._warm if self._warm[1] else self._all
-        return sums[0] / sums[1] if sums[1] else None
+        """Seconds that sampling a unit of work took; None before the first picture."""
+        return self._seconds / self._work if self._work else None
 
     def has(self, row: Row, digest: str) -> bool:
         """Whether all pictures of a row are there, with these parameters and whole; reads every byte of them."""
-        entry = self.entries.get(row.number)
-        if entry is None or entry.digest != digest:
-            return False
-        return all(name in entry.files and self._is_whole(name, entry.files[name]) for name in row.files)
+        return self.is_of(row, digest) and all(self._is_whole(name, self.entries[row.number].files) for name in row.files)
 
     def is_of(self, row: Row, digest: str) -> bool:
         """Whether the newest pictures of a row, there or not, were made with these parameters."""
@@ -121,10 +111,9 @@ class Manifest:
             return 0
         return sum((self.folder / name).is_file() for name in entry.files)
 
-    def _is_whole(self, name: str, digest: str) -> bool:
-        path = self.folder / name
+    def _is_whole(self, name: str, digests: Mapping[str, str]) -> bool:
         try:
-            return path.is_file() and sha256(path) == digest
+            return name in digests and (self.folder / name).is_file() and sha256(self.folder / name) == digests[name]
         except OSError:
             return False
 
@@ -222,50 +211,36 @@ class Journal:
             os.close(self._handle)
 
 
-def write_parquet(folder: Path) -> Path | None:
-    """Write what became of every row at last into ``manifest.parquet``; None where pyarrow is not installed.
-
-    The manifest is read twice, so that no more than :data:`_RECORDS_AT_ONCE` of its records are in memory.
-    """
+def write_parquet(folder: Path) -> None:
+    """Write what became of every row at last into ``manifest.parquet``, where pyarrow is installed."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        return None
-    chosen = {place for _, files in _last_records(folder).values() for place in files.values()}
-    records = (record for place, record in enumerate(read_records(folder)) if place in chosen)
+        return
     types = {int: pyarrow.int64(), str: pyarrow.string(), (int, float): pyarrow.float64()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS.items()])
-    path = folder / "manifest.parquet"
-    with atomic_write(path) as file, parquet.ParquetWriter(file, schema) as writer:
-        while some := list(itertools.islice(records, _RECORDS_AT_ONCE)):
-            writer.write_table(pyarrow.table(_columns(some), schema))
-    return path
+    records = [{name: _value(record, name) for name in _COLUMNS} for last in _last_records(folder) for record in last]
+    with atomic_write(folder / "manifest.parquet") as file:
+        parquet.write_table(pyarrow.Table.from_pylist(records, schema), file)
 
 
-def _last_records(folder: Path) -> dict[int, tuple[Any, dict[str | None, int]]]:
-    """For each row what its last record depends on, and the places of the records of its files; None is a failure."""
-    last: dict[int, tuple[Any, dict[str | None, int]]] = {}
-    for place, record in enumerate(read_records(folder)):
-        if not _is_own(record):
-            continue
-        row, name, digest = record["row"], record["file"], record.get("parameters")
-        before, files = last.get(row, (None, {}))
-        goes_on = digest == before and name is not None and None not in files
-        last[row] = digest, {**files, name: place} if goes_on else {name: place}
-    return last
+def _last_records(folder: Path) -> Iterable[list[dict[str, Any]]]:
+    """For each row the last records of its pictures, or of its failure."""
+    last: dict[int, list[dict[str, Any]]] = {}
+    for record in filter(_is_own, read_records(folder)):
+        before = last.get(record["row"], [])
+        goes_on = all(each["file"] and each.get("parameters") == record.get("parameters") for each in before)
+        kept = [each for each in before if each["file"] != record["file"]] if goes_on and record["file"] else []
+        last[record["row"]] = [*kept, record]
+    return last.values()
 
 
-def _columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of every column; those of another type, and numbers that Parquet cannot hold, are None."""
-
-    def value_of(record: dict[str, Any], name: str, kind: Any) -> Any:
-        value = record.get(name)
-        if not isinstance(value, kind) or (isinstance(value, int) and not -_INT64 <= value < _INT64):
-            return None
-        return value
-
-    return {name: [value_of(record, name, kind) for record in records] for name, kind in _COLUMNS.items()}
+def _value(record: dict[str, Any], name: str) -> Any:
+    """A value of a record; None where it has another type, or is a number that Parquet cannot hold."""
+    value = record.get(name)
+    is_right = isinstance(value, _COLUMNS[name]) and not (isinstance(value, int) and not -_INT64 <= value < _INT64)
+    return value if is_right else None
 
 
 def _is_own(record: dict[str, Any]) -> bool:

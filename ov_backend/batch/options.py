@@ -12,7 +12,7 @@ from ov_backend.errors import SettingsError, short_repr
 from ov_backend.settings import PRECISIONS, Settings
 from ov_backend.standalone.lora_tags import lora_folders
 
-#: The value of ``workers`` that lets a measurement decide how many processes make the most pictures.
+#: The value of ``workers`` that stands for one process on each machine.
 AUTO = "auto"
 MAX_WORKERS = 1024
 #: Precisions of a batch; the first picture of int8 would be computed in another one.
@@ -35,8 +35,7 @@ class Options:
         contact_sheet: draw pages of thumbnails at the end.
         ray: address of the Ray cluster that makes the pictures, "auto" for one that runs on this machine, "local" to start Ray
             here; None is this process, unless ``workers`` is given.
-        workers: number of processes on Ray, on this machine where ``ray`` is None; None is one for each machine, and "auto" as
-            many on each as are measured to make the most pictures.
+        workers: number of processes on Ray, on this machine where ``ray`` is None; None and "auto" are one for each machine.
     """
 
     checkpoint: Path | None = None

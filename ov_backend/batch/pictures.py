@@ -49,6 +49,19 @@ def write(folder: Path, name: str, data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def sha256(path: Path) -> str:
+    """The SHA-256 of a whole file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def remove_unfinished(folder: Path) -> int:
     """Remove what killed processes were writing; returns the number of files. The caller has locked the folder."""
     names = [entry.name for entry in os.scandir(folder) if _TEMPORARY.fullmatch(entry.name)]

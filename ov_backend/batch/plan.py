@@ -2,118 +2,81 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any
 
 from ov_backend.batch.job import Job
-from ov_backend.batch.row import Row, Shape
+from ov_backend.batch.row import Row
 from ov_backend.standalone.prompts import CHUNK
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of one checkpoint, precision, mix of LoRAs and shape; the networks are prepared once for all of them."""
+    """Rows of one checkpoint, mix of LoRAs, precision and shape; the networks are prepared once for all of them."""
 
-    checkpoint: Path
-    precision: str
-    loras: tuple[tuple[Path, float], ...]
-    shape: Shape
-    rows: int
-    pictures: int
-    work: float
+    rows: Sequence[Row]
 
     @property
     def label(self) -> str:
         """In words: "model, bf16, 512x768, LoRA style 0.8"."""
-        width, height, batch, guided, from_picture, chunks = self.shape
-        parts = [self.checkpoint.stem, self.precision, f"{width}x{height}"]
+        row = self.rows[0]
+        width, height, batch, guided, from_picture, chunks = row.shape
+        parts = [row.checkpoint.stem, row.precision, f"{width}x{height}"]
         parts += [f"{batch} at once"] if batch > 1 else []
         parts += [] if guided else ["no guidance"]
         parts += ["from a picture"] if from_picture else []
         parts += [f"prompts of {CHUNK * (chunks - 1) + 1} to {CHUNK * chunks} tokens"] if chunks > 1 else []
-        parts += [f"LoRA {path.stem} {strength:g}" for path, strength in self.loras]
+        parts += [f"LoRA {path.stem} {strength:g}" for path, strength in row.loras]
         return ", ".join(parts)
+
+    @property
+    def pictures(self) -> int:
+        """The number of pictures of all rows."""
+        return sum(row.parameters.batch for row in self.rows)
+
+    @property
+    def work(self) -> float:
+        """What all rows have to compute; see :func:`work`."""
+        return math.fsum(work(row) for row in self.rows)
+
+
+def _kind(row: Row) -> tuple[Hashable, ...]:
+    """What networks are prepared for, beginning with what takes longest."""
+    return row.checkpoint, row.loras, row.precision, row.shape
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
     """The rows in the order in which they run; what comes first in the job comes first here."""
     first: dict[Hashable, int] = {}
 
-    def rank(*key: Hashable) -> int:
-        return first.setdefault(key, len(first))
-
     def order(row: Row) -> tuple[int, ...]:
-        checkpoint = rank(row.checkpoint)
-        weights = rank(row.checkpoint, row.loras)
-        precision = rank(row.checkpoint, row.loras, row.precision)
-        return checkpoint, weights, precision, rank(row.checkpoint, row.loras, row.precision, row.shape), row.number
+        kind = _kind(row)
+        ranks = [first.setdefault(kind[:length], len(first)) for length in range(1, len(kind) + 1)]
+        return *ranks, row.number
 
     return sorted(rows, key=order)
 
 
-def groups(rows: Iterable[Row]) -> Iterator[Group]:
+def groups(rows: Iterable[Row]) -> list[Group]:
     """The groups of rows that are in order."""
-    for (checkpoint, precision, loras, shape), members in groupby(rows, _kind):
-        count, pictures, amount = 0, 0, 0.0
-        for row in members:
-            count, pictures, amount = count + 1, pictures + row.parameters.batch, amount + work(row)
-        yield Group(checkpoint, precision, loras, shape, count, pictures, amount)
+    return [Group([*members]) for _, members in groupby(rows, _kind)]
 
 
-def shares(rows: Sequence[Row], workers: int) -> Iterator[Sequence[Row]]:
-    """Divide rows that are in order into shares of one kind each; a worker takes one share after the other.
+def shares(rows: Sequence[Row], processes: int) -> Iterator[Sequence[Row]]:
+    """Divide rows that are in order into shares of one kind each; a process takes one share after the other.
 
-    A group is one share, so that only one worker prepares its networks. If a group is more than half of what each worker has to
-    do on average, it is divided into equal shares.
+    A group is one share, so that only one process prepares its networks. If a group is more than half of what each process has
+    to do on average, it is divided into equal shares.
     """
-    most = sum(work(row) for row in rows) / workers / 2
-    start = 0
+    most = sum(work(row) for row in rows) / processes / 2
     for group in groups(rows):
-        parts = max(min(math.ceil(group.work / most) if workers > 1 else 1, workers * 2, group.rows), 1)
-        bounds = [start + group.rows * i // parts for i in range(parts + 1)]
-        yield from (rows[first:last] for first, last in pairwise(bounds))
-        start = bounds[-1]
-
-
-@dataclass(frozen=True)
-class Preparations:
-    """How often something is prepared by all processes together: at least, and at most.
-
-    Rows of one kind may be divided among several processes, and each of these prepares for itself.
-
-    Attributes:
-        checkpoints: loaded.
-        lora_mixes: added to weights.
-        compiles: of networks for a group.
-    """
-
-    checkpoints: tuple[int, int]
-    lora_mixes: tuple[int, int]
-    compiles: tuple[int, int]
-
-
-def preparations(rows: Sequence[Row], workers: int) -> Preparations:
-    """What so many processes prepare for rows that are in order."""
-    kinds = [_kind(share[0]) for share in shares(rows, workers)]
-    mixes = [(checkpoint, loras) if loras else None for checkpoint, _, loras, _ in kinds]
-    return Preparations(_times([kind[0] for kind in kinds], workers), _times(mixes, workers), _times(kinds, workers))
-
-
-def _times(needs: Sequence[Hashable | None], workers: int) -> tuple[int, int]:
-    """How often what the shares need is prepared, at least and at most; None is a share that needs nothing.
-
-    Every process begins with a share of its own, and which one takes a later share is not known before. Shares with equal needs
-    follow each other, so no process prepares the same thing twice.
-    """
-    first = [need for need in needs[:workers] if need is not None]
-    counts = Counter(need for need in needs if need is not None)
-    return len(first) + len(counts.keys() - set(first)), sum(min(count, workers) for count in counts.values())
+        count = len(group.rows)
+        parts = min(math.ceil(group.work / most), processes * 2, count) if processes > 1 else 1
+        bounds = [count * i // parts for i in range(parts + 1)]
+        yield from (group.rows[first:last] for first, last in pairwise(bounds))
 
 
 def in_two_steps(row: Row) -> Row:
@@ -121,19 +84,6 @@ def in_two_steps(row: Row) -> Row:
     chosen = row.parameters
     steps = 2 if chosen.strength is None else math.ceil(2 / chosen.strength)
     return replace(row, parameters=replace(chosen, steps=steps))
-
-
-def largest_kind(rows: Sequence[Row]) -> Row:
-    """The first row of the group that has the most to compute; the rows are in order."""
-    start, most = 0, (-1.0, 0)
-    for group in groups(rows):
-        most = max(most, (group.work, -start))
-        start += group.rows
-    return rows[-most[1]]
-
-
-def _kind(row: Row) -> tuple[Path, str, tuple[tuple[Path, float], ...], Shape]:
-    return row.checkpoint, row.precision, row.loras, row.shape
 
 
 def work(row: Row) -> float:
@@ -151,36 +101,37 @@ class Plan:
         job: all rows.
         pending: the rows to run, in their order.
         skipped: number of pictures that are there already.
-        groups: of the pending rows, in their order; each needs its networks compiled once.
         replaced: number of pictures that are there and go once those of their rows are made: they are of other values.
         is_other: whether all pictures that are there are of other values, as those of another job.
         seconds_per_work: seconds for a unit of :func:`work`, from earlier pictures; None if there are none.
-        processes: that make the pictures; None if a cluster or a measurement decides.
+        processes: that make the pictures; None if a cluster decides.
     """
 
     job: Job
     pending: list[Row]
     skipped: int
     replaced: int
-    groups: list[Group]
+    is_other: bool
     seconds_per_work: float | None
-    processes: int | None = 1
-    is_other: bool = False
+    processes: int | None
 
     @property
     def seconds(self) -> float | None:
         """An estimate of the time that sampling takes one process, without preparing networks; None if nothing was measured."""
-        total = math.fsum(group.work for group in self.groups)
+        total = math.fsum(work(row) for row in self.pending)
         return total * self.seconds_per_work if self.seconds_per_work is not None else None
 
-    @functools.cached_property
-    def preparations(self) -> Preparations:
-        """What all processes together prepare; of one, where their number is not known."""
-        return preparations(self.pending, self.processes or 1)
+    @property
+    def most_compiles(self) -> int | None:
+        """How often all processes together compile the networks of a group at most; None where their number is not known.
+
+        A process compiles for each of its shares at most once. It is at least once for each group.
+        """
+        return sum(1 for _ in shares(self.pending, self.processes)) if self.processes is not None else None
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """A plan for JSON, without its rows."""
+    """A plan for JSON, without its rows; of the checkpoints, mixes of LoRAs and compiles what one process prepares."""
     return {
         "sources": plan.job.sources,
         "grids": plan.job.grids,
@@ -192,9 +143,9 @@ def summary(plan: Plan) -> dict[str, Any]:
         "is_other": plan.is_other,
         "to_make": plan.job.pictures - plan.skipped,
         "processes": plan.processes,
-        "checkpoints": plan.preparations.checkpoints[0],
-        "lora_mixes": plan.preparations.lora_mixes[0],
-        "compiles": plan.preparations.compiles[0],
-        "most_compiles": plan.preparations.compiles[1] if plan.processes is not None else None,
+        "checkpoints": len({row.checkpoint for row in plan.pending}),
+        "lora_mixes": len({(row.checkpoint, row.loras) for row in plan.pending if row.loras}),
+        "compiles": len(groups(plan.pending)),
+        "most_compiles": plan.most_compiles,
         "estimated_seconds": round(plan.seconds, 1) if plan.seconds is not None else None,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ov_backend.batch.fingerprints import Fingerprints
 from ov_backend.standalone.emphasis import has_emphasis
 from ov_backend.standalone.lora_tags import plain
 from ov_backend.ui.infotext import Parameters
@@ -61,14 +61,19 @@ class Row:
         """The prompt without the tags of LoRAs."""
         return plain(self.parameters.prompt)
 
-    def digest(self, fingerprints: Fingerprints, device: str) -> str:
-        """A digest of everything that the pixels depend on; rows with equal digests have equal pictures."""
+    def digest(self, content_of: Callable[[Path], str], device: str) -> str:
+        """A digest of everything that the pixels depend on; rows with equal digests have equal pictures.
+
+        Args:
+            content_of: a digest of a file's content.
+            device: that computes.
+        """
         chosen = self.parameters
         values = [
             *(chosen.prompt, chosen.negative_prompt, chosen.steps, chosen.guidance, chosen.seed, chosen.width, chosen.height),
-            *(chosen.batch, chosen.strength, chosen.sampler, self.precision, device, fingerprints.of(self.checkpoint)),
-            fingerprints.of(self.picture) if self.picture is not None else "",
-            [[fingerprints.of(path), strength] for path, strength in self.loras],
+            *(chosen.batch, chosen.strength, chosen.sampler, self.precision, device, content_of(self.checkpoint)),
+            content_of(self.picture) if self.picture is not None else "",
+            [[content_of(path), strength] for path, strength in self.loras],
             *([self.chunks] if self.chunks > 1 else []),  # pictures of earlier versions, which cut long prompts, are made again
             *(["emphasis"] if any(map(has_emphasis, (self.plain_prompt, chosen.negative_prompt))) else []),  # nor read brackets
         ]

@@ -72,11 +72,11 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
         texts = _texts(header, read_text_config(companion))
         return Configuration(header.family, unet, vae, texts, _scheduler(yaml), _prediction(header, yaml))
     except (KeyError, IndexError) as error:
-        raise _unknown(header, f"it has no weight {error}") from error
+        raise unknown_architecture(header, f"it has no weight {error}") from error
     except CheckpointError:
         raise
     except (TypeError, ValueError, AttributeError, StopIteration, ArithmeticError) as error:
-        raise _unknown(header, str(error)) from error
+        raise unknown_architecture(header, str(error)) from error
 
 
 def _check_bounds(header: Header) -> None:
@@ -97,7 +97,8 @@ def _bounded(count: int, most: int, what: str) -> int:
     return count
 
 
-def _unknown(header: Header, reason: str) -> CheckpointError:
+def unknown_architecture(header: Header, reason: str) -> CheckpointError:
+    """The error for a file of other networks, as a sentence."""
     return CheckpointError(
         f"{header.path.name} has an unknown architecture ({reason}); Stable Diffusion 1, 2 and XL are known."
     )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ov_backend.checkpoint import keys
-from ov_backend.checkpoint.config import Configuration, TextConfig, configuration
+from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, unknown_architecture
 from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
 from ov_backend.checkpoint.values import check_vocabulary, read_yaml
 from ov_backend.errors import CheckpointError, first_line
@@ -41,14 +41,12 @@ def load_pipeline(path: Path) -> Any:
     Raises:
         CheckpointError: the file is not such a checkpoint; the message says what it is instead.
     """
-    path = Path(path)
-    header = read_header(path)
-    config = configuration(header, read_yaml(path), _companion(path, "config.json"))
+    header, config = _described(path)
     with _File(header) as file:
         unet, vae, *texts = [file.fill(part) for part in _parts(header, config)]
     prediction = config.prediction or _probe_prediction(unet)
     scheduler = _scheduler(config, prediction)
-    tokenizers = [_tokenizer(path, text) for text in config.texts]
+    tokenizers = [_tokenizer(header.path, text) for text in config.texts]
     return _pipeline(config.family, unet, vae, texts, tokenizers, scheduler)
 
 
@@ -58,9 +56,7 @@ def trained_side(path: Path) -> int:
     Raises:
         CheckpointError: the file is no such checkpoint, or weights are missing or have wrong shapes.
     """
-    path = Path(path)
-    header = read_header(path)
-    config = configuration(header, read_yaml(path), _companion(path, "config.json"))
+    header, config = _described(path)
     for part in _parts(header, config):
         part.check(header)
     return int(config.unet["sample_size"]) << (len(config.vae["block_out_channels"]) - 1)
@@ -72,9 +68,15 @@ def read_tokenizer(path: Path) -> Any:
     Raises:
         CheckpointError: the file is no such checkpoint, or its tokenizer cannot be used.
     """
+    header, config = _described(path)
+    return _tokenizer(header.path, config.texts[0])
+
+
+def _described(path: Path) -> tuple[Header, Configuration]:
+    """The header of a checkpoint, and what its networks are made from."""
     path = Path(path)
-    config = configuration(read_header(path), read_yaml(path), _companion(path, "config.json"))
-    return _tokenizer(path, config.texts[0])
+    header = read_header(path)
+    return header, configuration(header, read_yaml(path), _companion(path, "config.json"))
 
 
 def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: list[Any], scheduler: Any) -> Any:
@@ -126,10 +128,7 @@ class _Part:
             used.add(key.partition("#")[0])
         unused = {key for key in header.shapes if key.startswith(self.prefix)} - used if self.whole else set()
         if unused:
-            raise CheckpointError(
-                f"{header.path.name} has an unknown architecture: {len(unused)} of its weights fit nowhere,"
-                f" {min(unused)[:100]!r} for one; Stable Diffusion 1, 2 and XL are known."
-            )
+            raise unknown_architecture(header, f"{len(unused)} of its weights fit nowhere, {min(unused)[:100]!r} for one")
 
 
 def _check_shape(header: Header, key: str, shape: tuple[int, ...]) -> None:
@@ -155,14 +154,11 @@ def _parts(header: Header, config: Configuration) -> list[_Part]:
         CheckpointError: diffusers or transformers has no such network.
     """
     try:
-        unet, vae, texts = _empty_unet(config), _empty_vae(config), [_empty_text(text) for text in config.texts]
+        unet, vae, texts = _empty_networks(config)
     except (ImportError, MemoryError):  # no fault of the file
         raise
     except Exception as error:  # they raise what they like
-        reason = f"no network can be built from its shapes: {first_line(error)[:300]}"
-        raise CheckpointError(
-            f"{header.path.name} has an unknown architecture ({reason}); Stable Diffusion 1, 2 and XL are known."
-        ) from error
+        raise unknown_architecture(header, f"no network can be built from its shapes: {first_line(error)[:300]}") from error
     return [
         _Part(unet, UNET, _unet_names(config), whole=True),
         _Part(vae, VAE, keys.vae_names(len(config.vae["block_out_channels"]))),
@@ -170,28 +166,16 @@ def _parts(header: Header, config: Configuration) -> list[_Part]:
     ]
 
 
-def _empty_unet(config: Configuration) -> Any:
+def _empty_networks(config: Configuration) -> tuple[Any, Any, list[Any]]:
+    """UNet, VAE and text encoders without weights."""
     from accelerate import init_empty_weights
-    from diffusers import UNet2DConditionModel
-
-    with init_empty_weights(include_buffers=False):
-        return UNet2DConditionModel(**config.unet)
-
-
-def _empty_vae(config: Configuration) -> Any:
-    from accelerate import init_empty_weights
-    from diffusers import AutoencoderKL
-
-    with init_empty_weights(include_buffers=False):
-        return AutoencoderKL(**config.vae)
-
-
-def _empty_text(text: TextConfig) -> Any:
-    from accelerate import init_empty_weights
+    from diffusers import AutoencoderKL, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
     with init_empty_weights(include_buffers=False):
-        return (CLIPTextModelWithProjection if text.projection else CLIPTextModel)(CLIPTextConfig(**text.config))
+        kinds = [CLIPTextModelWithProjection if text.projection else CLIPTextModel for text in config.texts]
+        texts = [kind(CLIPTextConfig(**text.config)) for kind, text in zip(kinds, config.texts)]
+        return UNet2DConditionModel(**config.unet), AutoencoderKL(**config.vae), texts
 
 
 def _unet_names(config: Configuration) -> keys.Names:
@@ -300,9 +284,5 @@ def _tokenizer_folder(path: Path) -> Path:
 
 def _companion(path: Path, name: str) -> Path | None:
     """The path of a text encoder's file beside the checkpoint, or None."""
-    return next((file for file in _companions(path, name) if file.is_file()), None)
-
-
-def _companions(path: Path, name: str) -> Iterator[Path]:
-    yield path.with_suffix("") / "tokenizer" / name
-    yield path.parent / "tokenizer" / name
+    folders = path.with_suffix("") / "tokenizer", path.parent / "tokenizer"
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     arguments.add_cache_dir(parser)
     what = "make the pictures in processes on Ray: the address of a cluster as HOST:PORT, auto for one that runs here, or local"
     parser.add_argument("--ray", metavar="ADDRESS", help=what)
-    what = "number of these processes, on this machine where --ray is not given; default: one for each machine; auto measures"
+    what = "number of these processes, on this machine where --ray is not given; default, or auto: one for each machine"
     parser.add_argument("--workers", type=_workers, metavar="N", help=what)
     what = "replace pictures in the folder that are of other values: of another job, or of rows that have changed"
     parser.add_argument("--replace", action="store_true", help=what)
@@ -108,14 +108,14 @@ def _run(batch: Batch, as_json: bool) -> int:
 
 
 def _dry_run(batch: Batch, options: argparse.Namespace) -> int:
-    from ov_backend.batch.plan import summary
+    from ov_backend.batch.plan import groups, summary
 
-    plan = batch.counted(batch.plan())
+    plan = batch.plan()
     if options.measure:
         plan = batch.measured(plan)
     if options.json:
-        groups = [{"label": group.label, "rows": group.rows, "pictures": group.pictures} for group in plan.groups]
-        arguments.print_json({**summary(plan), "groups": groups})
+        told = [{"label": each.label, "rows": len(each.rows), "pictures": each.pictures} for each in groups(plan.pending)]
+        arguments.print_json({**summary(plan), "groups": told})
     else:
         print(text_of(plan))
     return 0
@@ -123,42 +123,38 @@ def _dry_run(batch: Batch, options: argparse.Namespace) -> int:
 
 def text_of(plan: Plan) -> str:
     """What would run, in which order."""
-    job = plan.job
+    from ov_backend.batch.plan import groups, summary
+
+    job, found = plan.job, groups(plan.pending)
     grids = f", {job.grids} of them grids," if job.grids else ""
     lines = [f"{counted(job.sources, 'row')}{grids} {'make' if job.sources > 1 else 'makes'} {counted(job.pictures, 'picture')}."]
     lines += [f"There already: {counted(plan.skipped, 'picture')}."] if plan.skipped else []
     lines += [replacement(plan.replaced, plan.is_other)] if plan.replaced else []
-    if plan.groups:
+    if found:
         lines.append("In this order:")
-        lines += [f"  {counted(group.pictures, 'picture'):>16}  {group.label}" for group in plan.groups[:_GROUPS_SHOWN]]
-        rest = plan.groups[_GROUPS_SHOWN:]
+        lines += [f"  {counted(group.pictures, 'picture'):>16}  {group.label}" for group in found[:_GROUPS_SHOWN]]
+        rest = found[_GROUPS_SHOWN:]
         more = counted(sum(group.pictures for group in rest), "picture")
         lines += [f"  {more:>16}  in {counted(len(rest), 'more group')}"] if rest else []
-        lines.append(_preparations(plan))
+        lines.append(_preparations(summary(plan)))
         lines.append(_estimate(plan))
     return "\n".join(lines)
 
 
-def _preparations(plan: Plan) -> str:
-    """How often checkpoints are loaded, LoRAs added and networks compiled, by all processes together."""
-    needs = plan.preparations
-    if plan.processes in (None, 1):
-        counts = [
-            f"{counted(needs.checkpoints[0], 'checkpoint')} loaded",
-            f"{counted(needs.lora_mixes[0], 'mix', 'mixes')} of LoRAs added",
-            f"networks compiled {counted(needs.compiles[0], 'time')}",
-        ]
-        several = "In one process: " if plan.processes is None else ""
-        unknown = " It is more often in several, whose number is measured when they run." if several else ""
-        return f"{several}{', '.join(counts)}.{unknown}"
-    times = (needs.checkpoints, needs.lora_mixes, needs.compiles)
-    counts = [f"{what} {_range(each)}" for what, each in zip(("checkpoints loaded", "LoRAs added", "networks compiled"), times)]
-    return f"In {plan.processes} processes together: {', '.join(counts)}."
-
-
-def _range(times: tuple[int, int]) -> str:
-    least, most = times
-    return counted(most, "time") if least == most else f"{least} to {counted(most, 'time')}"
+def _preparations(plan: dict[str, Any]) -> str:
+    """How often checkpoints are loaded, LoRAs added and networks compiled."""
+    if plan["processes"] not in (None, 1):
+        least, most = plan["compiles"], plan["most_compiles"]
+        times = counted(most, "time") if least == most else f"{least} to {counted(most, 'time')}"
+        return f"In {plan['processes']} processes together: networks compiled {times}."
+    counts = [
+        f"{counted(plan['checkpoints'], 'checkpoint')} loaded",
+        f"{counted(plan['lora_mixes'], 'mix', 'mixes')} of LoRAs added",
+        f"networks compiled {counted(plan['compiles'], 'time')}",
+    ]
+    if plan["processes"] == 1:
+        return f"{', '.join(counts)}."
+    return f"In one process: {', '.join(counts)}. It is more often in several, whose number the cluster decides."
 
 
 def _estimate(plan: Plan) -> str:

@@ -59,8 +59,6 @@ class BatchProgress:
     def _show(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "plan":
             self._begin(event)
-        elif kind == "processes":
-            self._say(_processes(event))
         elif kind == "failure":
             name = f" (number {event['row']:06d})" if event["row"] != event["source"] else ""  # of a grid, or after one
             self._say(f"Row {event['source']}{name} failed: {event['error']}")
@@ -112,13 +110,6 @@ def replacement(count: int, is_other: bool) -> str:
     verb = "is" if count == 1 else "are"
     whose = "of another job" if is_other else "of rows that have changed"
     return f"{counted(count, 'picture')} there {verb} {whose}, and {verb} replaced (--replace)."
-
-
-def _processes(event: dict[str, Any]) -> str:
-    """What a trial has measured, and how many processes are used."""
-    rates = event["trial_pictures_per_hour"].items()
-    trial = ", ".join(f"{rate:.0f} an hour in {count} at once" for count, rate in rates)
-    return f"Pictures of two steps: {trial}. Processes: {event['processes']}." if trial else f"Processes: {event['processes']}."
 
 
 def duration(seconds: float) -> str:

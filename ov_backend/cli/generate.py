@@ -35,7 +35,7 @@ from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:
-    from ov_backend.batch.painter import Painter
+    from ov_backend.batch.renderer import PipelineRenderer
     from ov_backend.batch.row import Row
     from ov_backend.settings import Settings
 
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
     parameters = _parameters(prompt, options)
     arguments.check_device(settings)
     with arguments.demo_packages("Generating"):
-        from ov_backend.batch.painter import Painter
+        from ov_backend.batch.renderer import PipelineRenderer
     with interrupts.work():
-        made = _generate(Painter, parameters, loras, options, settings)
+        made = _generate(PipelineRenderer, parameters, loras, options, settings)
     if options.json:
         arguments.print_json({"folder": str(options.out), "pictures": made})
     return 0
@@ -140,7 +140,7 @@ def _parameters(prompt: str, options: argparse.Namespace) -> Parameters:
 
 
 def _generate(
-    painters: type[Painter],
+    renderers: type[PipelineRenderer],
     parameters: Parameters,
     loras: tuple[tuple[Path, float], ...],
     options: argparse.Namespace,
@@ -167,28 +167,28 @@ def _generate(
             bar.update()
             return tensors
 
-        painter = painters(settings, stage, step)
+        renderer = renderers(settings, stage, step)
         try:
             for i in range(options.count):
                 chosen = replace(parameters, seed=parameters.seed + i)
                 row = Row(i + 1, i + 1, chosen, path, devices.resolved_precision(settings), None, loras)
-                made.append(_made(painter, row, options.out, settings.device))
+                made.append(_made(renderer, row, options.out, settings.device))
                 bar.clear()
                 print(_line(made[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
         finally:
-            painter.close()
+            renderer.close()
     return made
 
 
-def _made(painter: Painter, row: Row, folder: Path, device: str) -> dict[str, Any]:
+def _made(renderer: PipelineRenderer, row: Row, folder: Path, device: str) -> dict[str, Any]:
     """Make and write one picture; returns what there is to tell of it."""
     start = time.perf_counter()
-    painted = painter.paint(row)
+    rendered = renderer.render(row)
     text = row.parameters.as_text(row.checkpoint.stem, Choices(device=device, precision=row.precision))
-    (file,) = write_pictures(folder, painted.images, [text], row.parameters.seed)
+    (file,) = write_pictures(folder, rendered.images, [text], row.parameters.seed)
     seconds = round(time.perf_counter() - start, 2)
-    prepared = round(painted.prepared_seconds, 2)
-    facts = {"file": str(file), "seed": row.parameters.seed, "precision": row.precision, "answered": painted.answered}
+    prepared = round(rendered.prepared_seconds, 2)
+    facts = {"file": str(file), "seed": row.parameters.seed, "precision": row.precision, "answered": rendered.answered}
     return {**facts, "seconds": seconds, "prepared_seconds": prepared}
 
 

@@ -1,14 +1,4 @@
-"""Reductions that the CPU device (OpenVINO 2026.4) gets wrong, and what it makes of a transpose behind them.
-
-- A reduction of integers, which the device computes together with the arithmetic after it, writes a part of its result only at
-  some shapes.
-- A reduction of the first or the last of three axes, together with a sum or product with one number for each row of the second
-  axis, takes another row's numbers; so does one behind a transpose, which OpenVINO moves behind it.
-- The largest of values that are all -inf was the lowest finite number, the smallest of values that are all inf the highest one;
-  so was the largest value of such a pooling window.
-- A transpose behind a reduction that drops axes, which moves axes of length one only, or a change of shape, was left out: the
-  result had the shape from before.
-"""
+"""Reductions that the CPU device (OpenVINO 2026.4) gets wrong, and what it makes of a transpose behind them."""
 
 from __future__ import annotations
 
@@ -19,6 +9,7 @@ import openvino as ov
 from openvino import opset13
 
 from ov_backend.transformations.nodes import Constants, replace, rolled
+from ov_backend.transformations.rule import Rule
 
 REDUCTIONS = frozenset({"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"})
 #: The first value that the device compares with, where the result may be no number of its input.
@@ -33,22 +24,11 @@ _TOGETHER = frozenset({
 _SHAPES = frozenset({"Reshape", "Transpose"})
 
 
-def avoid_faults_of_reduction(node: ov.Node, constants: Constants) -> None:
-    """Rewrite a reduction, in place, if the device would get it wrong."""
-    if node.get_output_element_type(0).is_integral():
-        _in_floats(node)
-        return
-    if (axis := _outer_axis(node)) is not None and _meets_rows(node, constants):
-        node = _of_two_axes(node, axis)
-    elif node.input_value(0).get_node().get_type_name() == "Transpose" and _meets_rows(node, constants):
-        node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
-    if node.get_type_name() in _FIRST:
-        of_infinities(node)
-    elif not node.get_keep_dims() and any(reader in _SHAPES for reader in _kinds_of_readers(node)):
-        _in_two_steps(node)
+def _is_of_floats(node: ov.Node, constants: Constants) -> bool:
+    return bool(node.get_output_element_type(0).is_real())
 
 
-def of_infinities(node: ov.Node) -> None:
+def halve_before_extremum(node: ov.Node, constants: Constants) -> None:
     """Have a ``ReduceMax``, ``ReduceMin`` or ``MaxPool`` of floats find infinities.
 
     It reads halves, which are never as large as the finite number that the device begins with: where that is the result, nothing
@@ -72,7 +52,7 @@ def of_infinities(node: ov.Node) -> None:
         reader.replace_source_output(result.output(0))
 
 
-def is_behind_a_reduction(node: ov.Node) -> bool:
+def _is_behind_a_reduction(node: ov.Node, constants: Constants) -> bool:
     """Whether a transpose moves axes of length one only, behind a reduction that the device may compute together with it."""
     order, shape = node.input_value(1).get_node(), node.get_input_partial_shape(0)
     if order.get_type_name() != "Constant" or not shape.is_static:
@@ -92,24 +72,30 @@ def is_behind_a_reduction(node: ov.Node) -> bool:
     return False
 
 
-def as_reshape(node: ov.Node) -> None:
+def transpose_as_reshape(node: ov.Node, constants: Constants) -> None:
     """Change a transpose that moves axes of length one only to a change of shape."""
     replace(node, opset13.reshape(node.input_value(0), np.array(node.get_output_shape(0)), False))
 
 
-def _in_floats(node: ov.Node) -> None:
-    """The device computes reductions of integers in float32 anyway."""
+def _is_of_integers(node: ov.Node, constants: Constants) -> bool:
+    return bool(node.get_output_element_type(0).is_integral())
+
+
+def reduce_in_floats(node: ov.Node, constants: Constants) -> None:
+    """Reduce in float32, in which the device computes reductions of integers anyway."""
     dtype = node.get_output_element_type(0)
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
     floats = opset13.convert(node.input_value(0), "f32")
     replace(node, opset13.convert(reduction(floats, node.input_value(1), node.get_keep_dims()), dtype))
 
 
-def _kinds_of_readers(node: ov.Node) -> list[str]:
-    return [target.get_node().get_type_name() for target in node.output(0).get_target_inputs()]
+def _drops_axes_before_a_shape(node: ov.Node, constants: Constants) -> bool:
+    """Whether a reduction drops axes, and a transpose or another change of shape follows."""
+    readers = [target.get_node().get_type_name() for target in node.output(0).get_target_inputs()]
+    return not node.get_keep_dims() and any(reader in _SHAPES for reader in readers)
 
 
-def _in_two_steps(node: ov.Node) -> None:
+def drop_axes_afterwards(node: ov.Node, constants: Constants) -> None:
     """Keep the reduced axes, and drop them afterwards."""
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
     replace(node, opset13.squeeze(reduction(node.input_value(0), node.input_value(1), True), node.input_value(1)))
@@ -122,6 +108,14 @@ def _outer_axis(node: ov.Node) -> int | None:
         return None
     reduced = {int(axis) % 3 for axis in axes.data.reshape(-1)}
     return reduced.pop() if reduced in ({0}, {2}) else None
+
+
+def _meets_rows_outside(node: ov.Node, constants: Constants) -> bool:
+    return _outer_axis(node) is not None and _meets_rows(node, constants)
+
+
+def _meets_rows_transposed(node: ov.Node, constants: Constants) -> bool:
+    return node.input_value(0).get_node().get_type_name() == "Transpose" and _meets_rows(node, constants)
 
 
 def _meets_rows(node: ov.Node, constants: Constants) -> bool:
@@ -147,11 +141,64 @@ def _elements(output: ov.Output) -> int:
     return math.prod(shape.to_shape()) if shape.is_static else -1
 
 
-def _of_two_axes(node: ov.Node, axis: int) -> ov.Node:
+def reduce_in_two_axes(node: ov.Node, constants: Constants) -> ov.Node:
     """Put a reduction over two axes, one of which is the two others together, in place of one over three."""
     first, second, third = node.get_input_shape(0)
+    axis = 0 if _outer_axis(node) == 0 else 1
     rows = [first, second * third] if axis == 0 else [first * second, third]
     reduction = getattr(opset13, f"reduce_{node.get_type_name().removeprefix('Reduce').lower()}")
-    reduced = reduction(opset13.reshape(node.input_value(0), np.array(rows), False), np.array([min(axis, 1)]), False)
+    reduced = reduction(opset13.reshape(node.input_value(0), np.array(rows), False), np.array([axis]), False)
     replace(node, opset13.reshape(reduced, np.array(node.get_output_shape(0)), False))
     return reduced
+
+
+def roll_before_reduction(node: ov.Node, constants: Constants) -> ov.Node:
+    """Have a reduction read a transpose rolled by nothing."""
+    node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
+    return node
+
+
+RULES = (
+    Rule(
+        "of a reduction of integers that is computed together with the arithmetic after it, a part of the result is not"
+        " written at some shapes",
+        REDUCTIONS,
+        _is_of_integers,
+        reduce_in_floats,
+    ),
+    Rule(
+        "a reduction of the first or the last of three axes, together with a sum or product with one number for each row"
+        " of the second axis, takes another row's numbers",
+        REDUCTIONS,
+        _meets_rows_outside,
+        reduce_in_two_axes,
+    ),
+    Rule(
+        "a reduction behind a transpose, which is moved behind it, takes another row's numbers together with one number"
+        " for each row",
+        REDUCTIONS,
+        _meets_rows_transposed,
+        roll_before_reduction,
+    ),
+    Rule(
+        "the largest of values that are all -inf is the lowest finite number, the smallest of values that are all inf the"
+        " highest one; so is the largest value of such a pooling window",
+        frozenset(_FIRST),
+        _is_of_floats,
+        halve_before_extremum,
+    ),
+    Rule(
+        "a transpose or another change of shape behind a reduction that drops axes is left out: the result has the shape"
+        " from before",
+        REDUCTIONS - frozenset(_FIRST),
+        _drops_axes_before_a_shape,
+        drop_axes_afterwards,
+    ),
+    Rule(
+        "a transpose behind a reduction, which moves axes of length one only, is left out: the result has the shape from"
+        " before",
+        frozenset({"Transpose"}),
+        _is_behind_a_reduction,
+        transpose_as_reshape,
+    ),
+)

@@ -11,18 +11,20 @@ import torch
 from openvino import opset13
 
 from ov_backend.tensors import TO_OV
+from ov_backend.transformations.nodes import Constants
+from ov_backend.transformations.rule import Rule
 
-#: What adds to its own result; of the scatters, those with a reduction.
-ADDING_UP = frozenset({"Col2Im", "CumSum", "ScatterElementsUpdate", "ScatterNDUpdate"})
 _HALVES = tuple(TO_OV[dtype] for dtype in (torch.bfloat16, torch.float16))
 
 
-def add_up_in_float32(node: ov.Node) -> None:
-    """Rewrite, in place, one of :data:`ADDING_UP`, if its result has half precision."""
-    dtype = node.get_output_element_type(0)
+def _adds_up_halves(node: ov.Node, constants: Constants) -> bool:
     only_moves = "Scatter" in node.get_type_name() and node.get_attributes().get("reduction", "none") == "none"
-    if dtype not in _HALVES or only_moves:
-        return
+    return node.get_output_element_type(0) in _HALVES and not only_moves
+
+
+def add_up_in_float32(node: ov.Node, constants: Constants) -> None:
+    """Convert what is added up to float32, and the sum back."""
+    dtype = node.get_output_element_type(0)
     readers = node.output(0).get_target_inputs()
     for port in node.inputs():
         if port.get_element_type() == dtype:
@@ -31,3 +33,13 @@ def add_up_in_float32(node: ov.Node) -> None:
     rounded = opset13.convert(node, dtype.to_string())
     for reader in readers:
         reader.replace_source_output(rounded.output(0))
+
+
+RULES = (
+    Rule(
+        "a sum in bfloat16 is rounded at each step: a sum of 256 ones and one more is 256",
+        frozenset({"Col2Im", "CumSum", "ScatterElementsUpdate", "ScatterNDUpdate"}),
+        _adds_up_halves,
+        add_up_in_float32,
+    ),
+)

@@ -42,7 +42,7 @@ def names(folder: Path) -> list[str]:
 def run(make_batch: MakeBatch) -> Any:
     """Run a job, of which pictures may be replaced."""
 
-    def start(paints: StandIn, rows: list[dict[str, Any]] = JOB, report: Report = lambda event: None, **options: Any) -> Result:
-        return make_batch(rows, **{"replace": True, **options}).run(report, paints)
+    def start(renderer: StandIn, rows: list[dict[str, Any]] = JOB, report: Report = lambda event: None, **options: Any) -> Result:
+        return make_batch(rows, **{"replace": True, **options}).run(report, renderer)
 
     return start

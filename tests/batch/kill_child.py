@@ -17,4 +17,4 @@ if __name__ == "__main__":
     where = sys.argv[4] if len(sys.argv) > 4 else None
     on: dict[str, Any] = {} if where is None else {"workers": int(where)} if where.isdecimal() else {"ray": where}
     options = Options(checkpoint=checkpoint, precision="f32", contact_sheet=False, **on)
-    Batch(jobs, out, options).run(paints=StandIn(seconds=0.02 if on else 0.002))
+    Batch(jobs, out, options).run(renderer=StandIn(seconds=0.02 if on else 0.002))

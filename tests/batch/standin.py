@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from PIL import Image
 
-from ov_backend.batch.make import Painted
+from ov_backend.batch.executor import RenderedRow
 from ov_backend.batch.row import Row
 
 
 @dataclass
 class StandIn:
-    """Paints pictures whose colour is the seed.
+    """Makes pictures whose colour is the seed.
 
     Attributes:
         failures: how often a row fails before it succeeds, by its number.
@@ -22,7 +22,7 @@ class StandIn:
         seconds: that a row takes.
         deadly: the numbers of rows that end their process.
         answered: by what each row is.
-        painted: the numbers of the rows, in order, with failed tries.
+        rendered: the numbers of the rows, in order, with failed tries.
     """
 
     failures: dict[int, int] = field(default_factory=dict)
@@ -30,13 +30,13 @@ class StandIn:
     seconds: float = 0.0
     deadly: tuple[int, ...] = ()
     answered: str = "OpenVINO"
-    painted: list[int] = field(default_factory=list)
+    rendered: list[int] = field(default_factory=list)
 
-    def paint(self, row: Row) -> Painted:
-        """Paint the pictures of a row."""
-        if len(self.painted) == self.interrupt_at:
+    def render(self, row: Row) -> RenderedRow:
+        """Make the pictures of a row."""
+        if len(self.rendered) == self.interrupt_at:
             raise KeyboardInterrupt
-        self.painted.append(row.number)
+        self.rendered.append(row.number)
         if row.number in self.deadly:
             os._exit(1)
         if self.failures.get(row.number, 0):
@@ -46,4 +46,4 @@ class StandIn:
         chosen = row.parameters
         colours = [(seed % 256, seed // 256 % 256, row.number % 256) for seed in range(chosen.seed, chosen.seed + chosen.batch)]
         size = chosen.width, chosen.height
-        return Painted([Image.new("RGB", size, colour) for colour in colours], 0.5, 0.0, self.answered)
+        return RenderedRow([Image.new("RGB", size, colour) for colour in colours], 0.5, 0.0, self.answered)

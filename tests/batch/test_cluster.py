@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -22,8 +20,8 @@ from PIL import Image
 pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
-from ov_backend.batch import cluster, connection
-from ov_backend.batch.fingerprints import Fingerprints
+from ov_backend import posix
+from ov_backend.batch import cluster, connection, pictures
 from ov_backend.batch.journal import read_records
 from ov_backend.errors import OVBackendError, SettingsError
 from tests.batch.conftest import MakeBatch
@@ -64,17 +62,17 @@ def assert_every_row_once(out: Path, rows: int, failed: tuple[int, ...] = ()) ->
 def test_a_failing_row_is_tried_again_and_one_that_ends_its_process_is_recorded(
     make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_RESTARTS", 0)  # each start takes seconds
-    paints = StandIn(failures={2: 1, 4: 2}, deadly=(6,))
+    monkeypatch.setattr(cluster, "_RETRIES", 0)  # each start takes seconds
+    renderer = StandIn(failures={2: 1, 4: 2}, deadly=(6,))
     events: list[dict[str, Any]] = []
-    result = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers=1).run(events.append, paints)
+    result = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers=1).run(events.append, renderer)
     assert (result.made, result.failed) == (4, 2)
     assert_every_row_once(tmp_path / "out", 6, failed=(4, 6))
     errors = {record["row"]: record for record in read_records(tmp_path / "out") if record["error"]}
     assert (errors[4]["error"], errors[4]["attempts"]) == ("RuntimeError: planted", 2)
     assert "every process that was to make it has ended" in errors[6]["error"]
     assert [event["event"] for event in events].count("picture") == 4
-    again = make_batch(JOB, contact_sheet=False).run(paints=StandIn())
+    again = make_batch(JOB, contact_sheet=False).run(renderer=StandIn())
     assert (again.made, again.skipped, again.failed) == (2, 4, 0)
 
 
@@ -91,34 +89,16 @@ def test_real_networks_on_ray_make_the_pictures_of_one_process(make_batch: MakeB
         assert np.abs(np.asarray(Image.open(tmp_path / "out" / name), dtype=int) - picture).max() <= 2
 
 
-@only_in_full
-def test_another_machine_reads_files_through_ray(tmp_path: Path, nodes: Any) -> None:
-    content = random.Random(0).randbytes((33 << 20) + 5)
-    (tmp_path / "model").write_bytes(content)
-    with contextlib.closing(cluster.Cluster(nodes.address, 1, lambda processes: StandIn(), "CPU", Fingerprints())) as joined:
-        read = joined._reader(joined._ray.get_runtime_context().get_node_id())
-        assert b"".join(read(tmp_path / "model")) == content
-        with pytest.raises(OSError, match="No such file"):
-            list(read(tmp_path / "none"))
-
-
-@only_in_full
-def test_the_number_of_processes_is_measured_once(
+def test_another_machine_needs_the_files_that_a_row_names_with_the_same_content(
     make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_TRIAL_S", 0.3)
-    events: list[dict[str, Any]] = []
-    batch = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers="auto")
-    assert batch.run(events.append, StandIn(seconds=0.05)).made == 6
-    assert_every_row_once(tmp_path / "out", 6)
-    (tmp_path / "out").rename(tmp_path / "first")
-    assert batch.run(events.append, StandIn(seconds=0.05)).made == 6
-    measured, remembered = [event for event in events if event["event"] == "processes"]
-    rates = measured["trial_pictures_per_hour"]
-    assert rates["1"] > 0
-    best = max((count for count in rates), key=lambda count: rates[count])
-    assert measured["processes"] in (2, 2 * int(best)), "as many on each of the two nodes"
-    assert remembered == {**measured, "trial_pictures_per_hour": {}}
+    monkeypatch.setattr(pictures, "sha256", lambda path: "of another content")  # in this process only
+    result = make_batch(JOB, contact_sheet=False, ray=nodes.address).run(renderer=StandIn(seconds=0.1))
+    errors = [record["error"] for record in read_records(tmp_path / "out") if record["error"]]
+    assert 1 <= len(errors) == result.failed < 6
+    for error in errors:
+        assert "small.safetensors is not on the machine" in error
+        assert error.endswith("copy it there, or put it into a folder that all machines share")
 
 
 @only_in_full
@@ -223,3 +203,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be bound here")
+def test_processes_share_the_cores() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        bound = []
+        for index in range(len(before)):
+            assert posix.use_cores(index, len(before)) == 1
+            bound.append(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, before)
+        assert set.union(*bound) == before
+        assert posix.use_cores(7, 8) >= 1
+        os.sched_setaffinity(0, before)
+        assert posix.use_cores(0, 1) == len(before)
+    finally:
+        os.sched_setaffinity(0, before)

@@ -20,9 +20,9 @@ import itertools
 from ov_backend.batch import places
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.columns import COLUMNS, read_columns, read_value
-from ov_backend.batch.fingerprints import Fingerprints
-from ov_backend.batch.grid import expand
+from ov_backend.batch.job import expand
 from ov_backend.batch.job_file import MAX_ROWS
+from ov_backend.batch.pictures import sha256
 from ov_backend.batch.plan import groups, ordered
 from ov_backend.batch.row import Row
 from ov_backend.errors import JobError
@@ -196,7 +196,7 @@ def test_checkpoints_mixes_and_sizes_change_as_rarely_as_possible() -> None:
     assert sum(checkpoint or loras for checkpoint, loras in changes) == 7
     found = list(groups(order))
     assert len(found) == 24
-    assert all(group.rows == 4 for group in found)
+    assert all(len(group.rows) == 4 for group in found)
     assert order[0].number == 1, "what comes first in the job comes first"
 
 
@@ -206,25 +206,23 @@ def test_a_digest_covers_what_the_pixels_depend_on_and_no_name(tmp_path: Path) -
 
     def digest(checkpoint: str, lora: str = "", side: int = 64, precision: str = "f32") -> str:
         made = row(1, str(tmp_path / checkpoint), str(tmp_path / lora) if lora else "", side, precision)
-        return made.digest(Fingerprints(), "CPU")
+        return made.digest(sha256, "CPU")
 
     assert digest("a") == digest("b")
     others = [digest("a"), digest("c"), digest("a", "a"), digest("a", "c"), digest("a", side=128), digest("a", precision="bf16")]
     assert len(set(others)) == len(others)
 
 
-def test_the_fingerprint_of_a_file_sees_every_byte_and_reads_it_once(tmp_path: Path) -> None:
+def test_the_digest_of_a_file_sees_every_byte(tmp_path: Path) -> None:
     path, data = tmp_path / "large", random.Random(0).randbytes((2 << 20) + 7)
     path.write_bytes(data)
-    fingerprints = Fingerprints()
-    before = fingerprints.of(path)
+    before = sha256(path)
     assert before == hashlib.sha256(data).hexdigest()
     for place in (0, 1 << 20, len(data) - 1):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        assert Fingerprints().of(path) != before
-    assert fingerprints.of(path) == before
+        assert sha256(path) != before
     with pytest.raises(FileNotFoundError):
-        fingerprints.of(tmp_path / "none")
+        sha256(tmp_path / "none")
 
 
 def test_the_page_has_every_column_and_its_example_is_read() -> None:

@@ -17,8 +17,8 @@ from PIL import Image
 
 pytest.importorskip("diffusers")
 
-from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import read_records
+from ov_backend.batch.pictures import sha256
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
 from tests.helpers.extent import some
@@ -80,7 +80,7 @@ def test_a_killed_run_loses_no_row_makes_none_twice_and_leaves_no_broken_file(
     command = [sys.executable, "-m", "tests.batch.kill_child", str(tmp_path / "job.jsonl"), str(out), str(checkpoint)]
     for _ in range(KILLS):
         kill_a_run([*command, *(["2"] if where == "on Ray" else [])], out, chance, where == "on Ray")
-    result = batch.run(paints=StandIn())
+    result = batch.run(renderer=StandIn())
     assert result.failed == 0
     assert result.made + result.skipped == len(rows)
     assert result.skipped >= KILLS, "what was there was not made again"
@@ -92,6 +92,6 @@ def test_a_killed_run_loses_no_row_makes_none_twice_and_leaves_no_broken_file(
         assert sha256(out / record["file"]) == record["sha256"]
         with Image.open(out / record["file"]) as picture:
             picture.load()
-            assert picture.getpixel((0, 0))[2] == record["row"] % 256  # the stand-in paints the row's number
+            assert picture.getpixel((0, 0))[2] == record["row"] % 256  # the stand-in renderer the row's number
     pictures = {record["file"] for record in made}
     assert {path.name for path in out.iterdir()} - {"manifest.parquet"} == {*pictures, "manifest.jsonl"}

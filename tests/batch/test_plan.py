@@ -1,4 +1,4 @@
-"""What several processes prepare together: never less and never more than the plan says, however the shares fall."""
+"""How rows are divided among processes, and what these prepare together: never less and never more than the plan says."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from ov_backend.batch.plan import largest_kind, ordered, preparations, shares
+from ov_backend.batch.job import Job
+from ov_backend.batch.plan import Plan, ordered, shares, summary
 from ov_backend.batch.row import Row
 from ov_backend.ui.infotext import Parameters
 
 LORA = (Path("a.safetensors"), 1.0)
+
+
+def plan_of(rows: list[Row], processes: int) -> Plan:
+    return Plan(Job(rows, len(rows), 0), rows, 0, 0, False, None, processes)
 
 
 def mixed(chance: random.Random) -> list[Row]:
@@ -25,41 +30,47 @@ def mixed(chance: random.Random) -> list[Row]:
     )
 
 
-def taken(rows: list[Row], workers: int, chance: random.Random) -> tuple[int, int, int]:
-    """Checkpoints, mixes and compiles that processes of random speed have prepared: the first shares go one to each."""
-    before: list[dict[str, object]] = [{} for _ in range(workers)]
-    counts = dict.fromkeys(("checkpoint", "mix", "kind"), 0)
-    for place, share in enumerate(shares(rows, workers)):
-        state, row = before[place if place < workers else chance.randrange(workers)], share[0]
-        needs: dict[str, object] = {"checkpoint": row.checkpoint, "kind": (row.checkpoint, row.loras, row.shape)}
-        needs |= {"mix": (row.checkpoint, row.loras)} if row.loras else {}
-        for name, need in needs.items():
-            counts[name] += state.get(name) != need
-            state[name] = need
-    return counts["checkpoint"], counts["mix"], counts["kind"]
+def compiles(rows: list[Row], processes: int, chance: random.Random) -> int:
+    """How often processes of random speed have compiled; each keeps what it has compiled last."""
+    last: dict[int, object] = {}
+    count = 0
+    for share in shares(rows, processes):
+        process, kind = chance.randrange(processes), (share[0].checkpoint, share[0].loras, share[0].shape)
+        count += last.get(process) != kind
+        last[process] = kind
+    return count
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_what_processes_prepare_lies_within_what_the_plan_says(workers: int) -> None:
-    chance, reached = random.Random(workers), set()
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_what_processes_compile_lies_within_what_the_plan_says(processes: int) -> None:
+    chance, reached = random.Random(processes), set()
     for _ in range(30):
         rows = mixed(chance)
-        says = preparations(rows, workers)
+        says = summary(plan_of(rows, processes))
         for _ in range(20):
-            for (least, most), count in zip((says.checkpoints, says.lora_mixes, says.compiles), taken(rows, workers, chance)):
-                assert least <= count <= most
-                reached |= {"least"} if count == least < most else {"most"} if least < most == count else set()
-    assert reached == ({"least", "most"} if workers > 1 else set()), "one process knows, several reach both bounds"
+            count = compiles(rows, processes, chance)
+            assert says["compiles"] <= count <= says["most_compiles"]
+            reached |= {"least"} if count == says["compiles"] else {"most"} if count == says["most_compiles"] else set()
+    assert reached == ({"least", "most"} if processes > 1 else {"least"}), "one process knows, several reach both bounds"
 
 
 def test_one_process_prepares_every_kind_once() -> None:
     rows = mixed(random.Random(3))
-    kinds = {(row.checkpoint, row.loras, row.shape) for row in rows}
-    assert preparations(rows, 1).compiles == (len(kinds), len(kinds))
+    says = summary(plan_of(rows, 1))
+    assert says["compiles"] == says["most_compiles"] == len({(row.checkpoint, row.loras, row.shape) for row in rows})
+    assert says["checkpoints"] == len({row.checkpoint for row in rows})
+    assert says["lora_mixes"] == len({row.checkpoint for row in rows if row.loras})
 
 
-def test_the_largest_kind_is_the_one_with_the_most_to_compute() -> None:
-    sizes = [Parameters("p", width=64 * side, height=64) for side in (1, 1, 4, 1)]
-    rows = [Row(i, i, size, Path("x"), "f32") for i, size in enumerate(sizes)]
-    assert largest_kind(ordered(rows)).number == 2
-    assert largest_kind(ordered(rows[:2])).number == 0
+def of_one_kind(count: int, width: int = 64, first: int = 1) -> list[Row]:
+    return [Row(i, i, Parameters("x", seed=i, width=width), Path("a"), "f32") for i in range(first, first + count)]
+
+
+def test_shares_are_groups_and_large_groups_are_divided() -> None:
+    job = of_one_kind(100) + of_one_kind(2, 128, 101) + of_one_kind(2, 192, 103)
+    several = list(shares(job, 2))
+    assert [row for share in several for row in share] == job
+    assert [len(share) for share in several] == [25, 25, 25, 25, 2, 2]
+    assert [len(share) for share in shares(job, 1)] == [100, 2, 2]
+    assert [len(share) for share in shares(of_one_kind(3), 8)] == [1, 1, 1]
+    assert list(shares([], 2)) == []

@@ -1,4 +1,4 @@
-"""Runs and resumed runs: every row once, whatever ends a run; failures and damage. A stand-in paints."""
+"""Runs and resumed runs: every row once, whatever ends a run; failures and damage. A stand-in makes the pictures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytest.importorskip("diffusers")
 
 import ov_backend
 from ov_backend.batch.api import Batch, Options
-from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import Journal, read_records
+from ov_backend.batch.pictures import sha256
 from ov_backend.cli.batch_progress import BatchProgress
 from ov_backend.errors import SettingsError
 from ov_backend.ui.infotext import Parameters
@@ -58,29 +58,29 @@ def test_a_batch_has_a_picture_and_a_seed_for_each(run: Any, tmp_path: Path) -> 
     with Image.open(tmp_path / "out" / "000001-11.png") as picture:
         assert Parameters.from_text(picture.info["parameters"])[0].seed == 11
     (tmp_path / "out" / "000001-10.png").unlink()
-    paints = StandIn()
-    run(paints, [{"prompt": "x", "seed": 9, "batch_size": 3}])
-    assert paints.painted == [1]
+    renderer = StandIn()
+    run(renderer, [{"prompt": "x", "seed": 9, "batch_size": 3}])
+    assert renderer.rendered == [1]
 
 
 def test_an_interrupted_run_goes_on_where_it_was(run: Any, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(StandIn(interrupt_at=2))
     assert names(tmp_path / "out") == ["000001-1.png", "000002-2.png"]
-    paints = StandIn()
-    result = run(paints)
-    assert paints.painted == [3, 4, 5]
+    renderer = StandIn()
+    result = run(renderer)
+    assert renderer.rendered == [3, 4, 5]
     assert (result.made, result.skipped) == (3, 2)
     assert run(nothing := StandIn()).skipped == 5
-    assert nothing.painted == []
+    assert nothing.rendered == []
 
 
 def test_a_changed_row_is_made_again_and_its_old_picture_goes(run: Any, tmp_path: Path) -> None:
     run(StandIn())
     changed = [*JOB[:2], {**JOB[2], "seed": 33}, {**JOB[3], "prompt": "another"}, JOB[4]]
-    paints = StandIn()
-    run(paints, changed)
-    assert paints.painted == [3, 4]
+    renderer = StandIn()
+    run(renderer, changed)
+    assert renderer.rendered == [3, 4]
     assert names(tmp_path / "out") == ["000001-1.png", "000002-2.png", "000003-33.png", "000004-4.png", "000005-5.png"]
 
 
@@ -89,9 +89,9 @@ def test_a_damaged_and_a_missing_picture_are_made_again(run: Any, tmp_path: Path
     damaged = tmp_path / "out" / "000002-2.png"
     damaged.write_bytes(damaged.read_bytes()[:-5])
     (tmp_path / "out" / "000004-4.png").unlink()
-    paints = StandIn()
-    run(paints)
-    assert paints.painted == [2, 4]
+    renderer = StandIn()
+    run(renderer)
+    assert renderer.rendered == [2, 4]
 
 
 def test_another_picture_to_start_from_is_noticed(run: Any, tmp_path: Path) -> None:
@@ -99,21 +99,21 @@ def test_another_picture_to_start_from_is_noticed(run: Any, tmp_path: Path) -> N
     Image.new("RGB", (64, 64)).save(tmp_path / "start.png")
     run(StandIn(), job)
     Image.new("RGB", (64, 64), (9, 9, 9)).save(tmp_path / "start.png")
-    paints = StandIn()
-    run(paints, job)
-    assert paints.painted == [1]
+    renderer = StandIn()
+    run(renderer, job)
+    assert renderer.rendered == [1]
 
 
 def test_a_folder_that_is_gone_ends_the_run(run: Any, tmp_path: Path) -> None:
     class Removing(StandIn):
-        def paint(self, row: Any) -> Any:
+        def render(self, row: Any) -> Any:
             shutil.rmtree(tmp_path / "out", ignore_errors=True)
-            return super().paint(row)
+            return super().render(row)
 
-    paints = Removing()
+    renderer = Removing()
     with pytest.raises(FileNotFoundError):
-        run(paints)
-    assert paints.painted == [1]
+        run(renderer)
+    assert renderer.rendered == [1]
 
 
 def test_what_a_killed_run_leaves_counts_as_nothing(run: Any, tmp_path: Path) -> None:
@@ -123,24 +123,24 @@ def test_what_a_killed_run_leaves_counts_as_nothing(run: Any, tmp_path: Path) ->
     (out / "manifest.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:40])  # killed while it wrote the last line
     (out / ".000005-5.png.part").write_bytes(b"half")
     (out / "mine.part").write_bytes(b"of the user")
-    paints = StandIn()
-    run(paints)
-    assert paints.painted == [5]
+    renderer = StandIn()
+    run(renderer)
+    assert renderer.rendered == [5]
     assert not (out / ".000005-5.png.part").exists()
     assert (out / "mine.part").exists()
     assert run(StandIn()).skipped == 5
 
 
 def test_a_row_that_fails_once_is_tried_again_and_one_that_fails_twice_is_recorded(run: Any, tmp_path: Path) -> None:
-    paints = StandIn(failures={2: 1, 4: 2})
-    result = run(paints)
-    assert paints.painted == [1, 2, 2, 3, 4, 4, 5]
+    renderer = StandIn(failures={2: 1, 4: 2})
+    result = run(renderer)
+    assert renderer.rendered == [1, 2, 2, 3, 4, 4, 5]
     assert (result.made, result.failed) == (4, 1)
     (failure,) = [record for record in read_records(tmp_path / "out") if record["error"]]
     assert (failure["row"], failure["file"], failure["error"]) == (4, None, "RuntimeError: planted")
     again = StandIn()
     assert run(again).failed == 0
-    assert again.painted == [4]
+    assert again.rendered == [4]
 
 
 def test_a_file_that_cannot_be_written_ends_its_row_only(run: Any, tmp_path: Path) -> None:
@@ -223,16 +223,16 @@ def test_numbers_of_an_edited_manifest_cost_no_picture(run: Any, tmp_path: Path)
 
 
 def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paints = StandIn()
+    renderer = StandIn()
 
     def full(handle: int) -> None:
-        if len(paints.painted) == 3:
+        if len(renderer.rendered) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("ov_backend.batch.pictures.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        run(paints)
-    assert paints.painted == [1, 2, 3], "no picture is made in vain"
+        run(renderer)
+    assert renderer.rendered == [1, 2, 3], "no picture is made in vain"
     assert not list((tmp_path / "out").glob(".*.part"))
     monkeypatch.undo()
     assert run(StandIn()).made == 3
@@ -253,7 +253,7 @@ def test_a_name_that_is_no_text_can_be_a_folder(checkpoint: Path, tmp_path: Path
     except OSError:
         pytest.skip("the file system has no such names")
     rows = [{"prompt": "a", "seed": 1, "size": "64x64"}]
-    assert Batch(rows, folder, Options(checkpoint=checkpoint, precision="f32")).run(paints=StandIn()).made == 1
+    assert Batch(rows, folder, Options(checkpoint=checkpoint, precision="f32")).run(renderer=StandIn()).made == 1
 
 
 WRONG_TYPES: list[tuple[Any, dict[str, Any], str]] = [
@@ -321,7 +321,7 @@ def test_parquet_has_what_became_of_a_changed_row(run: Any, tmp_path: Path) -> N
 def test_an_estimate_comes_from_earlier_pictures(make_batch: MakeBatch) -> None:
     batch = make_batch(JOB)
     assert batch.plan().seconds is None
-    batch.run(paints=StandIn(interrupt_at=-1, failures={4: 2, 5: 2}))
+    batch.run(renderer=StandIn(interrupt_at=-1, failures={4: 2, 5: 2}))
     plan = batch.plan()
     assert (plan.skipped, [row.number for row in plan.pending]) == (3, [4, 5])
     assert plan.seconds == pytest.approx(2 * 0.5)
@@ -330,7 +330,7 @@ def test_an_estimate_comes_from_earlier_pictures(make_batch: MakeBatch) -> None:
 def test_the_function_takes_dicts_and_goes_on_like_the_command(checkpoint: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "a cat", "seed": [1, 2], "size": "64x64"}]
     options = {"checkpoint": checkpoint, "precision": "f32", "contact_sheet": False}
-    Batch(rows, tmp_path / "out", Options(**options)).run(paints=StandIn())
+    Batch(rows, tmp_path / "out", Options(**options)).run(renderer=StandIn())
     events: list[dict[str, Any]] = []
     result = ov_backend.batch(iter(rows), str(tmp_path / "out"), report=events.append, **options)
     assert (result.made, result.skipped, result.failed, result.sheets) == (0, 2, 0, ())

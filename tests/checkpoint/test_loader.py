@@ -122,22 +122,6 @@ def test_without_a_yaml_the_heads_are_stable_diffusions(write: Callable[..., Pat
     assert pipe.vae.config.scaling_factor == 0.18215
 
 
-def test_diffusers_converts_the_same_names(tmp_path: Path) -> None:
-    """diffusers' own conversion of the random checkpoint, whose names come from our tables, gives the same weights."""
-    from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint, convert_ldm_vae_checkpoint
-    from safetensors.torch import load_file
-
-    path = write_random_checkpoint(tmp_path / "random.safetensors")
-    pipe, tensors = load_pipeline(path), load_file(str(path))
-    converted = convert_ldm_unet_checkpoint(dict(tensors), dict(pipe.unet.config))
-    ours = pipe.unet.state_dict()
-    assert converted.keys() == ours.keys()
-    assert all(torch.equal(converted[name].float(), ours[name]) for name in ours)
-    converted, ours = convert_ldm_vae_checkpoint(dict(tensors), dict(pipe.vae.config)), pipe.vae.state_dict()
-    assert converted.keys() == ours.keys()
-    assert all(torch.equal(converted[name].float(), ours[name]) for name in ours)
-
-
 def test_random_checkpoint_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
     paths = [(tmp_path / f"{i}.safetensors", seed) for i, seed in enumerate((1, 1, 2))]
     first, repeated, other = (write_random_checkpoint(path, seed, text={"num_hidden_layers": 1}) for path, seed in paths)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("diffusers")
 
 from ov_backend import Settings
-from ov_backend.batch.painter import Painter
+from ov_backend.batch.renderer import PipelineRenderer
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.cli import main as cli
@@ -69,15 +69,15 @@ def test_the_page_and_a_batch_convert_nothing_after_a_precompile(
     samplers = ("Euler", "DDIM")  # the first counts its timesteps in f32, the second in int64
     pictures = [Parameters("a cat", steps=1, width=64, height=72, seed=1, sampler=sampler) for sampler in samplers]
     generator = PictureGenerator(load_pipeline(checkpoint), "x", tmp_path / "out", str(tmp_path / "graphs"))
-    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path / "graphs")))
+    renderer = PipelineRenderer(Settings(precision="f32", cache_dir=str(tmp_path / "graphs")))
     for picture in pictures:
         generator.generate(picture, Choices("CPU", "f32"))
-        painter.paint(Row(1, 1, picture, checkpoint, "f32"))
-    for networks in (generator.status.snapshot()["networks"], painter.stats()):
+        renderer.render(Row(1, 1, picture, checkpoint, "f32"))
+    for networks in (generator.status.snapshot()["networks"], renderer.stats()):
         used = {name: (values["captures"], values["graph_hits"]) for name, values in networks.items() if values["calls"]}
         assert used == {"unet": (1, 1), "vae_decode": (1, 1), "text_encoder": (1, 1)}
     generator.close()
-    painter.close()
+    renderer.close()
 
 
 def test_sizes_and_batches_are_read_in_their_order() -> None:

@@ -27,8 +27,8 @@ import psutil
 from PIL import Image
 
 from ov_backend.batch.connection import import_ray
-from ov_backend.batch.fingerprints import sha256
 from ov_backend.batch.journal import read_records
+from ov_backend.batch.pictures import sha256
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 
 ROOT = Path(__file__).parents[2]

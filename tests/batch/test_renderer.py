@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("diffusers")
 
 from ov_backend import devices
-from ov_backend.batch.make import Failure, make
-from ov_backend.batch.painter import Painter, _opened
+from ov_backend.batch.executor import execute
+from ov_backend.batch.renderer import PipelineRenderer, _opened
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.engine import network
@@ -29,10 +29,10 @@ SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler="DPM++
 
 
 @pytest.fixture(scope="module")
-def painter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painter]:
-    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path_factory.mktemp("graphs")), fallback="raise"))
-    yield painter
-    painter.close()
+def renderer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PipelineRenderer]:
+    renderer = PipelineRenderer(Settings(precision="f32", cache_dir=str(tmp_path_factory.mktemp("graphs")), fallback="raise"))
+    yield renderer
+    renderer.close()
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,12 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image.convert("RGB"), dtype=int)
 
 
-def test_a_batch_is_its_pictures_by_themselves_and_pytorch_s(painter: Painter, checkpoint: Path) -> None:
-    painted = painter.paint(Row(1, 1, replace(SMALL, batch=2), checkpoint, "f32"))
-    assert painted.answered == "OpenVINO"
-    assert painted.prepared_seconds > 0
-    single = painter.paint(Row(2, 2, replace(SMALL, seed=5), checkpoint, "f32")).images[0]
-    assert np.abs(pixels(painted.images[1]) - pixels(single)).max() <= 2
+def test_a_batch_is_its_pictures_by_themselves_and_pytorch_s(renderer: PipelineRenderer, checkpoint: Path) -> None:
+    rendered = renderer.render(Row(1, 1, replace(SMALL, batch=2), checkpoint, "f32"))
+    assert rendered.answered == "OpenVINO"
+    assert rendered.prepared_seconds > 0
+    single = renderer.render(Row(2, 2, replace(SMALL, seed=5), checkpoint, "f32")).images[0]
+    assert np.abs(pixels(rendered.images[1]) - pixels(single)).max() <= 2
     pipe = load_pipeline(checkpoint)
     pipe.set_progress_bar_config(disable=True)
     from ov_backend.standalone.samplers import make_sampler
@@ -66,44 +66,44 @@ def test_a_batch_is_its_pictures_by_themselves_and_pytorch_s(painter: Painter, c
 
 
 def test_rows_of_one_kind_compile_nothing_more_and_a_lora_changes_the_picture(
-    painter: Painter, checkpoint: Path, lora: Path
+    renderer: PipelineRenderer, checkpoint: Path, lora: Path
 ) -> None:
     row = Row(1, 1, SMALL, checkpoint, "f32")
-    plain = pixels(painter.paint(row).images[0])
-    compiles, loads = painter.stats()["unet"]["compiles"], painter.loads
+    plain = pixels(renderer.render(row).images[0])
+    compiles, loads = renderer.stats()["unet"]["compiles"], renderer.loads
     styled = replace(row, parameters=replace(SMALL, prompt="a cat <lora:style:1>"), loras=((lora, 1.0),))
-    with_lora = pixels(painter.paint(styled).images[0])
+    with_lora = pixels(renderer.render(styled).images[0])
     assert np.abs(with_lora - plain).max() > 2
     for sampler in ("Euler", "DDIM"):
-        painter.paint(replace(styled, parameters=replace(styled.parameters, sampler=sampler, seed=9)))
-    assert painter.stats()["unet"]["compiles"] == compiles + 1
-    assert np.array_equal(pixels(painter.paint(row).images[0]), plain), "without the LoRA it is the same picture as before"
-    assert painter.loads == loads
+        renderer.render(replace(styled, parameters=replace(styled.parameters, sampler=sampler, seed=9)))
+    assert renderer.stats()["unet"]["compiles"] == compiles + 1
+    assert np.array_equal(pixels(renderer.render(row).images[0]), plain), "without the LoRA it is the same picture as before"
+    assert renderer.loads == loads
 
 
 @pytest.mark.parametrize("strength", [None, 0.5])
 def test_what_a_prompt_says_after_77_tokens_counts(
-    painter: Painter, checkpoint: Path, tmp_path: Path, strength: float | None
+    renderer: PipelineRenderer, checkpoint: Path, tmp_path: Path, strength: float | None
 ) -> None:
     Image.linear_gradient("L").save(tmp_path / "start.png")
     start = tmp_path / "start.png" if strength else None
     pictures = []
     for end in ("cat", "owl"):
         chosen = replace(SMALL, prompt="a " * 80 + end, batch=2, strength=strength)
-        painted = painter.paint(Row(1, 1, chosen, checkpoint, "f32", start, chunks=2))
-        assert painted.answered == "OpenVINO"
-        assert len(painted.images) == 2
-        pictures.append(pixels(painted.images[1]))
+        rendered = renderer.render(Row(1, 1, chosen, checkpoint, "f32", start, chunks=2))
+        assert rendered.answered == "OpenVINO"
+        assert len(rendered.images) == 2
+        pictures.append(pixels(rendered.images[1]))
     assert np.abs(pictures[0] - pictures[1]).max() > 0
 
 
-def test_a_picture_of_nan_is_a_failure(painter: Painter, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_picture_of_nan_is_a_failure(renderer: PipelineRenderer, checkpoint: Path, tmp_path: Path) -> None:
     weights = load_file(checkpoint)
     weights["first_stage_model.decoder.conv_out.bias"].fill_(float("nan"))
     save_file(weights, tmp_path / "nan.safetensors")
-    outcome = make(painter, Row(1, 1, SMALL, tmp_path / "nan.safetensors", "f32"), "CPU")
-    assert isinstance(outcome, Failure)
-    assert outcome.reason.startswith("OVBackendError: The picture is not finite")
+    error = execute(renderer, Row(1, 1, SMALL, tmp_path / "nan.safetensors", "f32"), "CPU").error
+    assert error is not None
+    assert error.startswith("OVBackendError: The picture is not finite")
 
 
 def test_networks_that_compute_in_f32_instead_are_told_of_this_row_and_of_later_ones(
@@ -113,19 +113,19 @@ def test_networks_that_compute_in_f32_instead_are_told_of_this_row_and_of_later_
         devices.check(Settings(precision="bf16"))
     except DeviceError:
         pytest.skip("this CPU has no bf16")
-    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path)))
+    renderer = PipelineRenderer(Settings(precision="f32", cache_dir=str(tmp_path)))
     overflows = iter([False])
     monkeypatch.setattr(network, "is_finite", lambda outputs: next(overflows, True))
     rows = [Row(1, 1, SMALL, checkpoint, precision) for precision in ("bf16", "bf16", "f32")]
-    answered = [painter.paint(row).answered for row in rows]
-    painter.close()
+    answered = [renderer.render(row).answered for row in rows]
+    renderer.close()
     assert answered == ["OpenVINO; text encoder in f32", "OpenVINO; text encoder in f32", "OpenVINO"]
 
 
-def test_a_picture_starts_from_another_one(painter: Painter, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_picture_starts_from_another_one(renderer: PipelineRenderer, checkpoint: Path, tmp_path: Path) -> None:
     Image.linear_gradient("L").save(tmp_path / "start.png")
     start = replace(SMALL, steps=4, strength=0.5)
-    image = painter.paint(Row(1, 1, start, checkpoint, "f32", tmp_path / "start.png")).images[0]
+    image = renderer.render(Row(1, 1, start, checkpoint, "f32", tmp_path / "start.png")).images[0]
     assert image.size == (64, 64)
 
 
@@ -154,11 +154,11 @@ def test_a_transparent_picture_is_on_white(tmp_path: Path) -> None:
 def test_a_checkpoint_that_cannot_be_read_is_tried_once(checkpoint: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(checkpoint.read_bytes()[:-1])
-    painter = Painter(Settings(precision="f32", cache_dir=str(tmp_path / "graphs")))
+    renderer = PipelineRenderer(Settings(precision="f32", cache_dir=str(tmp_path / "graphs")))
     row = Row(1, 1, SMALL, broken, "f32")
     with pytest.raises(CheckpointError, match="is damaged"):
-        painter.paint(row)
+        renderer.render(row)
     shutil.copy(checkpoint, broken)
     with pytest.raises(CheckpointError, match="is damaged"):
-        painter.paint(row)
-    assert painter.loads == 0
+        renderer.render(row)
+    assert renderer.loads == 0

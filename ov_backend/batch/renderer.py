@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ov_backend.batch.make import OPENVINO, Painted
+from ov_backend.batch.executor import OPENVINO, RenderedRow
 from ov_backend.batch.places import PICTURES
 from ov_backend.batch.row import Row
 from ov_backend.cache.lru import budget_bytes
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
-from ov_backend.engine.engine import Engine
 from ov_backend.errors import OVBackendError
-from ov_backend.patching import Patch, patch_forward
-from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.pipelines.forwards import forward_of, network_of
+from ov_backend.pipelines.accelerate import accelerate
 from ov_backend.settings import Settings
 from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.ui.snapshot import PREPARATION, network_label
 
 
-class Painter:
-    """Makes pictures, one row at a time.
+class PipelineRenderer:
+    """Makes pictures with a pipeline of diffusers, one row at a time.
 
     Args:
         settings: of the engine; the precision is each row's own.
@@ -43,11 +41,10 @@ class Painter:
         self._callback: dict[str, Any] = {} if step is None else {"callback_on_step_end": step}
         self._checkpoint: Path | None = None
         self._broken: dict[Path, OVBackendError] = {}
-        self._patches: list[Patch] = []
         #: How often checkpoints were loaded and LoRAs changed.
         self.loads = self.bindings = 0
 
-    def paint(self, row: Row) -> Painted:
+    def render(self, row: Row) -> RenderedRow:
         """Make the pictures of a row.
 
         Raises:
@@ -55,16 +52,15 @@ class Painter:
         """
         start = time.perf_counter()
         self._load(row.checkpoint)
-        self._engine.configure(self._settings.replace(precision=row.precision))
+        self._accelerated.engine.configure(self._settings.replace(precision=row.precision))
         self.bindings += self._mix.apply(row.loras)
         loaded = time.perf_counter()
-        before = self._engine.stats()
+        before = self.stats()
         images = self._images(row)
-        end, after = time.perf_counter(), self._engine.stats()
-        spent = sum(_seconds(after) - _seconds(before) for _seconds in _PREPARATION)
-        prepared = min(spent, end - loaded)  # networks prepare at the same time
+        end, after = time.perf_counter(), self.stats()
+        prepared = min(_preparation(after) - _preparation(before), end - loaded)  # networks prepare at the same time
         answered = _answered(before, after, row.precision)
-        return Painted(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, answered)
+        return RenderedRow(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, answered)
 
     def _load(self, path: Path) -> None:
         """Load a checkpoint and put its networks into OpenVINO; one that cannot be read is not tried again."""
@@ -82,30 +78,19 @@ class Painter:
         self._pipe.set_progress_bar_config(disable=True)
         self._own_sampler = self._pipe.scheduler
         self._mix = LoraMix(self._pipe)
-        self._engine = Engine(self._settings, self._progress)
-        for role, module in networks_of(self._pipe).items():
-            self._patches.append(patch_forward(module, self._replacement(role, module)))
+        self._accelerated = accelerate(self._pipe, self._settings, progress=self._progress)
         self._checkpoint = path
-
-    def _replacement(self, role: str, module: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        return lambda original: forward_of(network_of(self._engine, role, module, original), module, original)
 
     def close(self) -> None:
         """Release the checkpoint and everything compiled."""
-        if self._patches:
-            for patch in self._patches:
-                patch.undo()
-            self._patches.clear()
-            self._engine.clear()
-            for name in list(self._engine.networks):
-                self._engine.release(name)
         if self._checkpoint is not None:
-            del self._pipe, self._own_sampler, self._mix, self._engine
+            self._accelerated.restore()
+            del self._pipe, self._own_sampler, self._mix, self._accelerated
             self._checkpoint = None
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """The engine's statistics of the checkpoint that is loaded."""
-        return self._engine.stats() if self._checkpoint is not None else {}
+        return self._accelerated.stats() if self._checkpoint is not None else {}
 
     def _images(self, row: Row) -> list[Any]:
         chosen = replace(row.parameters, prompt=row.plain_prompt)
@@ -113,9 +98,9 @@ class Painter:
         return call_pipeline(self._pipe, self._own_sampler, chosen, picture, **self._callback)
 
 
-def painter_for(settings: Settings, processes: int) -> Painter:
-    """The painter of one process, where several processes of a machine share its memory for compiled networks."""
-    return Painter(settings.replace(memory_mb=max(budget_bytes(settings.memory_mb) // processes >> 20, 1)))
+def renderer_for(settings: Settings, processes: int) -> PipelineRenderer:
+    """The renderer of one process, where several processes of a machine share its memory for compiled networks."""
+    return PipelineRenderer(settings.replace(memory_mb=max(budget_bytes(settings.memory_mb) // processes >> 20, 1)))
 
 
 def _opened(path: Path) -> Any:
@@ -133,11 +118,9 @@ def _opened(path: Path) -> Any:
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
 
 
-def _seconds_of(stage: str) -> Callable[[Mapping[str, Mapping[str, Any]]], float]:
-    return lambda stats: sum(float(values["seconds"].get(stage, 0.0)) for values in stats.values())
-
-
-_PREPARATION = [_seconds_of(stage) for stage in PREPARATION]
+def _preparation(stats: Mapping[str, Mapping[str, Any]]) -> float:
+    """The seconds for which networks were prepared, by their statistics."""
+    return math.fsum(values["seconds"].get(stage, 0.0) for values in stats.values() for stage in PREPARATION)
 
 
 def _answered(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], precision: str) -> str:
