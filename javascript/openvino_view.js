@@ -194,7 +194,8 @@
 
     async function send(path, options = {}) {
         const root = document.querySelector(ROOT);
-        const headers = { "X-OpenVINO-Token": root ? root.dataset.openvinoToken : "", ...options.headers };
+        const own = { "X-OpenVINO-Token": root ? root.dataset.openvinoToken : "", "X-OpenVINO-Page": globalThis.OpenVINOPage?.key() ?? "" };
+        const headers = { ...own, ...options.headers };
         const response = await fetch(`./openvino/${path}`, { cache: "no-store", ...options, headers });
         if (response.ok) return response;
         const answer = await response.json().catch(() => ({}));

@@ -24,7 +24,6 @@ from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, 
 from ov_backend.batch.options import Options
 from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Plan, in_two_steps, ordered, summary, work
-from ov_backend.batch.renderer import PipelineRenderer, renderer_for
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Report, Run
 from ov_backend.errors import SettingsError, short_repr
@@ -127,6 +126,8 @@ class Batch:
         """A plan with an estimate from a measurement: the first picture in two steps, after one that prepares the networks."""
         if not plan.pending:
             return plan
+        from ov_backend.batch.renderer import PipelineRenderer
+
         row = in_two_steps(plan.pending[0])
         with contextlib.closing(PipelineRenderer(self._settings)) as renderer:
             renderer.render(row)
@@ -180,6 +181,8 @@ class Batch:
     @contextlib.contextmanager
     def _results(self, rows: Sequence[Row], renderer: Renderer | None) -> Iterator[Iterable[tuple[Row, RowResult]]]:
         """The rows with what became of them: of this process, or of processes on Ray if there is anything to make."""
+        from ov_backend.batch.renderer import PipelineRenderer, renderer_for
+
         device, address, workers = self._settings.device, self._options.address, self._options.workers
         if address is None or not rows:
             own = contextlib.closing(PipelineRenderer(self._settings)) if renderer is None else contextlib.nullcontext(renderer)

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ov_backend.errors import JobError, OVBackendError, SettingsError, first_lin
 from ov_backend.pipelines.sizes import MAX_BATCH, check_guidance
 from ov_backend.standalone import samplers
 from ov_backend.standalone.limits import check
-from ov_backend.standalone.lora_tags import loras_of, named_twice, plain
+from ov_backend.standalone.lora_tags import loras_of, named_twice
 from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 
@@ -74,10 +74,35 @@ class _Bad:
         return f"Rows {' and '.join(rows)}" if self.count == 2 else f"Rows {', '.join(rows)} and {self.count - 2} more"
 
 
+@dataclass
+class _Problems:
+    """The bad rows of a job file by the sentences that are true of them."""
+
+    bad: dict[str, _Bad] = field(default_factory=dict)
+    #: Numbers of the bad rows.
+    sources: set[int] = field(default_factory=set)
+    untold: int = 0
+
+    def add(self, source: SourceRow, error: OVBackendError) -> None:
+        self.sources.add(source.number)
+        sentence = _uncapitalized(first_line(error))
+        if sentence in self.bad or len(self.bad) < _MOST_REPORTED:
+            self.bad.setdefault(sentence, _Bad()).add(source)
+        else:
+            self.untold += 1
+
+    def told(self) -> list[str]:
+        """A sentence for each reason."""
+        told = [f"{rows.label}: {sentence}" for sentence, rows in self.bad.items()]
+        if self.untold:
+            told.append(f"{self.untold} more {'row is' if self.untold == 1 else 'rows are'} bad; correct these first.")
+        return told
+
+
 def read_job(
     sources: Iterable[SourceRow], places: Places, precision: Callable[[str | None], str], skip_bad_rows: bool = False
 ) -> Job:
-    """Check all rows.
+    """Check all rows; what needs PyTorch, which takes seconds to import, is checked where nothing else is wrong.
 
     Args:
         sources: the rows as they are given.
@@ -89,34 +114,46 @@ def read_job(
         JobError: rows are bad; the error has a sentence for each.
     """
     rows: list[Row] = []
-    problems: list[str] = []
-    bad: dict[str, _Bad] = {}
-    untold = count = grids = skipped = left_out = 0
+    problems, whole = _Problems(), ""
+    lines: dict[int, int] = {}
+    count = grids = skipped = 0
     for source in sources:
         count += 1
         if count > MAX_ROWS:
-            problems.append(f"The job has more than {MAX_ROWS} rows; divide it into several files.")
+            whole = f"The job has more than {MAX_ROWS} rows; divide it into several files."
             break
         try:
             grids += any(isinstance(value, list) for value in source.values.values())
             rows += _made(source, len(rows) + skipped, places, precision)
+            lines[source.number] = source.line
         except OVBackendError as error:
             skipped += _count(source)
-            left_out += 1
-            sentence = _uncapitalized(first_line(error))
-            if sentence in bad or len(bad) < _MOST_REPORTED:
-                bad.setdefault(sentence, _Bad()).add(source)
-            else:
-                untold += 1
-    is_whole = not problems
-    problems[:0] = [f"{rows_of.label}: {sentence}" for sentence, rows_of in bad.items()]
-    if untold:
-        problems.append(f"{untold} more {'row is' if untold == 1 else 'rows are'} bad; correct these first.")
+            problems.add(source, error)
     if not count:
-        problems.append('The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.')
-    if problems and not (skip_bad_rows and rows and is_whole):
-        raise JobError(problems)
-    return Job(rows, count, grids, left_out, tuple(problems))
+        whole = 'The job has no rows; write one for each picture, as {"prompt": "a lighthouse"}.'
+    may_go_on = not problems.sources or skip_bad_rows
+    if may_go_on and not whole:
+        rows = _completed(rows, lines, places, problems)
+    told = [*problems.told(), *([whole] if whole else [])]
+    if told and not (skip_bad_rows and rows and not whole):
+        raise JobError(told)
+    return Job(rows, count, grids, len(problems.sources), tuple(told))
+
+
+def _completed(rows: list[Row], lines: Mapping[int, int], places: Places, problems: _Problems) -> list[Row]:
+    """The rows of whose checkpoints every weight is there, and which know in how many chunks their prompts are read."""
+    completed = []
+    for row in rows:
+        if row.source in problems.sources:
+            continue
+        try:
+            places.check_weights(row.checkpoint)
+            texts = (row.plain_prompt, row.parameters.negative_prompt if row.parameters.guidance > 1 else "")
+            chunks = max(places.chunks(row.checkpoint, text) for text in texts)
+            completed.append(replace(row, chunks=chunks) if chunks != row.chunks else row)
+        except OVBackendError as error:
+            problems.add(SourceRow(row.source, lines[row.source]), error)
+    return [row for row in completed if row.source not in problems.sources]
 
 
 def grid_size(values: Mapping[str, Any]) -> int:
@@ -187,9 +224,7 @@ def _row(number: int, source: int, values: dict[str, Any], places: Places, preci
         what = f"{parameters.steps} steps at a denoising_strength of {parameters.strength:g} are less than one"
         raise SettingsError(f"{what}; give more steps or a greater strength.")
     parameters = parameters.with_seed(_chosen_seed(number, parameters))
-    texts = (plain(prompt), parameters.negative_prompt if parameters.guidance > 1 else "")
-    chunks = max(places.chunks(checkpoint, text) for text in texts)
-    return Row(number, source, parameters, checkpoint, precision(values.get("precision")), picture, loras, chunks)
+    return Row(number, source, parameters, checkpoint, precision(values.get("precision")), picture, loras)
 
 
 def _loras(prompt: str, checkpoint: Path, places: Places) -> tuple[tuple[Path, float], ...]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.checkpoint.lora_file import check_lora
+from ov_backend.checkpoint.config import read_configuration
+from ov_backend.checkpoint.lora_fit import check_fits
 from ov_backend.errors import OVBackendError, SettingsError, first_line
 from ov_backend.package_files import TRAINED
 from ov_backend.standalone.lora_tags import first_file, missing_lora
@@ -35,7 +36,7 @@ class Places:
     def __init__(self, folder: Path, checkpoint: Path | None = None, lora_folder: Path | None = None) -> None:
         self._folder, self._lora_folder = folder, lora_folder
         self._default = checkpoint and (_first_file(str(checkpoint), [Path()]) or checkpoint)
-        self._checked: dict[tuple[str, Path], int | OVBackendError] = {}
+        self._checked: dict[tuple[object, ...], Any] = {}
         self._tokenizers: dict[Path, Any] = {}
         self._chunks: dict[tuple[Path, str], int] = {}
 
@@ -45,17 +46,25 @@ class Places:
         Raises:
             OVBackendError: there is no such file, or it is no checkpoint.
         """
-        from ov_backend.checkpoint.loader import trained_side
-
         if name is not None:
             path = self._named_checkpoint(name)
-            return path, self._check("checkpoint", path, trained_side)
+            return path, self._check(path, _trained_side)
         path = checkpoint_file(self._default)
         try:
-            return path, self._check("checkpoint", path, trained_side)
+            return path, self._check(path, _trained_side)
         except OVBackendError as error:
             option = "the --checkpoint, which rows without one need, cannot be used"
             raise SettingsError(f"{option}: {first_line(error)}") from error
+
+    def check_weights(self, checkpoint: Path) -> None:
+        """Check the shapes of all weights of a checkpoint, for which PyTorch is imported.
+
+        Raises:
+            OVBackendError: some are missing or have wrong shapes.
+        """
+        from ov_backend.checkpoint.loader import check_weights
+
+        self._check(checkpoint, check_weights)
 
     def chunks(self, checkpoint: Path, text: str) -> int:
         """The number of chunks of tokens that a checkpoint's text encoder reads a prompt in; short ones need no tokenizer.
@@ -93,7 +102,7 @@ class Places:
         path = _first_file(name, folders)
         if path is None:
             raise missing_lora(name, folders)
-        self._check("lora", path, check_lora)
+        self._check(path, check_fits, checkpoint)
         return path
 
     def picture(self, name: str) -> Path:
@@ -105,14 +114,15 @@ class Places:
         path = _first_file(name, [self._folder], ("",))
         if path is None:
             raise SettingsError(f"init_image is {name[:200]!r}, which is no file in {self._folder}; correct its path.")
-        self._check("picture", path, _check_picture)
+        self._check(path, _check_picture)
         return path
 
-    def _check(self, kind: str, path: Path, check: Callable[[Path], int]) -> int:
-        key = kind, path
+    def _check(self, path: Path, check: Callable[..., Any], *more: Path) -> Any:
+        """What a check of a file returns or raises, which is done once."""
+        key = check, path, *more
         if key not in self._checked:
             try:
-                self._checked[key] = check(path)
+                self._checked[key] = check(path, *more)
             except OVBackendError as error:
                 self._checked[key] = error
             except (ImportError, MemoryError):  # no fault of the file
@@ -126,6 +136,10 @@ class Places:
         return result
 
 
+def _trained_side(path: Path) -> int:
+    return read_configuration(path)[1].trained_side
+
+
 def _first_file(name: str, folders: list[Path], suffixes: Sequence[str] = ("", ".safetensors")) -> Path | None:
     path = first_file(name, folders, suffixes)
     return _absolute(path) if path is not None else None
@@ -137,7 +151,7 @@ def _absolute(path: Path) -> Path:
     return absolute if absolute.is_file() and absolute.samefile(path) else path  # "link/.." may lead elsewhere
 
 
-def _check_picture(path: Path) -> int:
+def _check_picture(path: Path) -> None:
     from PIL import Image
 
     try:
@@ -154,4 +168,3 @@ def _check_picture(path: Path) -> int:
     except Exception as error:  # Pillow's readers raise what they like
         what = f"init_image is {path.name[:200]!r}, which is no {', '.join(PICTURES[:-1])} or {PICTURES[-1]}, or not all of one"
         raise SettingsError(f"{what}; give it as a PNG.") from error
-    return width

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header
-from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, read_text_config
+from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header, read_header
+from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, companion, read_text_config, read_yaml
 from ov_backend.errors import CheckpointError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -51,6 +51,22 @@ class Configuration:
     texts: tuple[TextConfig, ...]
     scheduler: dict[str, Any]
     prediction: str
+
+    @property
+    def trained_side(self) -> int:
+        """The side in pixels of the square picture that the checkpoint was trained for."""
+        return int(self.unet["sample_size"]) << (len(self.vae["block_out_channels"]) - 1)
+
+
+def read_configuration(path: Path) -> tuple[Header, Configuration]:
+    """The header and the configuration of a checkpoint file; no weight is read, and PyTorch is not needed.
+
+    Raises:
+        CheckpointError: the file is no checkpoint of a known architecture.
+    """
+    path = Path(path)
+    header = read_header(path)
+    return header, configuration(header, read_yaml(path), companion(path, "config.json"))
 
 
 def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | None = None) -> Configuration:
@@ -116,8 +132,9 @@ def _unet(header: Header, params: Mapping[str, Any], size: int) -> dict[str, Any
     shapes = header.under(UNET)
     channels, inputs = shapes["input_blocks.0.0.weight"][:2]
     if inputs != 4:
-        kind = "an inpainting" if inputs == 9 else "a picture-guided"
-        raise ValueError(f"its UNet takes {inputs} channels, as {kind} checkpoint does, where text-to-image takes 4")
+        kind = "an inpainting checkpoint" if inputs == 9 else "a checkpoint that is guided by a picture"
+        what = f"{header.path.name} is {kind}, whose UNet takes {inputs} channels"
+        raise CheckpointError(f"{what}; give a text-to-image one here, or use this one in the WebUI or in Python.")
     levels = _levels(shapes)
     _bounded(len(levels), MOST_LEVELS, "levels")
     _bounded(max(map(len, levels)), MOST_LAYERS, "blocks in a level")

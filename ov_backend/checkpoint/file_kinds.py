@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 EXPECTED = "one .safetensors file of a Stable Diffusion 1, 2 or XL checkpoint"
@@ -61,12 +61,14 @@ _NAMES_WITHOUT_UNET: tuple[tuple[tuple[str, ...], str, str], ...] = (
 )
 
 
-def folder_problem(path: Path) -> str:
-    """What a folder is, and what to give in its place."""
+def folder_problem(path: Path, is_checkpoint: Callable[[Path], bool]) -> str:
+    """What a folder is, and what to give in its place; files in it are proposed that are checkpoints."""
     if (path / "model_index.json").is_file():
         return f"{path} is a diffusers folder, which the commands do not read; give {EXPECTED}. In Python, {_FROM_FOLDER}."
-    files = sorted(file.name for file in path.glob("*.safetensors"))
-    return f"{path} is a folder; give a file{f' in it, such as {files[0][:100]}' if files else f', {EXPECTED}'}."
+    file = next(filter(is_checkpoint, sorted(path.glob("*.safetensors"))), None)
+    if file is None:
+        return f"{path} is a folder without a checkpoint; give {EXPECTED}."
+    return f"{path} is a folder; give a file in it, such as {file.name[:100]}."
 
 
 def by_beginning(start: bytes, expected: str) -> str:

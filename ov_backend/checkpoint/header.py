@@ -63,6 +63,15 @@ def read_header(path: Path) -> Header:
     return Header(path, shapes, _family(path, shapes))
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file has the header of a checkpoint of a known family."""
+    try:
+        read_header(path)
+    except CheckpointError:
+        return False
+    return True
+
+
 def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor of a safetensors file by its name.
 
@@ -75,9 +84,10 @@ def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ..
     """
     try:
         if path.parts[:1] in (("http:",), ("https:",)):
-            raise CheckpointError(f"{path} is an address, and nothing is downloaded here; download it and give {expected}.")
+            address = str(path).replace(":/", "://", 1)  # a path has single slashes
+            raise CheckpointError(f"{address} is an address, and nothing is downloaded here; download it and give {expected}.")
         if path.is_dir():
-            raise CheckpointError(folder_problem(path))
+            raise CheckpointError(folder_problem(path, is_checkpoint))
         if not path.is_file():
             raise CheckpointError(f"{path} is no file; give the path of {expected}.")
         size = path.stat().st_size
@@ -85,7 +95,7 @@ def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ..
             start = file.read(64)
             _refuse_pickle(path, start)
             length = int.from_bytes(start[:8], "little")
-            if length > MAX_HEADER_BYTES:  # as of every text
+            if length > MAX_HEADER_BYTES or start[8:9] not in (b"", b"{"):  # as of every text
                 kind = by_beginning(start, expected) or f"is not a safetensors file; give {expected}"
                 raise CheckpointError(f"{path.name} {kind}.")
             file.seek(8)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ov_backend.checkpoint import keys
-from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, unknown_architecture
+from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, read_configuration, unknown_architecture
 from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
-from ov_backend.checkpoint.values import check_vocabulary, read_yaml
+from ov_backend.checkpoint.values import check_vocabulary, companion, read_yaml
 from ov_backend.errors import CheckpointError, first_line
 from ov_backend.package_files import TOKENIZER
 
@@ -41,7 +41,7 @@ def load_pipeline(path: Path) -> Any:
     Raises:
         CheckpointError: the file is not such a checkpoint; the message says what it is instead.
     """
-    header, config = _described(path)
+    header, config = read_configuration(path)
     with _File(header) as file:
         unet, vae, *texts = [file.fill(part) for part in _parts(header, config)]
     prediction = config.prediction or _probe_prediction(unet)
@@ -50,16 +50,15 @@ def load_pipeline(path: Path) -> Any:
     return _pipeline(config.family, unet, vae, texts, tokenizers, scheduler)
 
 
-def trained_side(path: Path) -> int:
-    """The side in pixels of the square picture that a checkpoint was trained for; no weight is read, but its header is checked.
+def check_weights(path: Path) -> None:
+    """Check the shapes of all weights of a checkpoint; none is read.
 
     Raises:
         CheckpointError: the file is no such checkpoint, or weights are missing or have wrong shapes.
     """
-    header, config = _described(path)
+    header, config = read_configuration(path)
     for part in _parts(header, config):
         part.check(header)
-    return int(config.unet["sample_size"]) << (len(config.vae["block_out_channels"]) - 1)
 
 
 def read_tokenizer(path: Path) -> Any:
@@ -68,15 +67,8 @@ def read_tokenizer(path: Path) -> Any:
     Raises:
         CheckpointError: the file is no such checkpoint, or its tokenizer cannot be used.
     """
-    header, config = _described(path)
+    header, config = read_configuration(path)
     return _tokenizer(header.path, config.texts[0])
-
-
-def _described(path: Path) -> tuple[Header, Configuration]:
-    """The header of a checkpoint, and what its networks are made from."""
-    path = Path(path)
-    header = read_header(path)
-    return header, configuration(header, read_yaml(path), _companion(path, "config.json"))
 
 
 def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: list[Any], scheduler: Any) -> Any:
@@ -274,15 +266,9 @@ def _tokenizer(path: Path, text: TextConfig) -> Any:
 
 
 def _tokenizer_folder(path: Path) -> Path:
-    vocabulary = _companion(path, "vocab.json") or TOKENIZER / "vocab.json"
+    vocabulary = companion(path, "vocab.json") or TOKENIZER / "vocab.json"
     if not vocabulary.is_file() or not (vocabulary.parent / "merges.txt").is_file():
         raise CheckpointError(
             f"The CLIP tokenizer is missing; put its vocab.json and merges.txt into {path.with_suffix('') / 'tokenizer'}."
         )
     return vocabulary.parent
-
-
-def _companion(path: Path, name: str) -> Path | None:
-    """The path of a text encoder's file beside the checkpoint, or None."""
-    folders = path.with_suffix("") / "tokenizer", path.parent / "tokenizer"
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)

@@ -13,11 +13,8 @@ from typing import Any
 import torch
 
 from ov_backend.checkpoint import keys
-from ov_backend.checkpoint.lora_file import LAYER, PARTS, check_lora
+from ov_backend.checkpoint.lora_file import LAYER, PARTS, kohya_name, misfit, other_architecture, read_layers
 from ov_backend.errors import CheckpointError, first_line
-
-#: Prefixes of diffusers' layout, and kohya's for the same network.
-_DIFFUSERS = {"unet.": "lora_unet_", "text_encoder.": "lora_te_", "text_encoder_2.": "lora_te2_"}
 
 
 class LoraMix:
@@ -61,8 +58,7 @@ class LoraMix:
         parts = _read(path)
         unknown = sorted(set(parts) - set(self._layers))
         if unknown:
-            what = f"{len(unknown)} of its {len(parts)} layers fit nowhere, {unknown[0][:100]!r} for one"
-            raise CheckpointError(f"{path.name} belongs to another architecture: {what}; give a LoRA of the checkpoint's kind.")
+            raise other_architecture(path, unknown, len(parts))
         for name, layer in parts.items():
             weight = self._layers[name]
             yield weight, _change(path, name, layer, weight.shape)
@@ -75,8 +71,7 @@ def _change(path: Path, name: str, layer: dict[str, torch.Tensor], shape: torch.
         scale = float(layer["alpha"]) / rank if "alpha" in layer else 1.0
         return (up.flatten(1) @ down.flatten(1)).reshape(shape) * scale
     except (KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
-        what = f"{name[:100]!r} does not fit a weight of {list(shape)}"
-        raise CheckpointError(f"{path.name} cannot be used: {what}; give a LoRA of the checkpoint's kind.") from error
+        raise misfit(path, name, shape) from error
 
 
 def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
@@ -84,7 +79,7 @@ def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    check_lora(path)
+    read_layers(path)
     parts: dict[str, dict[str, torch.Tensor]] = {}
     try:
         tensors = load_file(path)
@@ -94,13 +89,8 @@ def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
         match = LAYER.fullmatch(key)
         if match is None:
             raise CheckpointError(f"{path.name} was changed while it was read; try it again.")
-        parts.setdefault(_kohya(match[1]), {})[PARTS[match[2]]] = tensor
+        parts.setdefault(kohya_name(match[1]), {})[PARTS[match[2]]] = tensor
     return parts
-
-
-def _kohya(layer: str) -> str:
-    prefix = next((prefix for prefix in _DIFFUSERS if layer.startswith(prefix)), "")
-    return _DIFFUSERS[prefix] + layer.removeprefix(prefix).replace(".", "_") if prefix else layer
 
 
 def _layers(pipe: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -20,6 +20,12 @@ _ACTIVATIONS = ("quick_gelu", "gelu", "gelu_new", "relu", "silu")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
+def companion(path: Path, name: str) -> Path | None:
+    """The path of a text encoder's file beside a checkpoint, or None."""
+    places = path.with_suffix("") / "tokenizer" / name, path.parent / "tokenizer" / name
+    return next((file for file in places if file.is_file()), None)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """``model.params`` of the .yaml beside a checkpoint, with every value that is used checked; empty without such a file.
 

@@ -36,8 +36,8 @@ def add_command(
 
 def add_checkpoint(parser: argparse.ArgumentParser, more: str = "") -> None:
     """Add a checkpoint, with or without ``--checkpoint`` before it; :func:`one_checkpoint` reads it; ``more`` ends its help."""
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=f"{CHECKPOINT_HELP}; default: the project's own{more}")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="the same")
+    parser.add_argument("file", type=file, nargs="?", metavar="FILE", help=f"{CHECKPOINT_HELP}; default: the project's own{more}")
+    parser.add_argument("--checkpoint", type=file, metavar="FILE", help="the same")
 
 
 def one_checkpoint(options: argparse.Namespace) -> Path | None:
@@ -212,6 +212,17 @@ def guidance(text: str) -> float:
         return check_guidance(float(text))
     except (ValueError, SettingsError):
         raise argparse.ArgumentTypeError(f"it takes {GUIDANCE}, not {short_repr(text)}") from None
+
+
+def file(text: str) -> Path:
+    """Read the path of a file.
+
+    Raises:
+        ArgumentTypeError: it is empty, which a path would take for the current folder.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file; give its path")
+    return Path(text)
 
 
 def folder(text: str) -> Path:

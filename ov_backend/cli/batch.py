@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
@@ -30,11 +29,11 @@ def add(commands: Any) -> None:
     text = "Make the pictures of a job file; an interrupted or killed run goes on where it was."
     parser = arguments.add_command(commands, "batch", run, text)
     what = "a file with a picture in each row: JSON Lines (.jsonl), CSV (.csv) or Parquet (.parquet)"
-    parser.add_argument("jobs", type=Path, metavar="JOBS", help=what)
+    parser.add_argument("jobs", type=arguments.file, metavar="JOBS", help=what)
     what = "folder of the pictures and their manifest"
     parser.add_argument("--out", type=arguments.folder, required=True, metavar="FOLDER", help=what)
     what = f"of rows that name none: {arguments.CHECKPOINT_HELP}; default: the project's own"
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=what)
+    parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=what)
     what = "folder of LoRAs, default: the job file's folder, and the folder lora beside a checkpoint"
     parser.add_argument("--lora-dir", type=arguments.folder, metavar="FOLDER", help=what)
     arguments.add_device_options(parser, arguments.UNCALIBRATED)

@@ -38,10 +38,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=arguments.CHECKPOINT_HELP)
+    parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=arguments.CHECKPOINT_HELP)
     arguments.add_lora_dir(parser)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
-    parser.add_argument("--out", type=Path, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
+    parser.add_argument("--out", type=arguments.file, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
     arguments.add_cache_dir(parser)
 
 

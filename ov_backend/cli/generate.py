@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
-from ov_backend.checkpoint.lora_file import check_lora
 from ov_backend.cli import arguments
 from ov_backend.errors import SettingsError, short_repr
 from ov_backend.standalone import samplers
 from ov_backend.standalone.generated import write_pictures
 from ov_backend.standalone.limits import check
 from ov_backend.standalone.lora_tags import (
+    check_lora,
     first_file,
     is_name,
     lora_files,
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     arguments.add_prompt(parser)
     parser.add_argument("--negative", default="", help="what should not be in the picture")
     what = f"{arguments.CHECKPOINT_HELP}; default: the project's own"
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help=what)
+    parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=what)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     what = "add a LoRA, with a strength other than 1 as style.safetensors:0.8; may be given several times"
     parser.add_argument("--lora", action="append", default=[], metavar="FILE[:STRENGTH]", help=what)
@@ -92,15 +92,17 @@ def run(options: argparse.Namespace) -> int:
 
 def _with_loras(prompt: str, options: argparse.Namespace) -> tuple[str, tuple[tuple[Path, float], ...]]:
     """The prompt with a tag for each LoRA, and all LoRAs with their strengths."""
-    folders = lora_folders(options.checkpoint or TRAINED, options.lora_dir)
+    checkpoint = options.checkpoint or TRAINED
+    folders = lora_folders(checkpoint, options.lora_dir)
+    fitting = None if options.random else checkpoint
     given = [_read_lora(text, folders) for text in options.lora]
     full = " ".join([prompt, *(lora_tag(path.stem, strength) for path, strength in given)])
     loras_of(full)  # refuses one that is named twice
-    named = lora_files(prompt, folders)
+    named = lora_files(prompt, folders, fitting)
     for path, _ in given:
         if any(path.samefile(other) for other, _ in named):
             raise named_twice(path, str(path))
-        check_lora(path)
+        check_lora(path, fitting)
     return full, (*named, *(each for each in given if each[1]))
 
 
@@ -150,11 +152,11 @@ def _generate(
 
     from ov_backend import devices
     from ov_backend.batch.row import Row
-    from ov_backend.checkpoint.loader import trained_side
+    from ov_backend.checkpoint.config import read_configuration
 
     path = checkpoint_file(options.checkpoint, options.random)
     if not parameters.width:
-        side = trained_side(path)
+        side = read_configuration(path)[1].trained_side
         parameters = replace(parameters, width=side, height=side)
         check(parameters)
     made = []

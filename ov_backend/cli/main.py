@@ -43,9 +43,10 @@ class _Parser(argparse.ArgumentParser):
         """
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            what, them = ("is not an option", "it") if len(unknown) == 1 else ("are not options", "them")
-            advice = self._meant(unknown[0]) or f"remove {them}"
-            self.error(f"{short_repr(' '.join(unknown))} {what} of this command; {advice}")
+            wrong = [word for word in unknown if word.startswith("-")] or unknown  # what follows one may be its value
+            what, them = ("is not an option", "it") if len(wrong) == 1 else ("are not options", "them")
+            advice = self._meant(wrong[0]) or f"remove {them}"
+            self.error(f"{short_repr(' '.join(wrong))} {what} of this command; {advice}")
         return options, unknown
 
     def _meant(self, word: str) -> str:
@@ -78,7 +79,7 @@ class _Parser(argparse.ArgumentParser):
             if is_missing and action.dest == names and action.choices:
                 *others, last = map(str, action.choices)
                 return f"say which: {', '.join(others)} or {last}"
-        return f"{names} must be given" if is_missing else message
+        return f"{names.replace(', ', ' and ')} must be given" if is_missing else message
 
 
 def _closest(word: str, known: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend import interrupts
@@ -20,6 +19,7 @@ from ov_backend.cli.arguments import (
     check_device,
     check_folder,
     demo_packages,
+    file,
     guidance,
     print_json,
     settings_of,
@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Capture, convert and compile a checkpoint's networks for sizes before they are needed; their graphs stay on disk."
     parser = add_command(commands, "precompile", run, text)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=_CHECKPOINT_HELP)
+    parser.add_argument("checkpoint", type=file, metavar="CHECKPOINT", help=_CHECKPOINT_HELP)
     parser.add_argument("--sizes", type=sizes, metavar="WxH,...", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--batch", type=batches, default=[1], metavar="N,...", help="pictures at once, default 1")
     what = "guidance scale, default 7; 1 is no guidance, which needs other graphs"

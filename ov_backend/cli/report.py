@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend import interrupts
-from ov_backend.cli.arguments import add_command, check_folder, size
+from ov_backend.cli.arguments import add_command, check_folder, file, size
 from ov_backend.errors import SettingsError
 
 
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     parser.add_argument("target", metavar="CHECKPOINT|module:callable", help=what)
     what = "pixels of a checkpoint's picture, default 512x512"
     parser.add_argument("--size", type=size, default=(512, 512), metavar="WxH or N", help=what)
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the partitions into this file")
+    parser.add_argument("--svg", type=file, metavar="FILE", help="also draw the partitions into this file")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -28,6 +29,9 @@ class Comparing(abc.ABC):
     _choices: Choices
     _networks: dict[str, Network]
     _last: tuple[Parameters, Start] | None
+    recent: tuple[Path, ...]
+    #: The files of the generation that was compared last.
+    compared: tuple[Path, ...] = ()
     _last_batch: int
 
     @property
@@ -63,6 +67,7 @@ class Comparing(abc.ABC):
         """In this block no generation begins; size and batch of what is compared."""
         side = self.default_size
         with self._turns.taken():
+            self.compared = self.recent
             if self._last is None:
                 yield (side, side), self._last_batch
             else:

@@ -1,7 +1,8 @@
 """Weights of words in a prompt, as the WebUI writes them: ``(word)`` is 1.1, ``[word]`` 1 / 1.1, ``(word:1.3)`` 1.3.
 
-Brackets multiply, and ``\\(`` is a bracket of the text. What an encoder makes of a token is multiplied by its weight; then all is
-scaled so that the mean stays, which is the WebUI's default ("Original" of its setting *Emphasis mode*).
+Brackets multiply, and ``\\(`` is a bracket of the text. The word ``BREAK`` ends a chunk of tokens. What an encoder makes of a
+token is multiplied by its weight; then all is scaled so that the mean stays, which is the WebUI's default ("Original" of its
+setting *Emphasis mode*).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 
 _ROUND, _SQUARE = 1.1, 1 / 1.1
+_BREAK = re.compile(r"\s*\bBREAK\b\s*")
 _PARTS = re.compile(r"\\[\\()\[\]]|[(\[\])]|:\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*\)|[^\\()\[\]:]+|[:\\]")
 
 
@@ -53,5 +55,20 @@ def plain_text(text: str) -> str:
 
 
 def has_emphasis(text: str) -> bool:
-    """Whether a prompt has brackets that weight words, or such ones of the text."""
-    return plain_text(text) != text
+    """Whether a prompt has brackets that weight words, or such ones of the text, or a BREAK."""
+    return plain_text(text) != text or has_break(text)
+
+
+def has_break(text: str) -> bool:
+    """Whether a prompt has the word BREAK."""
+    return _BREAK.search(text) is not None
+
+
+def between_breaks(text: str) -> list[list[tuple[str, float]]]:
+    """The pieces of a prompt with their weights, as :func:`weighted` gives them, between each BREAK and the next."""
+    parts: list[list[tuple[str, float]]] = [[]]
+    for piece, weight in weighted(text):
+        first, *others = _BREAK.split(piece)
+        parts[-1].append((first, weight))
+        parts += [[(each, weight)] for each in others]
+    return parts

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from PIL import Image, PngImagePlugin
 
+from ov_backend.atomic_file import atomic_write
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -26,7 +28,7 @@ class Generated:
 
 
 def write_pictures(folder: Path, pictures: Iterable[Image.Image], texts: Iterable[str], seed: int) -> tuple[Path, ...]:
-    """Write the pictures of one generation as PNG files; returns their paths in the same order.
+    """Write the pictures of one generation as PNG files, each whole or not at all; returns their paths in the same order.
 
     Args:
         folder: is made if it is not there.
@@ -46,5 +48,6 @@ def _write(folder: Path, picture: Image.Image, text: str, name: str) -> Path:
     info = PngImagePlugin.PngInfo()
     info.add_text("parameters", text)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.png"
-    picture.save(path, pnginfo=info)
+    with atomic_write(path) as file:
+        picture.save(file, format="PNG", pnginfo=info)
     return path

@@ -19,7 +19,7 @@ from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.engine import Engine, Network
-from ov_backend.engine.history import kind_of
+from ov_backend.engine.history import History, kind_of
 from ov_backend.errors import Interrupted, SettingsError, short_repr
 from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.accelerate import begin_run, networks_of
@@ -31,12 +31,13 @@ from ov_backend.standalone.limits import check
 from ov_backend.standalone.lora_tags import lora_files, plain
 from ov_backend.standalone.pipeline_call import Masked, Start, call_pipeline
 from ov_backend.standalone.preview import LatentPreview, Steps
-from ov_backend.standalone.readiness import STOPPED, Likely, Preparer, likely, request_of
+from ov_backend.standalone.readiness import STOPPED, Preparer, request_of
 from ov_backend.standalone.samplers import DEFAULT, make_sampler
 from ov_backend.standalone.turns import Turns
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.controller import Controller, JobControl, Size
 from ov_backend.ui.infotext import Parameters, ran_where
+from ov_backend.ui.likely import Likely, likely
 from ov_backend.ui.requested_shape import RequestedShape
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.ui.status import Status
@@ -186,9 +187,7 @@ class PictureGenerator(Comparing):
         self._networks, self._mix, self._previews, self._last = {}, LoraMix(pipe), None, None
         pipe.set_progress_bar_config(disable=True)
 
-    def _generate(
-        self, parameters: Parameters, choices: Choices, picture: Start, steps: Steps
-    ) -> list[Image.Image]:
+    def _generate(self, parameters: Parameters, choices: Choices, picture: Start, steps: Steps) -> list[Image.Image]:
         """The pictures; after an interruption those predicted, decoded by PyTorch if the decoder is not compiled."""
         self._fit_previews()
         try:
@@ -274,7 +273,7 @@ class PictureGenerator(Comparing):
             return asked is not None and not self._preparer.superseded
 
         with self._turns.spare(waits) as free:  # for the look at weights and code, a moment; nobody waits for a compile
-            run = likely(store, kind_of(modules["unet"]), asked) if free else None
+            run = likely(History(store).runs(kind_of(modules["unet"])), asked) if free else None
             if run is None:
                 return
             if marker.died():

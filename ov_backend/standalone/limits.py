@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ov_backend.errors import SettingsError
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_guidance, check_size
+from ov_backend.standalone.prompt_syntax import check_syntax
 from ov_backend.standalone.samplers import check_sampler
 from ov_backend.ui.infotext import Parameters
 
@@ -28,6 +29,7 @@ def check(parameters: Parameters) -> None:
     for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
         if len(text) > _MAX_PROMPT:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
+    check_syntax(parameters.prompt, parameters.negative_prompt)
     check_guidance(parameters.guidance)
     check_sampler(parameters.sampler, parameters.steps)
     check_size(parameters.width, parameters.height)

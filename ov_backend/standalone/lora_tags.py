@@ -67,8 +67,6 @@ def loras_of(prompt: str) -> dict[str, float]:
         loras[name.strip()] = lora_strength(name.strip(), strength)
     if "<lora:" in LORA_TAG.sub("", prompt).lower():
         raise SettingsError("a <lora: in the prompt has no end; write <lora:name:0.8>.")
-    if "<hypernet:" in prompt.lower():
-        raise SettingsError("the prompt names a hypernetwork, which cannot be used here; remove it.")
     return loras
 
 
@@ -89,18 +87,19 @@ def lora_names(folders: Sequence[Path]) -> list[str]:
     return sorted(filter(is_name, found), key=str.lower)
 
 
-def lora_files(prompt: str, folders: Sequence[Path]) -> tuple[tuple[Path, float], ...]:
+def lora_files(
+    prompt: str, folders: Sequence[Path], checkpoint: Path | None = None
+) -> tuple[tuple[Path, float], ...]:
     """The files and strengths of the LoRAs that a prompt names.
 
     Args:
         prompt: any.
         folders: are searched in this order.
+        checkpoint: that they have to fit; None where that is found out later.
 
     Raises:
         OVBackendError: one is not there, or is no LoRA that can be used.
     """
-    from ov_backend.checkpoint.lora_file import check_lora
-
     loras: dict[Path, float] = {}
     for name, strength in loras_of(prompt).items():
         path = first_file(name, folders) if not _leads_out(name) else None
@@ -108,9 +107,21 @@ def lora_files(prompt: str, folders: Sequence[Path]) -> tuple[tuple[Path, float]
             raise missing_lora(name, folders)
         if path in loras:
             raise named_twice(path, name)
-        check_lora(path)
+        check_lora(path, checkpoint)
         loras[path] = strength
     return tuple((path, strength) for path, strength in loras.items() if strength)
+
+
+def check_lora(path: Path, checkpoint: Path | None) -> None:
+    """Check the header of a LoRA's file, and against that of a checkpoint where there is one.
+
+    Raises:
+        CheckpointError: it is no LoRA that can be used.
+    """
+    from ov_backend.checkpoint.lora_file import read_layers
+    from ov_backend.checkpoint.lora_fit import check_fits
+
+    read_layers(path) if checkpoint is None else check_fits(path, checkpoint)
 
 
 def _leads_out(name: str) -> bool:

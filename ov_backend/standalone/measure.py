@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from ov_backend.standalone.pipeline_call import Start
-from ov_backend.ui.comparison import Measured
+from ov_backend.ui.comparison import Measured, measured
 from ov_backend.ui.controller import JobControl
 from ov_backend.ui.infotext import Parameters
 
@@ -48,6 +46,4 @@ def measure_picture(make: Make, parameters: Parameters, picture: Start, control:
     ends.seconds.clear()
     start = time.perf_counter()
     (made,) = make(parameters, picture, callback_on_step_end=ends)
-    seconds = time.perf_counter() - start
-    steps = [after - before for before, after in pairwise(ends.seconds)]
-    return Measured(statistics.median(steps or [seconds]), seconds, made)
+    return measured(ends.seconds, time.perf_counter() - start, made)

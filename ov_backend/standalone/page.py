@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from PIL import Image
@@ -32,9 +31,11 @@ _MAX_WAITING = 16
 Components = dict[str, Any]
 
 
-def page(generator: PictureGenerator) -> Any:
+def page(visitors: Visitors) -> Any:
     """The Gradio page."""
     import gradio as gr
+
+    generator = visitors.generator
 
     with gr.Blocks(title="Stable Diffusion on OpenVINO", analytics_enabled=False) as blocks:
         components: Components = {"visitor": gr.Textbox(visible="hidden"), "chosen": gr.State("")}
@@ -52,7 +53,7 @@ def page(generator: PictureGenerator) -> Any:
                     with gr.Column(elem_id="restore"):
                         components["restore"] = gr.UploadButton("Read settings from a picture", file_types=[".png"], size="sm")
                     components |= _panel(generator)
-        _connect(generator, blocks, components)
+        _connect(visitors, blocks, components)
     return blocks
 
 
@@ -138,9 +139,9 @@ def _start_from() -> Components:
         gr.HTML("<p>Draw on it, and only what you have painted over is made anew.</p>", elem_classes=["openvino-hint"])
         options: dict[str, Any] = {"type": "pil", "buttons": [], "transforms": (), "sources": ("upload", "clipboard")}
         brush = gr.Brush(colors=["#ffffff"], color_mode="fixed")
-        start = gr.ImageMask(label="Picture to start from", brush=brush, elem_id="start", **options)
+        start = gr.ImageMask(label="Picture", brush=brush, elem_id="start", **options)
     with gr.Row():
-        info = "1 is none; 2 makes the picture, enlarges it twice, and makes it once more from there"
+        info = "1 is none; 2 makes the picture, enlarges it twice (Lanczos; no upscaler is read here), and makes it once more"
         hires = gr.Number(1, label="Hires fix", info=info, step=0.25, min_width=140, elem_id="hires")
         label, info = "Denoising strength", "How much of the start changes, or of what hires fix has enlarged"
         strength = gr.Slider(0.05, 1.0, events.STRENGTH, step=0.05, label=label, info=info, min_width=140, elem_id="strength")
@@ -161,7 +162,7 @@ def _panel(generator: PictureGenerator) -> Components:
 def _outcome() -> Components:
     import gradio as gr
 
-    with gr.Row():
+    with gr.Row(elem_id="begin"):
         generate = gr.Button("Generate", variant="primary", elem_id="generate")
         interrupt = gr.Button("Interrupt", interactive=False, elem_id="interrupt")
     buttons: dict[str, Any] = {"buttons": ["download", "fullscreen"], "interactive": False}
@@ -174,12 +175,12 @@ def _outcome() -> Components:
             label="Pictures", visible=False, elem_id="gallery", format="png", columns=2, object_fit="contain", **buttons
         ),
         "status": gr.HTML(status_html("txt2img", _names(Choices), in_panel=False), elem_id="status", padding=False),
+        "comparison": gr.ImageSlider(visible=False, format="png", elem_id="comparison", **buttons),
         **_actions(),
         "message": gr.HTML(elem_id="message", padding=False),
         "history": gr.Gallery(
             label="Made here", visible=False, elem_id="history", allow_preview=False, columns=1, buttons=[], interactive=False
         ),
-        "comparison": gr.ImageSlider(visible=False, format="png", elem_id="comparison", **buttons),
         "compared": gr.Button("Show the comparison", visible="hidden", elem_id="compared"),
     }
 
@@ -194,11 +195,11 @@ def _actions() -> Components:
     return {"actions": actions, "use": use, "again": again}
 
 
-def _connect(generator: PictureGenerator, blocks: Any, components: Components) -> None:
+def _connect(visitors: Visitors, blocks: Any, components: Components) -> None:
     """What happens when something is pressed; :mod:`events` names the components that change."""
     import gradio as gr
 
-    visitors, visitor = Visitors(generator), components["visitor"]
+    generator, visitor = visitors.generator, components["visitor"]
     inputs = [components[name] for name in ("start", "count", "checkpoint", *_names(Parameters), *_names(Choices))]
     count = len(_names(Parameters))
     changed = [*components.values()]
@@ -250,7 +251,7 @@ def _connect(generator: PictureGenerator, blocks: Any, components: Components) -
     components["reuse"].click(lambda key: events.last_seed(visitors, key), [visitor], [components["seed"]], **hidden)
     for shows in (components["compared"].click, blocks.load):
         shows(
-            lambda key: comparison(generator, visitors.made(key)),
+            lambda key: comparison(visitors, key),
             [visitor],
             [components["comparison"]],
             js="() => OpenVINOPage.key()",
@@ -295,18 +296,12 @@ def _accordion_of(component: Any) -> Any:
     return component
 
 
-def comparison(generator: PictureGenerator, own: Sequence[Path]) -> Any:
-    """The slider with both pictures of a comparison; hidden again once another generation has begun.
-
-    Args:
-        generator: whose last picture was compared.
-        own: the page's pictures; one that is another page's is not shown.
-    """
+def comparison(visitors: Visitors, key: str) -> Any:
+    """The slider with both pictures of a comparison of a page's own; hidden again once another generation has begun."""
     import gradio as gr
 
-    pictures, job = generator.controller.pictures, generator.status.job
-    is_own = generator.recent[:1] == own[:1]
-    if not pictures or not is_own or job is None or (job.kind, job.state) != ("compare", "done"):
+    pictures, job = visitors.generator.controller.pictures, visitors.generator.status.job
+    if not pictures or not visitors.has_compared(key) or job is None or (job.kind, job.state) != ("compare", "done"):
         return gr.update(value=None, visible=False)
     left, right = job.result["sides"].values()
     value = tuple(Image.open(io.BytesIO(picture)) for picture in pictures.values())

@@ -1,4 +1,4 @@
-"""Encodes prompts that weight words, and those that are longer than CLIP reads at once: in chunks of 75 tokens.
+"""Encodes prompts that weight words or have a BREAK, and those that are longer than CLIP reads at once: in chunks of 75 tokens.
 
 The embeddings of the chunks are concatenated.
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ov_backend.standalone.emphasis import has_emphasis, weighted
+from ov_backend.standalone.emphasis import between_breaks, has_break, has_emphasis
 
 #: Tokens of a prompt that CLIP reads at once, between the one of the beginning and the one of the end.
 CHUNK = 75
@@ -18,12 +18,12 @@ CHUNK = 75
 
 def is_short(text: str) -> bool:
     """Whether a prompt is so short that it surely fits into one chunk: a token stands for a character of ASCII or more."""
-    return len(text) <= CHUNK and text.isascii()
+    return len(text) <= CHUNK and text.isascii() and not has_break(text)
 
 
 def chunk_count(tokenizer: Any, text: str) -> int:
     """The number of chunks that a prompt needs, at least 1."""
-    return 1 if is_short(text) else max(-(-len(_tokens(tokenizer, text)) // CHUNK), 1)
+    return 1 if is_short(text) else len(_token_chunks(tokenizer, text))
 
 
 def long_embeddings(pipe: Any, prompt: str, negative: str, guided: bool) -> dict[str, Any]:
@@ -87,18 +87,20 @@ def _weigh(states: Any, weights: list[float]) -> Any:
 
 def _chunks(tokenizer: Any, text: str, count: int) -> Iterator[tuple[list[int], list[float]]]:
     """The token ids and weights of so many chunks, 77 each: the beginning, the chunk, the end, and padding."""
-    tokens = _tokens(tokenizer, text)
-    for i in range(count):
-        part = tokens[i * CHUNK : (i + 1) * CHUNK]
+    chunks = _token_chunks(tokenizer, text)
+    for part in [*chunks, *[[]] * (count - len(chunks))]:
         rest = CHUNK - len(part)
         ids = [tokenizer.bos_token_id, *(token for token, _ in part), tokenizer.eos_token_id, *[tokenizer.pad_token_id] * rest]
         yield ids, [1.0, *(weight for _, weight in part), *[1.0] * (rest + 1)]
 
 
-def _tokens(tokenizer: Any, text: str) -> list[tuple[int, float]]:
-    """The tokens of a prompt, each with the weight of its word."""
-    tokens: list[tuple[int, float]] = []
-    for piece, weight in weighted(text):
-        ids = tokenizer(piece, add_special_tokens=False, verbose=False).input_ids  # verbose: a warning of the length
-        tokens += [(token, weight) for token in ids]
-    return tokens
+def _token_chunks(tokenizer: Any, text: str) -> list[list[tuple[int, float]]]:
+    """The tokens of a prompt in chunks, each token with the weight of its word; at least one chunk, which may be empty."""
+    chunks: list[list[tuple[int, float]]] = []
+    for pieces in between_breaks(text):
+        tokens: list[tuple[int, float]] = []
+        for piece, weight in pieces:
+            ids = tokenizer(piece, add_special_tokens=False, verbose=False).input_ids  # verbose: a warning of the length
+            tokens += [(token, weight) for token in ids]
+        chunks += [tokens[i : i + CHUNK] for i in range(0, max(len(tokens), 1), CHUNK)]
+    return chunks[:-1] if len(chunks) > 1 and not chunks[-1] else chunks  # a BREAK at the end begins no chunk

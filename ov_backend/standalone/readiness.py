@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from ov_backend.cache.store import GraphStore
 from ov_backend.engine.crash_sentinel import CrashSentinel
-from ov_backend.engine.history import History, RememberedCall
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import prepared
 from ov_backend.ui.infotext import Parameters
-from ov_backend.ui.requested_shape import RequestedShape, find_run
-from ov_backend.ui.snapshot import Job
+from ov_backend.ui.requested_shape import RequestedShape
 
 log = logging.getLogger(__name__)
 
@@ -23,20 +19,6 @@ STOPPED = (
     "Networks are not prepared at the start: the last process ended while that was done. To try again, start once with"
     " --no-prepare and then without it."
 )
-
-
-class Likely(NamedTuple):
-    """The request that is expected: size, batch, guidance and choices of the last generation, and what it has called."""
-
-    size: str
-    batch: int
-    guided: bool
-    choices: Choices
-    calls: Sequence[RememberedCall]
-
-    def ready(self) -> Job:
-        """The job to show once everything is prepared."""
-        return Job("precompile", state="done", result=prepared([self.size], self.batch, self.choices, self.guided))
 
 
 def request_of(parameters: Parameters, choices: Choices, from_picture: bool) -> str:
@@ -50,16 +32,6 @@ def request_of(parameters: Parameters, choices: Choices, from_picture: bool) -> 
         **({"hires": parameters.hires} if parameters.hires != 1 else {}),
     }
     return json.dumps(fields, sort_keys=True)
-
-
-def likely(store: GraphStore, model: str, asked: RequestedShape | None = None) -> Likely | None:
-    """What the last generation with a kind of model was, or the last one like ``asked``; None if there was none."""
-    run = find_run(History(store).runs(model), asked)
-    if run is None:
-        return None
-    fields = json.loads(run.request)
-    choices = Choices.from_infotext(fields["choices"])
-    return Likely(str(fields["size"]), int(fields["batch"]), bool(fields["guided"]), choices, run.calls)
 
 
 class Preparer:

@@ -6,12 +6,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ov_backend.checkpoint.header import read_header
-from ov_backend.errors import CheckpointError, SettingsError, first_line, short_repr
+from ov_backend.checkpoint.config import read_configuration
+from ov_backend.checkpoint.header import is_checkpoint
+from ov_backend.errors import SettingsError, first_line, short_repr
 from ov_backend.package_files import TRAINED
 from ov_backend.pipelines.sizes import check_guidance, check_size
 from ov_backend.settings import Settings
 from ov_backend.standalone.lora_tags import lora_files, lora_folders
+from ov_backend.standalone.prompt_syntax import check_syntax
 
 SAMPLERS = {
     "dpmpp-2m": "DPMSolverMultistepScheduler",
@@ -59,7 +61,8 @@ class Request:
             check_size(*self.size)
         _check_writable(self.out)
         check_checkpoint(self.checkpoint, self.random)
-        lora_files(self.prompt, self.lora_folders)
+        check_syntax(self.prompt, self.negative)
+        lora_files(self.prompt, self.lora_folders, None if self.random else self.checkpoint or TRAINED)
 
     @property
     def lora_folders(self) -> tuple[Path, ...]:
@@ -76,22 +79,14 @@ def check_checkpoint(checkpoint: Path | None, random: bool = False) -> None:
     """
     _check_one(checkpoint, random)
     if checkpoint is not None:
-        read_header(checkpoint)
+        read_configuration(checkpoint)
 
 
 def checkpoints_of(given: Path | None) -> tuple[Path, ...]:
     """The checkpoints of a folder, sorted; none for a file, and for a folder without any, such as one of diffusers."""
     if given is None or not given.is_dir() or (given / "model_index.json").exists():
         return ()
-    return tuple(path for path in sorted(given.glob("*.safetensors")) if _is_checkpoint(path))
-
-
-def _is_checkpoint(path: Path) -> bool:
-    try:
-        read_header(path)
-    except CheckpointError:
-        return False
-    return True
+    return tuple(filter(is_checkpoint, sorted(given.glob("*.safetensors"))))
 
 
 def checkpoint_file(checkpoint: Path | None, random: bool = False) -> Path:

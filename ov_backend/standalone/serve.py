@@ -15,6 +15,7 @@ from ov_backend.standalone.lora_tags import lora_folders
 from ov_backend.standalone.page import page
 from ov_backend.standalone.request import checkpoint_file
 from ov_backend.standalone.serve_options import Options, login
+from ov_backend.standalone.visitors import Visitors
 from ov_backend.ui.choices import Choices
 
 log = logging.getLogger("ov_backend")
@@ -72,13 +73,14 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_closing(generator))
     is_allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
     known_hosts = KnownHosts(lambda: names, "start serve with --allow-host and this name", lambda request: auth is None)
-    add_routes(app, generator.controller, is_allowed, known_hosts)
+    visitors = Visitors(generator)
+    add_routes(app, generator.controller, is_allowed, known_hosts, lambda request: visitors.has_compared(_page_key(request)))
     if auth is None:
         app.add_middleware(HostGuard, known_hosts=known_hosts)
     style = (ROOT / "style.css").read_text(encoding="utf-8")
     return gr.mount_gradio_app(
         app,
-        page(generator),
+        page(visitors),
         path="/",
         auth=auth,
         allowed_paths=[str(generator.folder)],
@@ -89,6 +91,11 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
         footer_links=[],
         ssr_mode=False,
     )
+
+
+def _page_key(request: Any) -> str:
+    """The key of the page that asks; see :class:`Visitors`."""
+    return str(request.headers.get("x-openvino-page", ""))
 
 
 def _closing(generator: PictureGenerator) -> Callable[[Any], AbstractAsyncContextManager[None]]:

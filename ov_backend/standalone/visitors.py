@@ -61,6 +61,10 @@ class Visitors:
             if len(self._made) > _MAX_PAGES:
                 del self._made[next(iter(self._made))]
 
+    def has_compared(self, key: str) -> bool:
+        """Whether the pictures that were compared last are a page's own."""
+        return bool(set(self.generator.compared) & set(self.made(key)))
+
     def made(self, key: str) -> tuple[Path, ...]:
         """The pictures that were made for a page, the newest generation's first."""
         with self._lock:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,12 @@ class Measured:
     step_seconds: float
     picture_seconds: float | None = None
     picture: Image.Image | None = None
+
+
+def measured(ends: Sequence[float], seconds: float, picture: Image.Image | None) -> Measured:
+    """A side that took so many seconds, whose steps ended at these seconds."""
+    steps = [after - before for before, after in pairwise(ends)]
+    return Measured(statistics.median(steps or [seconds]), seconds, picture)
 
 
 #: Names of both sides by what is compared, in messages too.

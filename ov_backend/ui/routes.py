@@ -93,7 +93,11 @@ class _ThrottledStatus:
 
 
 def add_routes(
-    app: FastAPI, controller: Controller, is_allowed: IsAllowed | None = None, known_hosts: KnownHosts | None = None
+    app: FastAPI,
+    controller: Controller,
+    is_allowed: IsAllowed | None = None,
+    known_hosts: KnownHosts | None = None,
+    may_see: IsAllowed = lambda request: True,
 ) -> None:
     """Add the routes to an application.
 
@@ -102,6 +106,7 @@ def add_routes(
         controller: what the routes show and do.
         is_allowed: the host's own authentication, for a request without the token of a page; None admits all.
         known_hosts: under which names the routes may be asked; None checks the names only where nobody is asked for a login.
+        may_see: whether a request is given the pictures of the last comparison.
     """
     throttled, bucket = _ThrottledStatus(controller), _Bucket()
     names = known_hosts or KnownHosts(is_needed=lambda request: is_allowed is None)
@@ -152,7 +157,7 @@ def add_routes(
 
     async def picture(request: Request) -> Response:
         name = request.url.path.rpartition("/")[2]
-        if name not in controller.pictures:
+        if name not in controller.pictures or not may_see(request):
             raise _Refused(404, 'There are no such pictures; press "Compare with PyTorch" or "Compare int8" after a generation.')
         return Response(controller.pictures[name], media_type="image/png", headers={"Cache-Control": "no-store"})
 

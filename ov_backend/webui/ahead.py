@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from modules import shared
 
@@ -22,9 +22,8 @@ from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.history import History, RememberedCall, kind_of
 from ov_backend.engine.network import Network
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import prepared
-from ov_backend.ui.requested_shape import RequestedShape, find_run
-from ov_backend.ui.snapshot import Job
+from ov_backend.ui.likely import Likely, likely
+from ov_backend.ui.requested_shape import RequestedShape
 from ov_backend.webui.ending import ending
 from ov_backend.webui.hosts import host
 from ov_backend.webui.patch_points import HostNetwork
@@ -116,7 +115,7 @@ def _networks(calls: Sequence[RememberedCall], choices: Choices, others: bool = 
     return networks
 
 
-def _is_prepared(run: _Likely) -> bool:
+def _is_prepared(run: Likely) -> bool:
     engine = session.engine
     return engine is not None and engine.is_prepared(run.calls, _networks(run.calls, run.choices))
 
@@ -203,7 +202,7 @@ class Readiness:
                 session.engine.resources.ahead.wait()
                 self._show_ready(run, model, is_new)
 
-    def _show_ready(self, run: _Likely, model: Any, is_new: bool) -> None:
+    def _show_ready(self, run: Likely, model: Any, is_new: bool) -> None:
         """Show what is ready, if everything is and nothing else has begun; see :meth:`Status.may_show_ready`."""
         if not host.lock.acquire(blocking=False):
             return
@@ -212,35 +211,19 @@ class Readiness:
             if may_show and host.model() is model and session.engine is not None:
                 session.engine.trace_ahead(run.calls, _networks(run.calls, run.choices))  # a generation would wait for it too
             if may_show and host.model() is model and _is_prepared(run):
-                result = prepared([run.size], run.batch, run.choices, run.guided)
-                session.status.job = Job("precompile", state="done", result=result)
+                session.status.job = run.ready()
         finally:
             host.lock.release()
 
 
-class _Likely(NamedTuple):
-    """What will probably be asked for."""
-
-    size: str
-    batch: int
-    guided: bool
-    choices: Choices
-    calls: Sequence[RememberedCall]
-
-
-def _likely(asked: RequestedShape | None) -> _Likely | None:
+def _likely(asked: RequestedShape | None) -> Likely | None:
     """What the last generation with this kind of model, or the last one like ``asked``, has called; None if there was none."""
     networks = host.networks_of(host.model())
     unet = next((each.module for each in networks if each.role == "unet"), None)
     store = session.engine.store if session.engine is not None else GraphStore(CACHE_DIR)
     if unet is None or store is None or store.problem():
         return None
-    run = find_run(History(store).runs(kind_of(unet)), asked)
-    if run is None:
-        return None
-    fields = json.loads(run.request)
-    choices = Choices.from_infotext(fields["choices"])
-    return _Likely(str(fields["size"]), int(fields["batch"]), bool(fields["guided"]), choices, run.calls)
+    return likely(History(store).runs(kind_of(unet)), asked)
 
 
 def _acquire_when_idle() -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 from modules import processing, shared
@@ -15,7 +13,7 @@ from modules import processing, shared
 from ov_backend.errors import Interrupted
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.compare_int8 import compare_int8 as int8_comparison
-from ov_backend.ui.comparison import Comparison, Measured
+from ov_backend.ui.comparison import Comparison, Measured, measured
 from ov_backend.ui.controller import JobControl, Size, Unavailable
 from ov_backend.ui.snapshot import INTERRUPTED
 from ov_backend.webui.generation import Generation
@@ -114,8 +112,7 @@ def _measure_picture(request: LastRequest, choices: Choices | None, control: Job
         start = time.perf_counter()
         picture = _generate(_again(request), choices)
         seconds = time.perf_counter() - start
-    steps = [after - before for before, after in pairwise(ends)]
-    return Measured(statistics.median(steps or [seconds]), seconds, picture)
+    return measured(ends, seconds, picture)
 
 
 class _StepsDone(Exception):

@@ -98,7 +98,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "a <lora::1>"}, "has no name"),
     ({"prompt": "<lora:x:1> <lora:x:2>"}, "the LoRA 'x' is named twice"),
     ({"prompt": "<lora:x:101>"}, "it must be from -100 to 100"),
-    ({"prompt": "<hypernet:x:1>"}, "a hypernetwork"),
+    ({"prompt": "<hypernet:x:1>"}, "only <lora:name:0.8> is read"),
     ({"loras": 7}, "loras is 7; it must be"),
     ({"loras": {"a:b": 1}}, "it must be"),
     ({"loras": "none:1"}, "the LoRA 'none' is not in"),
@@ -203,10 +203,10 @@ def test_a_value_beside_a_checkpoint_is_told_with_the_row(
 def test_whatever_a_file_of_a_row_raises_is_told_with_the_row(
     make_batch: MakeBatch, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def raise_it(path: Path) -> int:
+    def raise_it(path: Path, checkpoint: Path) -> None:
         raise error
 
-    monkeypatch.setattr(places, "check_lora", raise_it)
+    monkeypatch.setattr(places, "check_fits", raise_it)
     (folder / "odd.safetensors").write_bytes(b"")
     rows = f'{GOOD}\n{{"loras": "odd:1"}}\n{GOOD}\n{{"loras": "odd:0.5"}}\n'
     (problem,) = refusal(make_batch, rows, "job.jsonl")

@@ -261,14 +261,15 @@ def test_a_header_whose_length_begins_like_another_file_is_read(write: Callable[
 
 
 def test_an_address_and_an_archive_are_no_checkpoints(tmp_path: Path) -> None:
-    assert_refused(Path("https://example.org/model.safetensors"), "is an address, and nothing is downloaded here")
+    assert_refused(Path("https://example.org/a.safetensors"), "^https://example.org/a.safetensors is an address, and nothing is")
     (tmp_path / "model.zip").write_bytes(b"PK\x03\x04")
     assert_refused(tmp_path / "model.zip", "is a packed archive; unpack it")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "is a folder; give a file, one .safetensors file of a Stable Diffusion")
-    (tmp_path / "model.safetensors").touch()
+def test_a_folder_is_no_file_and_a_checkpoint_in_it_is_proposed(write: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "a_lora.safetensors").touch()
+    assert_refused(tmp_path, "is a folder without a checkpoint; give one .safetensors file of a Stable Diffusion")
+    write().rename(tmp_path / "model.safetensors")
     assert_refused(tmp_path, "is a folder; give a file in it, such as model.safetensors")
     (tmp_path / "model_index.json").touch()
     assert_refused(tmp_path, "is a diffusers folder, .* In Python, DiffusionPipeline.from_pretrained reads")

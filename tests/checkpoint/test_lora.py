@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 pytest.importorskip("diffusers")
 
 from ov_backend.checkpoint import TOKENIZER, load_pipeline
-from ov_backend.checkpoint.lora import LoraMix, check_lora
+from ov_backend.checkpoint.lora import LoraMix
+from ov_backend.checkpoint.lora_file import read_layers
 from ov_backend.errors import CheckpointError
 from tests.helpers.refusals import assert_sentence
 from tests.standalone.checkpoints import write_small_checkpoint
@@ -121,7 +122,7 @@ BAD: list[tuple[dict[str, torch.Tensor], str]] = [
 @pytest.mark.parametrize("tensors,words", BAD, ids=[words for _, words in BAD])
 def test_what_is_no_lora_is_refused_before_it_is_read(tmp_path: Path, tensors: dict[str, torch.Tensor], words: str) -> None:
     with pytest.raises(CheckpointError, match=words) as refused:
-        check_lora(write(tmp_path / "x.safetensors", tensors))
+        read_layers(write(tmp_path / "x.safetensors", tensors))
     assert_sentence(str(refused.value))
 
 

@@ -69,7 +69,7 @@ def test_the_list_of_an_empty_store_says_so(tmp_path: Path, capsys: pytest.Captu
         (["cache", "clean"], "there is no 'clean'; did you mean clear? See"),
         (["cache", "burn"], "there is no 'burn'; give one of info, list, verify, clear. See"),
         (["demo", "--promt=a"], "'--promt=a' is not an option of this command; did you mean --prompt? See"),
-        (["generate", "fox", "--chekpoint", "x"], "'--chekpoint x' are not options of this command; did you mean --checkpoint?"),
+        (["generate", "fox", "--chekpoint", "x"], "'--chekpoint' is not an option of this command; did you mean --checkpoint?"),
         (["demo", "a fox", "--prompt", "a cat"], "Both 'a fox' and --prompt are given; give one of them."),
         (["serve", "a.safetensors", "--checkpoint", "b.safetensors", "--port", "0"], "Both 'a.safetensors' and --checkpoint are"),
     ],

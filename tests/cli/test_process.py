@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from ov_backend import interrupts
 from ov_backend.cli.main import main
@@ -143,11 +145,20 @@ REFUSED = [
     ["batch", "none.csv", "--out", "out", "--workers", "0"],
     ["precompile", "none.safetensors"],
     ["report", "none.safetensors"],
+    ["batch", "bad.jsonl", "--out", "out"],
+    ["generate", "a fox <lora:other>", "--lora-dir", "."],
+    ["generate", "a fox", "--lora", "other.safetensors:0.5"],
+    ["demo", "a fox <lora:other>", "--lora-dir", "."],
+    ["batch", "lora.jsonl", "--out", "out"],
 ]
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: " ".join(each))
 def test_wrong_arguments_and_missing_files_are_refused_before_pytorch_is_imported(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a fox"}\n{"prompt": "an owl", "steps": 0}\n')
+    (tmp_path / "lora.jsonl").write_text('{"prompt": "a fox <lora:other>"}\n')
+    layer = {f"lora_unet_none.lora_{half}.weight": torch.zeros(2, 2) for half in ("down", "up")}
+    save_file(layer, tmp_path / "other.safetensors")
     run = [sys.executable, "-X", "importtime", "-m", "ov_backend", *arguments]
     done = subprocess.run(run, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -74,6 +74,8 @@ COMMANDS: list[list[str]] = [
     *(["serve", "--out", each] for each in ["/proc/x", "file.txt", "a\0b", "", " ", "loop", "link"]),
     *(["serve", "--checkpoint", each, "--port", "0"] for each in ["none", "file.txt"]),
     ["serve", "--random", "--checkpoint", "x", "--port", "0"],
+    *([name, *rest] for name in ("generate", "demo") for rest in (["a fox", "--checkpoint", ""], ["a fox", "--lora-dir", " "])),
+    *(["serve", "", "--port", "0"], ["batch", "", "--out", "out"], ["report", "planted:works", "--svg", ""]),
     ["serve", "--json"],
 ]
 LINES = [["demo", *each] for each in DEMO] + COMMANDS

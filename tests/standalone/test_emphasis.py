@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("diffusers")
 
-from ov_backend.standalone.emphasis import has_emphasis, plain_text, weighted
+from ov_backend.standalone.emphasis import between_breaks, has_emphasis, plain_text, weighted
 from ov_backend.standalone.prompts import chunk_count, encoded, long_embeddings
 from tests.helpers.diffusers_pipelines import tiny
 
@@ -56,6 +56,33 @@ def test_a_weight_multiplies_the_embeddings_of_its_words_and_the_mean_stays(kind
     torch.testing.assert_close(embeddings["prompt_embeds"], torch.cat(expected, dim=-1))
     if kind == "sdxl":
         assert torch.equal(embeddings["pooled_prompt_embeds"], pooled)
+
+
+BREAKS = {
+    "a cat BREAK a dog": [[("a cat", 1.0)], [("a dog", 1.0)]],
+    "a BREAK (b BREAK c:1.5) d": [[("a", 1.0)], [("", 1.0), ("b", 1.5)], [("c", 1.5), (" d", 1.0)]],
+    "BREAK a": [[("", 1.0)], [("a", 1.0)]],
+    "BREAKFAST at BREAK_": [[("BREAKFAST at BREAK_", 1.0)]],
+}
+
+
+@pytest.mark.parametrize("text", BREAKS)
+def test_a_break_divides_a_prompt(text: str) -> None:
+    assert between_breaks(text) == BREAKS[text]
+    assert has_emphasis(text) == (len(BREAKS[text]) > 1)
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sdxl"])
+def test_what_follows_a_break_is_encoded_in_chunks_of_its_own(kind: str) -> None:
+    pipe = tiny(kind, shallow=True)
+    counts = {"a BREAK b": 2, "a BREAK": 1, "BREAK a": 2, "a BREAK BREAK b": 3, "BREAK": 1, "a break b": 1}
+    counts[f"{'a ' * 75}BREAK b"] = 2
+    assert {text: chunk_count(pipe.tokenizer, text) for text in counts} == counts
+    embeddings = long_embeddings(pipe, "a cat BREAK a dog", "", guided=True)
+    parts = [encoded(pipe, text, 1)[0] for text in ("a cat", "a dog")]
+    assert torch.equal(embeddings["prompt_embeds"], torch.cat(parts, dim=1))
+    assert embeddings["negative_prompt_embeds"].shape == embeddings["prompt_embeds"].shape
+    assert torch.equal(long_embeddings(pipe, "a cat BREAK", "", guided=True)["prompt_embeds"], parts[0])
 
 
 def test_brackets_are_not_counted_and_those_of_the_text_are_read() -> None:

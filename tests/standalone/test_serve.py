@@ -217,7 +217,25 @@ def test_a_comparison_of_another_page_s_picture_is_not_shown(generator: serve.Pi
     while generator.status.busy:
         time.sleep(0.05)
     assert generator.controller.pictures
-    assert [comparison(generator, visitors.made(key))["visible"] for key in ("key", "another's", "")] == [True, False, False]
+    assert [comparison(visitors, key)["visible"] for key in ("key", "another's", "")] == [True, False, False]
+
+
+def test_only_the_page_whose_picture_was_compared_gets_both_pictures(
+    generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitors = Visitors(generator)
+    monkeypatch.setattr(serve, "Visitors", lambda generator: visitors)
+    client = TestClient(serve.application(generator), base_url="http://127.0.0.1:7865")
+    for key in ("another's", "key"):
+        list(ask(visitors, key))
+    generator.controller.start_compare(Choices())
+    while generator.status.busy:
+        time.sleep(0.05)
+    list(ask(visitors, "another's"))  # a later picture does not change whose the compared one is
+    for name in ("pytorch", "openvino"):
+        answers = [client.get(f"/openvino/compare/{name}", headers={"x-openvino-page": key}) for key in ("key", "another's", "")]
+        assert [answer.status_code for answer in answers] == [200, 404, 404]
+        assert client.get(f"/openvino/compare/{name}").status_code == 404
 
 
 def test_a_waiting_page_s_interrupt_withdraws_its_own_request_only(

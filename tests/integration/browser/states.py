@@ -138,6 +138,16 @@ def gone(panel: Panel) -> None:
     panel.wait_for("alert", "The server has ended")
 
 
+def history(panel: Panel) -> None:
+    """The standalone page has made several pictures, and an older one is shown."""
+    panel.page.fill("#batch_count input", "3")
+    panel.begin(64, 64, 2)
+    panel.page.wait_for_function("document.querySelectorAll('#history img').length >= 3")
+    panel.wait_for("headline", "^Done in")
+    panel.page.locator("#history button.thumbnail-item, #history button:has(img)").last.click()
+    panel.page.wait_for_selector("#use", state="visible")
+
+
 def starting(panel: Panel) -> None:
     """The standalone page's accordion "Start from a picture" is open."""
     panel.page.click("#start_from button")
@@ -151,7 +161,7 @@ STATES: Mapping[str, Callable[[Any], None]] = {
 #: Those of the standalone page, which has more than the panel.
 STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {
     **STATES,
-    **{each.__name__: each for each in (starting, failed, gone)},
+    **{each.__name__: each for each in (starting, failed, gone, history)},
 }
 
 

@@ -39,3 +39,14 @@ def test_the_fields_are_level_whatever_their_hints_and_the_table_fits(at: Callab
     assert len({label.evaluate("e => Math.round(e.getBoundingClientRect().top)") for label in labels}) == 1
     table = page.page.locator(".openvino-scroll")
     assert table.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), "the last column is cut off"
+
+
+def test_an_error_stands_below_the_buttons_and_level_with_them(at: Callable[..., Page]) -> None:
+    page = at()
+    edges = "e => { const box = e.getBoundingClientRect(); return [box.left, box.top, box.right, box.bottom].map(Math.round); }"
+    status = page.page.locator(f"{PANEL}_view").evaluate(edges)
+    STANDALONE_STATES["failed"](page)
+    buttons = page.page.locator("#begin").evaluate(edges)
+    error = page.page.locator("#message .openvino-note").evaluate(edges)
+    assert (error[0], error[2]) == (status[0], status[2]) == (buttons[0], buttons[2])
+    assert 0 <= error[1] - buttons[3] < 40
