@@ -101,9 +101,9 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, transformer_options: Any) -> torch.Tensor:
         h: torch.Tensor = self.layer(x)
-        place = transformer_options.get("block", None)
+        block = transformer_options.get("block", None)
         replaced = transformer_options.get("patches_replace", {}).get("attn1", {})
-        return replaced[(*place, 0)](h) if place is not None and (*place, 0) in replaced else h
+        return replaced[(*block, 0)](h) if block is not None and (*block, 0) in replaced else h
 
 
 class Moved(torch.nn.Module):

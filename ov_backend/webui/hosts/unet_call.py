@@ -12,7 +12,6 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -126,10 +125,15 @@ def _texts(cls: Any) -> frozenset[str]:
 def _only_asks_where(cls: Any) -> bool:
     """Whether this code looks the place up, as ``options.get("block")``, and does nothing else with it, such as to set it."""
     for code in _codes_of(cls):
-        pairs = pairwise(each.argval for each in dis.get_instructions(code))
-        if any((now == _PLACE and before != "get") or (isinstance(now, tuple) and _PLACE in now) for before, now in pairs):
-            return False
+        instructions = list(dis.get_instructions(code))
+        for before, now in zip([instructions[0], *instructions], instructions):
+            if now.opcode in dis.hasconst and _mentions_place(now.argval) and before.argval != "get":
+                return False
     return True
+
+
+def _mentions_place(constant: Any) -> bool:
+    return constant == _PLACE if isinstance(constant, str) else isinstance(constant, tuple) and _PLACE in constant
 
 
 @lru_cache(maxsize=256)
