@@ -130,16 +130,11 @@ def page_out(tensors: Iterable[torch.Tensor]) -> None:
 
 def _chosen(tensors: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Those that can be given back and were not yet, each storage once."""
+    candidates = {each.data_ptr(): each for each in tensors if _is_plain(each) and regions.unwritten(each) is None}
+    if not candidates:  # as at most calls; a process has thousands of mappings
+        return []
     mappings = linux_memory.Mappings.read()
-    chosen = {}
-    for tensor in tensors:
-        if not _is_plain(tensor) or tensor.data_ptr() in chosen:
-            continue
-        if regions.unwritten(tensor) is not None:
-            continue
-        if _is_replaceable(tensor, mappings.inodes(*_pages(tensor))):
-            chosen[tensor.data_ptr()] = tensor
-    return [*chosen.values()]
+    return [each for each in candidates.values() if _is_replaceable(each, mappings.inodes(*_pages(each)))]
 
 
 def _is_replaceable(tensor: torch.Tensor, inodes: set[linux_memory.Inode] | None) -> bool:

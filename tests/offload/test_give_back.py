@@ -67,6 +67,13 @@ def test_nothing_is_left_in_the_folder(pair: tuple[Pair, object], tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+def test_the_mappings_of_the_process_are_not_read_where_nothing_is_left_to_give_back(
+    pair: tuple[Pair, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linux_memory.Mappings, "read", lambda: pytest.fail("thousands of lines were read"))
+    assert give_back(pair[0].parameters(), on_disk(tmp_path)) == 0
+
+
 def test_pages_that_were_read_can_be_dropped_and_written_ones_stay(tmp_path: Path) -> None:
     tensor = torch.zeros(4 * MIB)
     give_back([tensor], on_disk(tmp_path))

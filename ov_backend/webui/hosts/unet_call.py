@@ -7,6 +7,7 @@ about, which a UNet does not compute with, and functions of extensions, which it
 
 from __future__ import annotations
 
+import dis
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,8 @@ from ov_backend.webui.patch_points import Arguments
 _NAMES = ("context", "y", "control", "transformer_options")
 #: What says which functions to call, and what has made ``control``.
 _OPTIONS = "transformer_options"
+#: Functions in there by the place at which they replace something, such as ("middle", 0, 0); and the place that is computed.
+_BY_PLACE, _PLACE = "patches_replace", "block"
 _NOT_COMPUTED_WITH = frozenset({_OPTIONS, "control_model"})
 
 #: What a UNet writes to ``transformer_options`` itself, and what others write for the functions that they put there.
@@ -56,12 +59,22 @@ def _with_fresh_dicts(function: Callable[..., Any], x: Any, timesteps: Any, cont
 
 def functions_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[str]:
     """Names of what extensions have put into ``transformer_options``: of patches by their kind, of all else by its key."""
-    options = named(args, kwargs).get("transformer_options") or {}
+    options = named(args, kwargs).get(_OPTIONS) or {}
     names = {name for name, value in options.items() if name not in _WITHOUT_EFFECT and not _is_empty(value)}
-    for kinds in ("patches", "patches_replace"):
+    for kinds in ("patches", _BY_PLACE):
         if kinds in names:
             names = names - {kinds} | {name for name, value in options[kinds].items() if not _is_empty(value)}
     return names
+
+
+def _replaced_elsewhere(options: Mapping[str, Any]) -> set[str]:
+    """Names of the kinds of functions that stand only at other places than the one that is computed."""
+    place = options.get(_PLACE)
+    if not isinstance(place, tuple):
+        return set()
+    kinds = {kind: by_place for kind, by_place in (options.get(_BY_PLACE) or {}).items() if isinstance(by_place, dict)}
+    others = {kind for kind in kinds if all(isinstance(key, tuple) and key[:2] != place[:2] for key in kinds[kind])}
+    return others - {*options, *(options.get("patches") or ())}
 
 
 def _is_empty(value: Any) -> bool:
@@ -74,8 +87,11 @@ def block_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapp
     given = {**dict(zip(names, args)), **kwargs}
     if _OPTIONS not in names or len(args) > len(names) or not isinstance(given.get(_OPTIONS), dict):
         return args, dict(kwargs)
+    parts = list(module.modules())
     functions = functions_in((), given)
-    if any("forward" in vars(part) or not functions.isdisjoint(_texts(part.__class__)) for part in module.modules()):
+    if all(_only_asks_where(part.__class__) for part in parts):
+        functions -= _replaced_elsewhere(given[_OPTIONS])
+    if any("forward" in vars(part) or not functions.isdisjoint(_texts(part.__class__)) for part in parts):
         return args, dict(kwargs)
     return (), {name: value for name, value in given.items() if name != _OPTIONS}
 
@@ -102,6 +118,27 @@ def _parameters(cls: Any) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _texts(cls: Any) -> frozenset[str]:
     """All texts in the code of a class and in the functions that it names: what it reads of a dict is among them."""
+    return frozenset(text for code in _codes_of(cls) for text in code.co_consts if isinstance(text, str))
+
+
+@lru_cache(maxsize=256)
+def _only_asks_where(cls: Any) -> bool:
+    """Whether this code looks the place up, as ``options.get("block")``, and does nothing else with it, such as to set it."""
+    for code in _codes_of(cls):
+        instructions = list(dis.get_instructions(code))
+        for before, now in zip([instructions[0], *instructions], instructions):
+            if now.opcode in dis.hasconst and _mentions_place(now.argval) and before.argval != "get":
+                return False
+    return True
+
+
+def _mentions_place(constant: Any) -> bool:
+    return constant == _PLACE if isinstance(constant, str) else isinstance(constant, tuple) and _PLACE in constant
+
+
+@lru_cache(maxsize=256)
+def _codes_of(cls: Any) -> tuple[types.CodeType, ...]:
+    """The code of a class and of the functions that it names."""
     bases = [base for base in cls.__mro__ if not base.__module__.startswith("torch.")]
     functions = [member for base in bases for member in vars(base).values() if isinstance(member, types.FunctionType)]
     found: dict[types.FunctionType, None] = {}
@@ -111,8 +148,7 @@ def _texts(cls: Any) -> frozenset[str]:
             found[function] = None
             named = (function.__globals__.get(name) for code in _codes(function.__code__) for name in code.co_names)
             functions += [each for each in named if isinstance(each, types.FunctionType)]
-    codes = (code for function in found for code in _codes(function.__code__))
-    return frozenset(text for code in codes for text in code.co_consts if isinstance(text, str))
+    return tuple(code for function in found for code in _codes(function.__code__))
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

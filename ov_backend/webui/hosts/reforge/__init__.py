@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,17 +41,16 @@ class ReForge(Host):
 
     def hooks(self, network: HostNetwork) -> NetworkHooks:
         """Attention in one piece in a trace."""
-        return NetworkHooks(
-            tracing=attention.in_one_piece,
-            traced_code=attention.traced_functions(),
-            quantizable=network.switch == "unet",
-            block_refusal=_block_refusal,
-        )
+        return replace(self.hooks_of_other(network.module), quantizable=network.switch == "unet")
 
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
         """The same."""
         return NetworkHooks(
-            tracing=attention.in_one_piece, traced_code=attention.traced_functions(), block_refusal=_block_refusal
+            tracing=attention.in_one_piece,
+            traced_code=attention.traced_functions(),
+            block_refusal=_block_refusal,
+            block_arguments=unet_call.block_arguments,
+            block_traced=unet_call.block_traced,
         )
 
     def refusal(self, network: HostNetwork, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = {}) -> str:
