@@ -23,6 +23,7 @@ from ov_backend.webui.hosts import host
 from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.other_networks import other_networks
 from ov_backend.webui.patch_points import HostNetwork
+from ov_backend.webui.previews import Previews
 from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
 
 log = logging.getLogger("ov_backend")
@@ -55,6 +56,7 @@ class Generation:
         #: By role, what int8 did at the last call.
         self._int8_states: dict[str, str] = {}
         self._patches: list[Patch | Unshadow | CallsPatch] = []
+        self._previews: Previews | None = None
         self._saved_conditionings: dict[str, Any] = {}
         #: The WebUI's own caches of encoded prompts when the generation began.
         self._host_conditionings: dict[str, Any] = {}
@@ -98,6 +100,7 @@ class Generation:
         self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
 
     def _patch(self) -> None:
+        self._previews = Previews()
         points = [point for point in host.patch_points if getattr(self.choices, point.switch) and point.owner is not None]
         self._owners = tuple(point.owner for point in points)
         for point in points:
@@ -126,6 +129,8 @@ class Generation:
             patch.undo()
         self._patches.clear()
         self._owners = ()
+        if self._previews is not None:
+            self._previews.end()
         for name, value in self._saved_conditionings.items():
             setattr(self.p, name, value)
         self._saved_conditionings.clear()
@@ -183,10 +188,13 @@ class Generation:
         network = session.network(host_network, original)
         reason = host.refusal(host_network, args, kwargs)
         forward = partial(original, owner)
-        if reason:
+        is_preview = self._previews is not None and self._previews.calls()
+        if reason and not is_preview:
             answer = partial(network.by_blocks, reason, forward, args, kwargs)
         else:
             inputs, named_inputs = host_network.arguments(args, kwargs)
+            if is_preview and (reason or not network.is_ready(*inputs, **named_inputs)):
+                return forward(*args, **kwargs)
             answer = partial(network, *inputs, **named_inputs)
         return self._counted(host_network.role, network, answer, partial(forward, *args, **kwargs))
 

@@ -141,7 +141,7 @@ class OtherNetworks:
 
     def reach_model(self) -> None:
         """The script answers a network of the model, maybe in the middle of a root's call: that one is no network then."""
-        self._reached_model = True
+        self._reached_model |= threading.get_ident() == self._thread  # a preview's call is no part of a root's
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
