@@ -92,7 +92,7 @@ def in_place_of(
     except Stopped as stopped:
         raise CaptureError(f"its forward calls {stopped}, which a compiled graph would do once") from None
     finally:
-        changed = observer.undo()
+        changed = observer.undo({id(weight): slot for weight, slot in zip(weights, slots)})
         removed = state.remove_fakes()
         if reach is not None:
             reach.executed.update(observer.executed)

@@ -39,9 +39,8 @@ _IMPORTS = {
     for code in [getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None)]
     if code is not None
 }
-_SETATTR, _DELATTR = torch.nn.Module.__setattr__.__code__, torch.nn.Module.__delattr__.__code__
-#: What ``nn.ModuleList.append`` and its like call.
-_ADD_MODULE = torch.nn.Module.add_module.__code__
+#: What sets an attribute of a module; ``nn.ModuleList.append`` and its like call the last one.
+_SETTERS = tuple(getattr(torch.nn.Module, name).__code__ for name in ("__setattr__", "__delattr__", "add_module"))
 _INIT = torch.nn.Module.__init__.__code__
 #: Their hooks compute a module's weight of other weights before each of its calls, and set it.
 _COMPUTING_WEIGHTS = frozenset({"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"})
@@ -148,12 +147,13 @@ class Observer:
         finally:
             sys.setprofile(watching)
 
-    def undo(self) -> list[tuple[torch.nn.Module, str]]:
-        """Put back every attribute that was set; returns those that had changed by it."""
+    def undo(self, slots: Mapping[int, torch.Tensor]) -> list[tuple[torch.nn.Module, str]]:
+        """Put back every attribute that was set; returns those that had changed by it: not to the slot of what was there."""
         changed = []
         for (_, name), (module, before) in self._before.items():
             table = table_of(module, name)
-            if (id(module), name) in self._lasting and not _same(table.get(name, _ABSENT), before):
+            now, then = (slots.get(id(value), value) for value in (table.get(name, _ABSENT), before))
+            if (id(module), name) in self._lasting and not _same(now, then):
                 changed.append((module, name))
             if before is not _ABSENT:
                 table[name] = before
@@ -180,7 +180,7 @@ class Observer:
 
     def _role(self, code: CodeType, table: dict[str, Any]) -> int:
         """What calls of a function have to be looked at for, which begins for the first time."""
-        if code in (_SETATTR, _DELATTR, _ADD_MODULE):
+        if code in _SETTERS:
             role = _SETS
         else:
             if code not in self.executed:
@@ -196,14 +196,14 @@ class Observer:
         code = frame.f_code
         if role == _SETS:
             module, name = frame.f_locals["self"], frame.f_locals["name"]
-            # the tracer keeps literals on a bare Module: these must stay; ``self.parts[1:]`` makes a ModuleList and fills it
-            if type(module) is not torch.nn.Module and not (code is _ADD_MODULE and id(module) in self._made):
+            # the tracer keeps literals on a bare Module: these must stay; a module made by the forward is nobody else's yet
+            if type(module) is not torch.nn.Module and id(module) not in self._made:
                 self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
                 if frame.f_back is None or frame.f_back.f_globals.get("__name__") not in _COMPUTING_WEIGHTS:
                     self._lasting.add((id(module), name))
             return
-        if role & _MAKES:
-            self._made[id(frame.f_locals["self"])] = frame.f_locals["self"]
+        if role & _MAKES and "_modules" not in vars(made := frame.f_locals["self"]):
+            self._made[id(made)] = made
         if role & _CLASSES:
             self._ask_for_classes(frame)
         if role & _ACTS and frame.f_back is not None:

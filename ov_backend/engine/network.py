@@ -269,6 +269,13 @@ class Network:
         """Whether calls of a signature find what they need compiled; nobody may change code or weights meanwhile."""
         return self._lookup.is_compiled(signature)
 
+    def is_ready(self, *args: Any, **kwargs: Any) -> bool:
+        """Whether a call like this one finds what it needs compiled."""
+        try:
+            return self.is_prepared(self.hooks.generalize(self._binder(args, kwargs)).signature)
+        except TypeError:  # the arguments do not fit
+            return False
+
     def make_recipe_ahead(self) -> None:
         """Begin to compile and to try in the background what the next picture needs in int8, if enough calls were observed."""
         if not warmup.active():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from modules import processing, script_callbacks
+from modules import processing, script_callbacks, shared
 
 from ov_backend.ui.choices import Choices
 from ov_backend.webui import routes, settings_page
@@ -15,6 +17,9 @@ from ov_backend.webui.generation import Generation
 from ov_backend.webui.other_jobs import other_jobs
 from ov_backend.webui.session import session
 from ov_backend.webui.settings_page import defaults
+
+#: The extension's folder.
+ROOT = Path(__file__).resolve().parents[2]
 
 __all__ = ["before_batch", "before_process", "before_sampling", "defaults", "register", "report", "run"]
 
@@ -37,13 +42,24 @@ def report(message: str) -> None:
 
 
 def unload() -> None:
-    """Restore and clear everything: the extension is disabled, or the WebUI's page is reloaded."""
+    """Restore everything: the extension is disabled, or the WebUI's page is reloaded, which compiles nothing again."""
     ending.restore_signals()
     always_on.end()
     other_jobs.end()
     if Generation.current is not None:
         Generation.current.close()
-    session.clear()
+    if _stays_enabled():
+        session.keep_compiled()
+    else:
+        session.clear()
+
+
+def _stays_enabled() -> bool:
+    """Whether the WebUI will load this extension again, as far as its settings say."""
+    known = getattr(sys.modules.get("modules.extensions"), "extensions", ())
+    names = {each.name for each in known if Path(each.path).resolve() == ROOT}
+    disabled = {*getattr(shared.opts, "disabled_extensions", ())}
+    return bool(names - disabled) and getattr(shared.opts, "disable_all_extensions", "none") == "none"
 
 
 def run(script: Any, p: Any, args: tuple[Any, ...]) -> Any:

@@ -20,9 +20,11 @@ from ov_backend.ui.infotext import choices_field, how_it_ran
 from ov_backend.ui.snapshot import INTERRUPTED, network_label
 from ov_backend.webui import ahead
 from ov_backend.webui.hosts import host
+from ov_backend.webui.hosts.protocol import Undoable
 from ov_backend.webui.last_request import LastRequest
 from ov_backend.webui.other_networks import other_networks
 from ov_backend.webui.patch_points import HostNetwork
+from ov_backend.webui.previews import Previews
 from ov_backend.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
 
 log = logging.getLogger("ov_backend")
@@ -54,7 +56,10 @@ class Generation:
         self._int8_messages: list[str] = []
         #: By role, what int8 did at the last call.
         self._int8_states: dict[str, str] = {}
-        self._patches: list[Patch | Unshadow | CallsPatch] = []
+        self._patches: list[Undoable | CallsPatch] = []
+        #: The networks whose parts are moved no more, by the ``id`` of their owners.
+        self._unmoved: set[int] = set()
+        self._previews: Previews | None = None
         self._saved_conditionings: dict[str, Any] = {}
         #: The WebUI's own caches of encoded prompts when the generation began.
         self._host_conditionings: dict[str, Any] = {}
@@ -98,16 +103,25 @@ class Generation:
         self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
 
     def _patch(self) -> None:
+        self._previews = Previews()
         points = [point for point in host.patch_points if getattr(self.choices, point.switch) and point.owner is not None]
         self._owners = tuple(point.owner for point in points)
         for point in points:
             self._patches.append(Patch(point.owner, point.function, self._replacement))
         self._patches.append(patch_calls(self._answer_module))
+        for network in (each for model in host.models() for each in host.networks_of(model)):
+            self._stop_moves(network)
         other_networks.begin()
         # a new dict: X/Y/Z plot copies the processing object for every cell, and the copies share one dict
         self.p.extra_generation_params = {**self.p.extra_generation_params, INFOTEXT_FIELD: self._infotext}
         if self.choices.text_encoder:
             self._replace_conditionings()
+
+    def _stop_moves(self, network: HostNetwork) -> None:
+        if id(network.owner) not in self._unmoved:
+            self._unmoved.add(id(network.owner))
+            if (change := host.without_moves(network.owner)) is not None:
+                self._patches.append(change)
 
     def _replace_conditionings(self) -> None:
         """Give the processing object caches that hold no prompt encoded by PyTorch."""
@@ -126,6 +140,8 @@ class Generation:
             patch.undo()
         self._patches.clear()
         self._owners = ()
+        if self._previews is not None:
+            self._previews.end()
         for name, value in self._saved_conditionings.items():
             setattr(self.p, name, value)
         self._saved_conditionings.clear()
@@ -174,6 +190,7 @@ class Generation:
         if host_network is None:
             return original(owner, *args, **kwargs)
         other_networks.reach_model()
+        self._stop_moves(host_network)
         reason = host.replaced(host_network)
         if reason:
             self._count_refusal(host_network.role, reason)
@@ -183,10 +200,13 @@ class Generation:
         network = session.network(host_network, original)
         reason = host.refusal(host_network, args, kwargs)
         forward = partial(original, owner)
-        if reason:
+        is_preview = self._previews is not None and self._previews.calls()
+        if reason and not is_preview:
             answer = partial(network.by_blocks, reason, forward, args, kwargs)
         else:
             inputs, named_inputs = host_network.arguments(args, kwargs)
+            if is_preview and (reason or not network.is_ready(*inputs, **named_inputs)):
+                return forward(*args, **kwargs)
             answer = partial(network, *inputs, **named_inputs)
         return self._counted(host_network.role, network, answer, partial(forward, *args, **kwargs))
 

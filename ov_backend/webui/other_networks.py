@@ -141,7 +141,7 @@ class OtherNetworks:
 
     def reach_model(self) -> None:
         """The script answers a network of the model, maybe in the middle of a root's call: that one is no network then."""
-        self._reached_model = True
+        self._reached_model |= threading.get_ident() == self._thread  # a preview's call is no part of a root's
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -159,9 +159,14 @@ class OtherNetworks:
         if engine is None or self._is_kept_out(module):
             return call_block(original, module, args, kwargs)
         with self.upscaling.tile():
-            if not self._is_worth_it(engine, module, elements_of(args, kwargs)):
+            if not self._is_long(module, elements_of(args, kwargs)):
                 return self._timed(original, module, args, kwargs)
-            return self._counted(self._network(engine, module), original, args, kwargs)
+            if self._is_compared(engine, module):
+                return self._counted(self._network(engine, module), original, args, kwargs)
+            result = self._timed(original, module, args, kwargs)
+            if module in self._samples:
+                self._network(engine, module)  # at once: this may be the run's only call of it
+            return result
 
     def _is_kept_out(self, module: torch.nn.Module) -> bool:
         if module not in self._kept_out:
@@ -173,14 +178,18 @@ class OtherNetworks:
             self._kinds[module] = kind_of(module)
         return self._kinds[module]
 
-    def _is_worth_it(self, engine: Engine, module: torch.nn.Module, elements: int) -> bool:
-        """Whether a call is compiled: it takes long, and PyTorch has answered one to compare with where that is needed."""
+    def _is_long(self, module: torch.nn.Module, elements: int) -> bool:
+        """Whether a call is known to take long, and is of one of the first sizes in this run."""
         if not self._measurements.is_long(self._kind(module), elements):
             return False
         sizes = self._sizes.setdefault(module, set())
         if elements not in sizes and len(sizes) >= _MAX_SIZES:
             return False
         sizes.add(elements)
+        return True
+
+    def _is_compared(self, engine: Engine, module: torch.nn.Module) -> bool:
+        """Whether it is known which precision is exact enough, or can be told by a call that PyTorch has answered."""
         if id(module) in self._networks or not _chooses_precision(engine) or module in self._samples:
             return True
         return self._psnr(engine, module) is not None

@@ -158,12 +158,21 @@ class Session:
         """Let go of all encoded prompts."""
         self._conditionings.clear()
 
+    def keep_compiled(self) -> None:
+        """Let go of all but the compiled graphs: code may be other code when the networks are met again."""
+        for name in list(self.engine.networks) if self.engine is not None else ():
+            self.engine.release(name)  # type: ignore[union-attr]
+        self._forget()
+
     def clear(self) -> None:
         """Clear the engine, the networks and the encoded prompts."""
         if self.engine is not None:
             self.engine.clear()
         self.engine = None
         self.status.attach(None)
+        self._forget()
+
+    def _forget(self) -> None:
         self.last_request = None
         self._networks.clear()
         self._companions.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -185,6 +186,25 @@ def test_reloading_the_page_clears_everything_and_the_script_still_works(host: S
     host.scripts.initialize([ROOT])
     assert session.engine is None
     compare(prompt="a cat")
+
+
+def test_reloading_the_page_compiles_nothing_again(
+    host: SimpleNamespace, compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.webui.session import session
+
+    extension = SimpleNamespace(name="openvino", path=str(ROOT))
+    monkeypatch.setitem(sys.modules, "modules.extensions", SimpleNamespace(extensions=[extension]))
+    _, before = compare(prompt="a cat")
+    compiles = sum(stats["compiles"] for stats in engine_stats().values())
+    host.scripts.initialize([ROOT])
+    assert session.engine is not None
+    _, after = compare(prompt="a cat")
+    assert sum(stats["compiles"] for stats in engine_stats().values()) in (0, compiles)
+    assert largest_difference(before, after) == 0
+    host.shared.opts.disabled_extensions = ["openvino"]
+    host.scripts.initialize([ROOT])
+    assert session.engine is None
 
 
 # ---- every generation

@@ -183,6 +183,21 @@ def test_a_lower_precision_must_be_exact_enough(
     np.testing.assert_allclose(results[1], results[0], atol=1e-5)
 
 
+def test_what_is_called_once_in_a_generation_is_compared_in_the_second_one(
+    host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.webui import other_networks as module
+
+    monkeypatch.setattr(module, "_chooses_precision", lambda engine: True)
+    network, tile = Upscaler(seed=7), next(tiles())
+    results = after_sampling(lambda: network(tile).numpy())
+    texts = [ran(host.processing.generate(TITLE, arguments("auto"), prompt="a cat")) for _ in range(4)]
+    assert texts == [ran_text(*ALL)] * 2 + [ran_text(*ALL, "Upscaler")] * 2
+    host.processing.generate(prompt="a cat")
+    for result in results[:-1]:
+        assert np.abs(result - results[-1]).max() < 0.02
+
+
 def test_an_interrupt_during_a_compile_leaves_the_call_to_pytorch(
     host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

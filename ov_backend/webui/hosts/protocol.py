@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from modules import call_queue, sd_models
@@ -18,6 +18,13 @@ from ov_backend.ui.choices import switch_of
 from ov_backend.webui.patch_points import HostNetwork, PatchPoint
 
 T = TypeVar("T")
+
+
+class Undoable(Protocol):
+    """A change that can be undone."""
+
+    def undo(self) -> bool:
+        """Undo it; False if other code has changed the same since."""
 
 
 class Host:
@@ -85,6 +92,10 @@ class Host:
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
         """The same for a network beside the model, such as an upscaler."""
         raise NotImplementedError
+
+    def without_moves(self, module: torch.nn.Module) -> Undoable | None:
+        """Remove what moves parts of a network between devices in the middle of its forward, where none is moved; or None."""
+        return None
 
     def update_weights(self, module: torch.nn.Module) -> None:
         """Bring a module's weights up to the LoRAs that are set, where the WebUI does so only in the layers' forwards."""

@@ -11,6 +11,7 @@ from modules import sd_hijack, sd_samplers_common
 from ov_backend.engine.engine import NetworkHooks
 from ov_backend.webui.hosts.a1111 import compatibility
 from ov_backend.webui.hosts.a1111.lora import LoraWeights
+from ov_backend.webui.hosts.a1111.low_vram import WithoutMoves
 from ov_backend.webui.hosts.a1111.networks import PATCH_POINTS
 from ov_backend.webui.hosts.protocol import Host
 from ov_backend.webui.patch_points import HostNetwork
@@ -33,6 +34,10 @@ class A1111(Host):
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
         """See :mod:`ov_backend.webui.hosts.a1111.compatibility`."""
         return compatibility.hooks_of_other(module)
+
+    def without_moves(self, module: torch.nn.Module) -> WithoutMoves:
+        """The hooks of ``--lowvram``."""
+        return WithoutMoves(module.modules())
 
     def update_weights(self, module: torch.nn.Module) -> None:
         """The extensions write LoRAs into a layer's weights at the layer's next forward, which a compiled network never calls."""
