@@ -27,7 +27,6 @@ import torch
 from benchmarks.command import parser_of, show, write_line
 from benchmarks.networks import Case, seconds_of, unet
 from ov_backend import Settings, devices
-from ov_backend.engine import low_precision
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.quantization import recipe
 from ov_backend.quantization.calibration import MIN_CALLS
@@ -152,7 +151,7 @@ def _picture(case: Case, network: Network) -> None:
 
 def _use_whatever_the_error() -> None:
     """Use recipes in this process that are off too much: random weights say nothing of the pictures."""
-    low_precision.MAX_ERROR = recipe.MAX_ERROR = 1.0
+    recipe.MAX_ERROR = 1.0
 
 
 def runtime_types(network: Network) -> dict[str, Counter[str]]:

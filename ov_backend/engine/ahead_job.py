@@ -10,11 +10,12 @@ from functools import partial
 from ov_backend.engine.ahead import Unverified
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.low_precision import Sample, relative_error
+from ov_backend.engine.low_precision import Sample
 from ov_backend.engine.request import CompiledEntry, CompileRequest
 from ov_backend.engine.resources import Resources
 from ov_backend.guards.content import Mark
 from ov_backend.guards.signature import Signature
+from ov_backend.quantization.recipe import relative_error
 
 log = logging.getLogger(__name__)
 

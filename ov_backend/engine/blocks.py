@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.engine import worker
+from ov_backend.engine import much_noise, worker
 from ov_backend.engine.block_place import BlockPlace
 from ov_backend.engine.blocks_precision import BlockPrecision, BlocksPrecision
 from ov_backend.engine.calls_patch import CallsPatch
@@ -137,7 +137,8 @@ class Blockwise(Retried):
         self._inside = {id(module): path for path, module in self.module.named_modules()}
         token = running_network.set(self)
         try:
-            return self.blocks_precision.run(forward, partial(forward, *args, **kwargs))
+            noisy = much_noise.in_arguments(self.forward, args, kwargs)
+            return self.blocks_precision.run(forward, partial(forward, *args, **kwargs), noisy)
         finally:  # also of a forward that raises
             running_network.reset(token)
             self.resources.last = self.name
@@ -194,7 +195,7 @@ class Blockwise(Retried):
     def begin_picture(self) -> None:
         """The host says that a picture begins."""
         super().begin_picture()
-        self.blocks_precision.begin_picture()
+        self.blocks_precision.note_picture()
 
     def end_run(self, completed: bool) -> None:
         """The host's run of calls is over."""

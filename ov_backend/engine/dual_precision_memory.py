@@ -38,6 +38,11 @@ class BothForms:
         self._weights = sum(weight.numel() for weight in module.parameters())
 
     @property
+    def of_noisy_steps(self) -> str:
+        """What the user is told of steps that are not in 8 bits for their noise."""
+        return f"; steps with much noise are computed in {self.own}"
+
+    @property
     def int8(self) -> dict[str, Any]:
         """What int8 does now, see :class:`NetworkStats`."""
         return self._statistics.int8
@@ -50,9 +55,10 @@ class BothForms:
     def needed(self) -> int:
         """Estimated bytes of the own form; 0 where it is compiled."""
         compiled = self._resources.compiled
-        entries = (entry.value for key in compiled if (entry := compiled.peek(key)) is not None)
-        held = any(entry.network == self._name and not entry.form for entry in entries)
-        return 0 if held else int(_OVERHEAD * _BYTES[self.own] * self._weights)
+        entries = [entry for key in compiled if (entry := compiled.peek(key)) is not None]
+        held = sum(entry.bytes for entry in entries if entry.value.network == self._name and not entry.value.form)
+        estimate = int(_OVERHEAD * _BYTES[self.own] * self._weights)
+        return 0 if held > estimate / 2 else estimate - held  # of a network by its blocks, some have no other form
 
     @property
     def free(self) -> int:

@@ -6,22 +6,35 @@ They decide what is in the picture, and later steps do not correct their errors.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from typing import Any
+
+import torch
 
 from ov_backend.guards.signature import Call
 
 #: Parameters by which the forward of a network that denoises is told how much noise there is, counted from 0 to 1000.
 _TIMESTEPS = frozenset({"timestep", "timesteps", "t"})
-#: A step has much noise from here on: 3 of 20 steps, whether a sampler spaces them evenly or as Karras does.
-MUCH_NOISE = 880
+#: A step has much noise from here on: 3 or 4 of 20 steps; docs/measurements.md has what other bounds give.
+MUCH_NOISE = 830
 
 _active: ContextVar[bool] = ContextVar("much_noise", default=False)
 
 
 def in_call(call: Call) -> bool:
     """Whether a call says by its timestep that there is much noise."""
-    steps = (tensor for spec, tensor in zip(call.signature.tensors, call.tensors) if spec.name in _TIMESTEPS and tensor.numel())
+    return _is_told((spec.name, tensor) for spec, tensor in zip(call.signature.tensors, call.tensors))
+
+
+def in_arguments(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """The same of a call that is not bound, because other code's forward may stand before the network's own one."""
+    return _is_told([*zip(inspect.signature(forward).parameters, args), *kwargs.items()])
+
+
+def _is_told(arguments: Iterable[tuple[str, Any]]) -> bool:
+    steps = (value for name, value in arguments if name in _TIMESTEPS and isinstance(value, torch.Tensor) and value.numel())
     return any(float(step.max()) >= MUCH_NOISE for step in steps)
 
 

@@ -8,13 +8,13 @@ from functools import partial
 
 from ov_backend.engine.calibration_runs import Pictures
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.low_precision import Sample, refused, relative_error
+from ov_backend.engine.low_precision import Sample
 from ov_backend.engine.recipe_trial import tried
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.resources import Resources
 from ov_backend.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line, pass_on_signals
 from ov_backend.guards.signature import Call
-from ov_backend.quantization.recipe import Recipe
+from ov_backend.quantization.recipe import Recipe, relative_error
 
 
 class RecipeMaking:
@@ -62,7 +62,7 @@ class RecipeMaking:
         if fits_no_layer:
             low_precision.leave_out(call.signature, failed)
         else:
-            low_precision.keep(refused(recipe, failed), lasts=False)  # another process tries again
+            low_precision.keep(recipe.refuse(failed), lasts=False)  # another process tries again
         return entry
 
     def make(self, call: Call) -> None:
@@ -72,6 +72,8 @@ class RecipeMaking:
             call: the first of the picture; its weights are those that a recipe is made for.
         """
         begins, low_precision = self._pictures.begins(), self._lookup.low_precision
+        if begins:
+            low_precision.begin_picture()
         if (self._pictures.told and not begins) or not low_precision.may_complete(begins):
             return
         if not self._making.acquire(blocking=False):
@@ -88,7 +90,7 @@ class RecipeMaking:
                     raise
                 except (OVBackendError, RuntimeError) as error:  # for lack of memory, it may be: another process tries again
                     pass_on_signals(error)
-                    result, failed = refused(recipe, last_line(error)), True
+                    result, failed = recipe.refuse(last_line(error)), True
                 if result is not None:  # a larger size may have layers in 8 bits where this one has none
                     low_precision.keep(result, lasts=bool(recipe.ranges) and not failed)
         finally:

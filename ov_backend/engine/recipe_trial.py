@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ov_backend.engine.low_precision import judged, refused
 from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.resources import Resources
 from ov_backend.quantization.recipe import Recipe
@@ -24,12 +23,12 @@ def tried(resources: Resources, name: str, recipe: Recipe, errors: Callable[[], 
     own = f"int8 {recipe.digest}"
     compiled.evict(lambda key, entry: entry.network == name and _is_of_earlier_trials(entry, own))
     if not recipe.ranges:
-        return refused(recipe, "no layer of it can be computed in 8 bits")
+        return recipe.refuse("no layer of it can be computed in 8 bits")
     before = set(compiled)
     values = errors()
     if values is None:
         return None
-    result = judged(recipe, values)
+    result = recipe.judge(values)
     compiled.evict(lambda key, entry: entry.network == name and _is_unneeded(entry, own, key in before, bool(result.refused)))
     return result
 

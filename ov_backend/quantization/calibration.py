@@ -35,7 +35,8 @@ class Calibration(Generic[T]):
         #: Every so many calls one is kept; doubled when there are too many.
         self._stride = 1
         self._samples: list[T] = []
-        self.calls = 0
+        self.calls = self.pictures = 0
+        self._begins = True
 
     def observe(self, ranges: Mapping[str, Range]) -> None:
         """Take the ranges of one call, or of a part of the network in it. A call that is not finite has none."""
@@ -61,19 +62,26 @@ class Calibration(Generic[T]):
                 self._samples.append(sample())
                 if len(self._samples) >= 2 * SAMPLES:
                     self._samples, self._stride = self._samples[::2], 2 * self._stride
-            self.calls += 1
+            self._counted()
+
+    def begin_picture(self) -> None:
+        """The next call that is counted belongs to another picture."""
+        self._begins = True
+
+    def _counted(self) -> None:
+        self.calls, self.pictures, self._begins = self.calls + 1, self.pictures + self._begins, False
 
     def begin_anew(self) -> None:
         """Forget all calls so far, and their ranges."""
         with self._lock:
             self._ranges.clear()
             self._samples.clear()
-            self._stride, self.calls = 1, 0
+            self._stride, self.calls, self.pictures, self._begins = 1, 0, 0, True
 
     def skip(self) -> None:
         """Count a call whose turn to be kept has not come."""
         with self._lock:
-            self.calls += 1
+            self._counted()
 
     def is_complete(self, begins: bool) -> bool:
         """Whether a recipe can be made; ``begins``: the next generation begins."""

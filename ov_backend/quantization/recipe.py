@@ -9,17 +9,26 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from ov_backend.transformations.low_precision import MARGIN, Range
 
 #: Version of a recipe's layout, of what its ranges mean, and of which layers have one: a recipe that lacks some is made again.
-VERSION = 2
+VERSION = 3
 #: The largest relative error of one call with which int8 is used.
 MAX_ERROR = 0.03
 
+#: Errors of a call up to which its pictures are described so: a judgement by eye, on one small network.
+_WORDS = (
+    (0.005, "hardly to be told apart from the device's own precision"),
+    (0.015, "the same picture with small differences"),
+    (MAX_ERROR, "the same picture with visible differences in details"),
+    (math.inf, "another picture"),
+)
 _FILE = "recipe.json"
 _MAX_TEXT, _MAX_LAYERS, _MAX_CALLS = 1000, 20_000, 1 << 30
 _LARGEST = 3.4e38
@@ -33,6 +42,7 @@ class Recipe:
         network: class of the network, for those who look at the store.
         checkpoint: of the weights it was made with, see :func:`ov_backend.quantization.identity.checkpoint_of`.
         calls: number of calls that it was made from.
+        pictures: number of pictures that these belong to.
         error: relative error of a call's result, the root of the mean square over some of these calls.
         refused: why int8 is not used with it, or "".
         ranges: of the layers' inputs, by layer.
@@ -41,9 +51,29 @@ class Recipe:
     network: str
     checkpoint: str
     calls: int
-    error: float
-    refused: str
+    pictures: int
     ranges: Mapping[str, Range]
+    error: float = 0.0
+    refused: str = ""
+
+    def refuse(self, reason: str) -> Recipe:
+        """The recipe as it is kept where it is not used, so that nothing is calibrated again."""
+        return replace(self, error=0.0, refused=reason[:_MAX_TEXT])
+
+    def judge(self, errors: Sequence[float]) -> Recipe:
+        """The recipe with its error, from those of some calls; refused if that is too large."""
+        error = math.sqrt(sum(each * each for each in errors) / len(errors)) if errors else math.inf
+        finite = error if math.isfinite(error) else 1.0
+        limit = f"more than {100 * MAX_ERROR:.0f} % from that in the device's own precision"
+        refused = "" if error <= MAX_ERROR else f"a call's result is off by {100 * finite:.1f} %, {limit}"
+        return replace(self, error=finite, refused=refused)
+
+    def describe(self) -> str:
+        """What its error means for the picture, in words and dB, and what it has seen."""
+        decibels = -20 * math.log10(max(self.error, 1e-9))
+        words = next(words for bound, words in _WORDS if self.error <= bound)
+        seen = f"{self.pictures} picture{'s' * (self.pictures > 1)} ({self.calls} steps)"
+        return f"int8: a step's result is {100 * self.error:.1f} % off ({decibels:.0f} dB), {words}; calibrated by {seen}"
 
     @functools.cached_property
     def digest(self) -> str:
@@ -73,6 +103,14 @@ class Recipe:
             raise ValueError(f"it is no recipe ({type(error).__name__}: {error})") from error
 
 
+def relative_error(actual: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The norm of the difference of a call's results, by the norm of the expected ones."""
+    pairs = [(a.double(), e.double()) for a, e in zip(actual, expected) if e.is_floating_point()]
+    difference = math.sqrt(sum(float((a - e).square().sum()) for a, e in pairs))
+    size = math.sqrt(sum(float(e.square().sum()) for _, e in pairs))
+    return difference / size if size else (math.inf if difference else 0.0)
+
+
 def _plain(ranges: Mapping[str, Range]) -> dict[str, list[float]]:
     return {name: [given.low, given.high] for name, given in ranges.items()}
 
@@ -83,9 +121,9 @@ def _checked(content: Mapping[str, Any]) -> Recipe:
     network, checkpoint, refused = (content[name] for name in ("network", "checkpoint", "refused"))
     if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in (network, checkpoint, refused)):
         raise ValueError("a text in it is of another type, or too long")
-    calls, error = content["calls"], content["error"]
-    if not isinstance(calls, int) or isinstance(calls, bool) or not 0 < calls <= _MAX_CALLS:
-        raise ValueError("its number of calls makes no sense")
+    calls, pictures, error = content["calls"], content["pictures"], content["error"]
+    if not all(isinstance(count, int) and not isinstance(count, bool) and 0 < count <= _MAX_CALLS for count in (calls, pictures)):
+        raise ValueError("its number of calls or of pictures makes no sense")
     if not _is_number(error) or error < 0 or (error > MAX_ERROR and not refused):
         raise ValueError("its error makes no sense, or is too large")
     ranges = content["ranges"]
@@ -93,7 +131,8 @@ def _checked(content: Mapping[str, Any]) -> Recipe:
         raise ValueError("its ranges are of another type, or too many")
     if not ranges and not refused:
         raise ValueError("it has no ranges")
-    return Recipe(network, checkpoint, calls, float(error), refused, {name: _range(name, *ranges[name]) for name in ranges})
+    known = {name: _range(name, *ranges[name]) for name in ranges}
+    return Recipe(network, checkpoint, calls, pictures, known, float(error), refused)
 
 
 def _range(name: str, low: object, high: object) -> Range:

@@ -55,11 +55,11 @@ class Comparing(abc.ABC):
             return control.compare(size, batch, lambda: self._measure(control), lambda: self._measure(control, choices))
 
     def _compare_int8(self, choices: Choices | None, control: JobControl) -> Comparison:
-        """Make the last picture in the device's own precision and in int8, or time a step of both."""
+        """Make a picture as the last one, of another seed, in the device's own precision and in int8, or time a step of both."""
         own, int8 = (dataclasses.replace(choices or self._choices, unet=True, precision=each) for each in ("auto", "int8"))
         with self._comparing() as (size, batch):
             engine = self._configure(int8)
-            sides = (lambda: self._measure(control, own)), (lambda: self._measure(control, int8))
+            sides = (lambda seed: self._measure(control, own, seed)), (lambda seed: self._measure(control, int8, seed))
             return compare_int8(control, size, batch, engine.both_forms, *sides)
 
     @contextlib.contextmanager
@@ -73,12 +73,14 @@ class Comparing(abc.ABC):
             else:
                 yield (self._last[0].width, self._last[0].height), 1
 
-    def _measure(self, control: JobControl, choices: Choices | None = None) -> Measured:
-        """Make and time the last picture; before the first one, a step. Without choices by PyTorch."""
+    def _measure(self, control: JobControl, choices: Choices | None = None, seed: int = 0) -> Measured:
+        """Make and time the last picture with a seed so much larger; before the first one, a step. Without choices by PyTorch."""
         side = self.default_size
         with self._accelerated(choices) if choices is not None else contextlib.nullcontext():
             for network in self._networks.values():
                 network.begin_run()  # after a picture that calibrates the next one is made in int8
             if self._last is None:
                 return measure_step(self._pictures, Parameters(width=side, height=side, steps=2, batch=self._last_batch), control)
-            return measure_picture(self._pictures, dataclasses.replace(self._last[0], batch=1), self._last[1], control)
+            parameters, start = self._last
+            parameters = dataclasses.replace(parameters, batch=1, seed=(parameters.seed + seed) % (1 << 32))
+            return measure_picture(self._pictures, parameters, start, control)

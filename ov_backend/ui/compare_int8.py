@@ -36,26 +36,28 @@ def compare_int8(
     size: Size,
     batch: int,
     both_forms: Callable[[], Mapping[str, Forms]],
-    own: Callable[[], Measured],
-    int8: Callable[[], Measured],
+    own: Callable[[int], Measured],
+    int8: Callable[[int], Measured],
 ) -> Comparison:
     """Make a picture in int8 and in the device's own precision; before that int8 is calibrated, if it has to be.
+
+    Its seed follows that of the last picture, which may have calibrated: a recipe fits the values that it was made from.
 
     Args:
         control: of the job.
         size: width and height in pixels.
         batch: pictures at once.
         both_forms: the networks that int8 was asked for.
-        own: makes the picture in the device's own precision.
-        int8: makes the picture in int8, or calibrates.
+        own: makes the picture in the device's own precision; its seed is so much larger than that of the last picture.
+        int8: makes the picture in int8, or calibrates; the seed likewise.
 
     Raises:
         Interrupted: the user has cancelled the job.
         Unavailable: int8 is not used, and the message says why.
     """
     control.step(0, "Timing int8")
-    for _ in range(_MAX_PICTURES):
-        measured = int8()
+    for seed in range(1, _MAX_PICTURES + 1):
+        measured = int8(seed)
         states = {name: forms.int8 for name, forms in both_forms().items()}
         if not any(state["state"] == "calibrating" for state in states.values()):
             break
@@ -67,7 +69,7 @@ def compare_int8(
     control.step(1, f"Timing {first.own}: {first.describe()}")
     for forms in used.values():
         forms.make_room()
-    reference = own()
+    reference = own(seed)
     for name, forms in used.items():
         forms.tell_again(states[name])
     control.step(2, "")

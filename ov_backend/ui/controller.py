@@ -128,7 +128,7 @@ class Controller:
         precompile: prepares networks for sizes and a batch; None where the host cannot.
         compare: makes the last picture by PyTorch and by OpenVINO on the loaded model, or times one step of both.
         interrupt: ends the generation that is running.
-        compare_int8: makes the last picture in the device's own precision and in int8, or times one step of both.
+        compare_int8: makes a picture as the last one in the device's own precision and in int8, or times one step of both.
         ready: prepares in the background what was made before like this, and returns at once; None where the host cannot.
         pictures: of the last comparison, as PNG, by "pytorch" and "openvino", or by "own" and "int8".
     """

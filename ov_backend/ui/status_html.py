@@ -18,7 +18,7 @@ COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compile
 ACTIONS = {
     "precompile": ("Prepare", "Compiles the networks for these sizes before they are needed"),
     "compare": ("Compare with PyTorch", "Makes the last picture once more by PyTorch and by OpenVINO, and times both"),
-    "compare-int8": ("Compare int8", "Makes the last picture once more in the device's own precision and in int8"),
+    "compare-int8": ("Compare int8", "Makes a picture of another seed in the device's own precision and in int8"),
     "job": ("Save these settings as a job file", "Downloads job.jsonl for the command batch, which makes thousands of pictures"),
     "clear": ("Clear the cache", "Asks, then removes the prepared graphs on disk"),
     "interrupt": ("Interrupt", "Ends what is running"),

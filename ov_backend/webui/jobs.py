@@ -68,24 +68,24 @@ def compare(choices: Choices | None, control: JobControl) -> Comparison:
     """Make the last picture by PyTorch and by OpenVINO; where there is none, time steps at the checkpoint's own size."""
     with_unet = dataclasses.replace(choices or defaults(), unet=True)
     size, measure = _compared(control)
-    return control.compare(size, 1, lambda: measure(None), lambda: measure(with_unet))
+    return control.compare(size, 1, lambda: measure(None, 0), lambda: measure(with_unet, 0))
 
 
 def compare_int8(choices: Choices | None, control: JobControl) -> Comparison:
-    """Make the last picture in the device's own precision and in int8, or time steps of both."""
+    """Make a picture as the last one, of another seed, in the device's own precision and in int8, or time steps of both."""
     own, int8 = (dataclasses.replace(choices or defaults(), unet=True, precision=each) for each in ("auto", "int8"))
     size, measure = _compared(control)
     engine = session.configure(int8.settings(str(CACHE_DIR)))
-    return int8_comparison(control, size, 1, engine.both_forms, lambda: measure(own), lambda: measure(int8))
+    return int8_comparison(control, size, 1, engine.both_forms, lambda seed: measure(own, seed), lambda seed: measure(int8, seed))
 
 
-def _compared(control: JobControl) -> tuple[Size, Callable[[Choices | None], Measured]]:
-    """The size of what is compared, and what makes and times it."""
+def _compared(control: JobControl) -> tuple[Size, Callable[[Choices | None, int], Measured]]:
+    """The size of what is compared, and what makes and times it, with a seed so much larger than that of the last picture."""
     last = session.last_request
     if last is not None:
-        return last.size, lambda choices: _measure_picture(last, choices, control)
+        return last.size, lambda choices, seed: _measure_picture(last.with_seed(seed), choices, control)
     side = 1024 if getattr(shared.sd_model, "is_sdxl", False) else 512
-    return (side, side), lambda choices: _measure_steps(side, choices)
+    return (side, side), lambda choices, seed: _measure_steps(side, choices)
 
 
 def _measure_steps(side: int, choices: Choices | None) -> Measured:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 #: Attributes of the WebUI's processing objects that a picture depends on.
@@ -43,6 +43,10 @@ class LastRequest:
         if getattr(p, "image_mask", None) is not None:  # the WebUI moves the mask there
             values["mask"] = p.image_mask
         return cls(type(p), values)
+
+    def with_seed(self, more: int) -> LastRequest:
+        """The same with a seed that is so much larger."""
+        return replace(self, values={**self.values, "seed": (int(self.values["seed"]) + more) % (1 << 32)})
 
     @property
     def size(self) -> tuple[int, int]:

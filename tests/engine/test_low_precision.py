@@ -288,11 +288,12 @@ def test_a_compile_that_failed_is_no_verdict_for_other_processes(settings: Setti
 def test_a_network_whose_weights_change_at_every_call_keeps_no_more_and_more_calls(settings: Settings) -> None:
     network = network_of(settings, Denoiser())
     network.begin_run()
+    most = network._lookup.low_precision.most_observed
     with torch.no_grad():
-        for step in range(low_precision._MAX_OBSERVED + 2):
+        for step in range(most + 2):
             network.module.first.bias += 0.1
             network(*call_of(step))
-    assert len(network._lookup.low_precision._observed) == low_precision._MAX_OBSERVED
+    assert len(network._lookup.low_precision._observed) == most
 
 
 def test_without_int8_what_was_observed_for_it_is_not_compiled(settings: Settings) -> None:

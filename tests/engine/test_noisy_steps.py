@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import dual_precision_memory
+from ov_backend.engine import dual_precision_memory, much_noise
+from ov_backend.engine.blocks import patch_calls
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from tests.helpers import blocks_in_8_bits
 from tests.helpers.layers_in_8_bits import Denoiser, call_of, forms, needs_vnni
 
 pytestmark = needs_vnni
@@ -85,3 +87,19 @@ def test_where_both_forms_do_not_fit_in_memory_every_step_is_in_8_bits(
     answers = picture(calibrated)
     assert not any(torch.equal(answer, own(calibrated, number)) for number, answer in enumerate(answers))
     assert "much noise" not in calibrated.stats()["int8"]["text"]
+
+
+def test_by_its_blocks_too_steps_with_much_noise_are_computed_in_the_devices_own_precision(
+    strict: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(much_noise, "MUCH_NOISE", 750)
+    patch = patch_calls()
+    network = blocks_in_8_bits.blockwise(blocks_in_8_bits.parts(), strict(precision="int8", fallback="pytorch"))
+    plain = blocks_in_8_bits.blockwise(network.module, network.resources.settings.replace(precision="auto"))
+    blocks_in_8_bits.picture(network)
+    answers = blocks_in_8_bits.picture(network)
+    own = blocks_in_8_bits.picture(plain)
+    assert patch.undo()
+    equal = [torch.equal(answer, each) for answer, each in zip(answers, own)]
+    assert equal == [True, *[False] * 7], "the timesteps are 800, 700, and so on"
+    assert {"", "int8"} <= blocks_in_8_bits.forms(network)

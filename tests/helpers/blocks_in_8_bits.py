@@ -93,7 +93,7 @@ def blockwise(module: torch.nn.Module, settings: Settings) -> Blockwise:
 def call_of(step: int, size: int = 16) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(step)
     latents = torch.randn(2, 4, size, size, generator=generator)
-    return latents, torch.full((2,), 900.0 - 100 * step), torch.randn(2, 7, CONTEXT, generator=generator)
+    return latents, torch.full((2,), 800.0 - 100 * step), torch.randn(2, 7, CONTEXT, generator=generator)
 
 
 def forward_of(module: torch.nn.Module) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from ov_backend.quantization.recipe import VERSION, Recipe
 from ov_backend.quantization.recipes import Recipes
 from ov_backend.transformations.low_precision import Range
 
-RECIPE = Recipe("UNet", "c0" * 16, 20, 0.01, "", {"a": Range(-1.25, 3.0), "b": Range(0.0, 1e-7)})
+RECIPE = Recipe("UNet", "c0" * 16, 20, 1, {"a": Range(-1.25, 3.0), "b": Range(0.0, 1e-7)}, 0.01)
 
 _REFUSED = "no recipe|range|text|number|error|version"
 
@@ -42,6 +42,7 @@ def test_the_digest_names_the_ranges_alone() -> None:
         {"checkpoint": "x" * 2000},
         {"calls": 0},
         {"calls": True},
+        {"pictures": 0},
         {"error": float("nan")},
         {"error": -1},
         {"error": 0.5},
