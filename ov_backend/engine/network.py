@@ -87,8 +87,8 @@ class Network:
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
-        #: The placement of the weights that were given back last, or need not be.
-        self._given_back: Placement | None = None
+        #: The placement of the weights that were offloaded last, or need not be.
+        self._offloaded: Placement | None = None
         self._requested: CompiledKey | None = None  # what was compiled last
         self._was_read = False  # whether code and weights have been read for a call
         self._pictures = Pictures(resources)
@@ -331,7 +331,7 @@ class Network:
         for _ in range(_MAX_TRIES):
             request = self._find(call, starts, interrupted)
             if not isinstance(request, CompileRequest):
-                self._give_back(request)
+                self._offload(request)
                 return request
             with contextlib.suppress(Superseded):
                 ahead = self.resources.ahead.claim(request.compiled_key)
@@ -344,7 +344,7 @@ class Network:
                     raise
                 if not job.began:  # it was another call's job, whose trace may have shown what tells the two apart
                     continue
-                self._given_back = compiled.placement
+                self._offloaded = compiled.placement
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
 
@@ -366,11 +366,11 @@ class Network:
                 self._was_read = True
                 self._job_context.report(self.resources, "ready", call)
 
-    def _give_back(self, entry: CompiledEntry) -> None:
+    def _offload(self, entry: CompiledEntry) -> None:
         """After a return to earlier weights, which were written again, give them back where memory is short."""
-        if entry.placement is not self._given_back:
-            self._given_back = entry.placement
-            self.resources.give_back(entry)
+        if entry.placement is not self._offloaded:
+            self._offloaded = entry.placement
+            self.resources.offload_weights(entry)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))
