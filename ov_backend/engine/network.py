@@ -75,7 +75,7 @@ class Network:
     ) -> None:
         self.resources, self.name, self.module, self.forward, self.hooks = resources, name, module, forward, hooks
         self.statistics = NetworkStats() if statistics is None else statistics
-        #: The signatures of all calls so far.
+        #: The signatures of all calls so far, with their numbers as inputs where they are.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
         self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
@@ -193,23 +193,24 @@ class Network:
         """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
         for form in self._numbers.forms(call) if self.hooks.watched else ():
             try:
-                return form, self.recipe_making.entry_of(form)
+                entry = self.recipe_making.entry_of(form)
+                self.seen.add(form.signature)
+                return form, entry
             except (DeviceError, Interrupted):
                 raise
             except OVBackendError as error:
                 log.debug("%s needs a graph for each number: %s", self.name, error)
+        self.seen.add(call.signature)
         self._numbers.admit(call.signature)
         return call, self.recipe_making.entry_of(call)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Bind the arguments to the forward's parameters, and separate tensors from other values."""
         try:
-            call = self.hooks.generalize(self._binder(args, kwargs))
+            return self.hooks.generalize(self._binder(args, kwargs))
         except TypeError as error:  # the arguments do not fit, and the forward raises the right error
             pass_on_signals(error)
             raise NothingToCompute(str(error)) from error
-        self.seen.add(call.signature)
-        return call
 
     @property
     def is_compiling(self) -> bool:
