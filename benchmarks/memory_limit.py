@@ -2,7 +2,7 @@
 
 A control group (cgroup v2, ``memory.max``) is what containers have: pages of files count, but the kernel drops them before it
 kills. Where no such group can be made, RLIMIT_DATA limits what is mapped privately and may be written. It is stricter: memory
-that was never touched counts too, and so do weights that low memory has given back, because they may be written. So what fits
+that was never touched counts too, and so do weights that low memory has offloaded, because they may be written. So what fits
 does fit, and what does not may fit under the other one.
 """
 
@@ -49,7 +49,7 @@ class Limit:
         if self._group is None or not self._admits():
             self._group = None
             _check_rlimit(self.size)
-        self.name = f"RLIMIT_DATA of {gigabytes:g} GiB (given-back weights count)"
+        self.name = f"RLIMIT_DATA of {gigabytes:g} GiB (offloaded weights count)"
         if self._group is not None:
             self.name = f"{'cgroup v2, memory.max' if kind == 'auto' else 'cgroup v1'} of {gigabytes:g} GiB"
 

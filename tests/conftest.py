@@ -60,7 +60,7 @@ def _capabilities_of_the_cpu() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def memory_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are given back where a test asks for it, however little memory this machine has left."""
+    """Weights are offloaded where a test asks for it, however little memory this machine has left."""
     from ov_backend.engine import low_memory
 
     monkeypatch.setattr(low_memory, "available_memory", low_memory.total_memory)

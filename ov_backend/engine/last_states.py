@@ -11,7 +11,7 @@ from ov_backend.guards.traced_code import TracedCode
 from ov_backend.tensors import TensorSpec
 
 #: Of so many combinations of shapes the states are remembered.
-_MAX_CALLS = 64
+_MAX_CALLS = 8
 
 
 class LastStates:

@@ -1,4 +1,4 @@
-"""Low memory: the weights of what is compiled are given back to the system, see :mod:`ov_backend.offload.give_back`."""
+"""Low memory: the weights of what is compiled are offloaded, see :mod:`ov_backend.offload.offload_weights`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from ov_backend.cache.memory import available_memory, release_free_memory, total_memory
-from ov_backend.offload.give_back import CannotGiveBack, give_back, page_out
+from ov_backend.offload.offload_weights import CannotOffload, offload_weights, page_out
 from ov_backend.offload.regions import regions
 from ov_backend.settings import Settings
 
-#: With "auto", weights are given back if less than this share of the memory would be free beside a second copy of them.
+#: With "auto", weights are offloaded if less than this share of the memory would be free beside a second copy of them.
 AUTO_SHARE = 0.25
 #: For fewer bytes of weights no garbage is collected; a block of a network may be small.
 _WORTH_COLLECTING = 1 << 28
@@ -32,19 +32,19 @@ class LowMemory:
         self.reason = ""
 
     def is_wanted(self, settings: Settings, size: int) -> bool:
-        """Whether weights of ``size`` bytes are to be given back once they are compiled."""
+        """Whether weights of ``size`` bytes are to be offloaded once they are compiled."""
         if settings.device != "CPU" or settings.low_memory == "off":
             return False  # other devices may read the weights in place
         if settings.low_memory == "on":
             return True
         return settings.model_caching and available_memory() - size < AUTO_SHARE * total_memory()
 
-    def give_back(self, settings: Settings, weights: Iterable[torch.Tensor]) -> None:
+    def offload_weights(self, settings: Settings, weights: Iterable[torch.Tensor]) -> None:
         """Give weights back; where that is impossible, they stay in memory, and the log says why, once."""
         try:
-            give_back(weights, settings.cache_folder)
+            offload_weights(weights, settings.cache_folder)
             self.reason = ""
-        except CannotGiveBack as error:
+        except CannotOffload as error:
             reason = f"Weights stay in memory: {error}."
             if reason != self.reason:
                 log.warning("%s", reason)
@@ -57,7 +57,7 @@ class LowMemory:
         Meanwhile the system drops them by itself where memory is short.
         """
         weights = list(weights)
-        self.give_back(settings, weights)
+        self.offload_weights(settings, weights)
         try:
             yield
         finally:
@@ -67,4 +67,4 @@ class LowMemory:
 
     def as_dict(self, settings: Settings) -> dict[str, str | int]:
         """For JSON: the setting, the bytes of this process's weights that lie on the disk now, and why not more."""
-        return {"setting": settings.low_memory, "given_back_bytes": regions.given_back(), "reason": self.reason}
+        return {"setting": settings.low_memory, "given_back_bytes": regions.offloaded(), "reason": self.reason}

@@ -75,7 +75,7 @@ class Network:
     ) -> None:
         self.resources, self.name, self.module, self.forward, self.hooks = resources, name, module, forward, hooks
         self.statistics = NetworkStats() if statistics is None else statistics
-        #: The signatures of all calls so far.
+        #: The signatures of all calls so far, with their numbers as inputs where they are.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
         self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
@@ -87,8 +87,8 @@ class Network:
         self.refusals = self._job_context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
-        #: The placement of the weights that were given back last, or need not be.
-        self._given_back: Placement | None = None
+        #: The placement of the weights that were offloaded last, or need not be.
+        self._offloaded: Placement | None = None
         self._requested: CompiledKey | None = None  # what was compiled last
         self._was_read = False  # whether code and weights have been read for a call
         self._pictures = Pictures(resources)
@@ -193,23 +193,24 @@ class Network:
         """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
         for form in self._numbers.forms(call) if self.hooks.watched else ():
             try:
-                return form, self.recipe_making.entry_of(form)
+                entry = self.recipe_making.entry_of(form)
+                self.seen.add(form.signature)
+                return form, entry
             except (DeviceError, Interrupted):
                 raise
             except OVBackendError as error:
                 log.debug("%s needs a graph for each number: %s", self.name, error)
+        self.seen.add(call.signature)
         self._numbers.admit(call.signature)
         return call, self.recipe_making.entry_of(call)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Bind the arguments to the forward's parameters, and separate tensors from other values."""
         try:
-            call = self.hooks.generalize(self._binder(args, kwargs))
+            return self.hooks.generalize(self._binder(args, kwargs))
         except TypeError as error:  # the arguments do not fit, and the forward raises the right error
             pass_on_signals(error)
             raise NothingToCompute(str(error)) from error
-        self.seen.add(call.signature)
-        return call
 
     @property
     def is_compiling(self) -> bool:
@@ -338,7 +339,7 @@ class Network:
         for _ in range(_MAX_TRIES):
             request = self._find(call, starts, interrupted)
             if not isinstance(request, CompileRequest):
-                self._give_back(request)
+                self._offload(request)
                 return request
             with contextlib.suppress(Superseded):
                 ahead = self.resources.ahead.claim(request.compiled_key)
@@ -351,7 +352,7 @@ class Network:
                     raise
                 if not job.began:  # it was another call's job, whose trace may have shown what tells the two apart
                     continue
-                self._given_back = compiled.placement
+                self._offloaded = compiled.placement
                 return compiled
         raise OVBackendError("its weights or its code keep changing while it is being compiled")
 
@@ -373,11 +374,11 @@ class Network:
                 self._was_read = True
                 self._job_context.report(self.resources, "ready", call)
 
-    def _give_back(self, entry: CompiledEntry) -> None:
+    def _offload(self, entry: CompiledEntry) -> None:
         """After a return to earlier weights, which were written again, give them back where memory is short."""
-        if entry.placement is not self._given_back:
-            self._given_back = entry.placement
-            self.resources.give_back(entry)
+        if entry.placement is not self._offloaded:
+            self._offloaded = entry.placement
+            self.resources.offload_weights(entry)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))

@@ -182,17 +182,17 @@ class Resources:
         return self.keeps_unloaded and entry.program.owns
 
     def compiling(self, weights: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
-        """In this block weights are compiled; where memory is short, they and those of other networks are given back before."""
+        """In this block weights are compiled; where memory is short, they and those of other networks are offloaded before."""
         tensors = list(weights.values())
         if not self.low_memory.is_wanted(self.settings, sum(tensor.nbytes for tensor in tensors)):
             return contextlib.nullcontext()
         return self.low_memory.during_compile(self.settings, [*tensors, *self._weights_of_others()])
 
-    def give_back(self, entry: CompiledEntry) -> None:
+    def offload_weights(self, entry: CompiledEntry) -> None:
         """Where memory is short, give the weights back that a compiled graph was made of and reads no more."""
         tensors = entry.placement.alive()
         if entry.program.owns and self.low_memory.is_wanted(self.settings, 0):
-            self.low_memory.give_back(self.settings, tensors)
+            self.low_memory.offload_weights(self.settings, tensors)
 
     def _weights_of_others(self) -> list[torch.Tensor]:
         entries = (entry.value for key in self.compiled if (entry := self.compiled.peek(key)) is not None)

@@ -37,8 +37,8 @@ _FEW = 4
 class Known:
     """What was noted of one tensor: which object it was, where and which version, a few elements, its content's hash and name.
 
-    ``written`` is the tensor's region, if its memory had been given back and was written again when this was noted. Of any other
-    region the kernel says whether its content is still that of the time when it was given back, which has a hash.
+    ``written`` is the tensor's region, if its memory had been offloaded and was written again when this was noted. Of any other
+    region the kernel says whether its content is still that of the time when it was offloaded, which has a hash.
     """
 
     tensor: weakref.ref[torch.Tensor]  # not its id: that may be another tensor's by now

@@ -124,8 +124,8 @@ class WeightsGuard:
         self._marks: Any = None
         self._readers: list[tuple[Callable[[], Any], Any, Mark]] = []
         self._probes: list[tuple[list[torch.Tensor], torch.Tensor]] = []
-        #: Weights whose memory was given back: the kernel says whether they were written, and nothing of them is read.
-        self._given_back: list[tuple[weakref.ref[torch.Tensor], Region]] = []
+        #: Weights whose memory was offloaded: the kernel says whether they were written, and nothing of them is read.
+        self._offloaded: list[tuple[weakref.ref[torch.Tensor], Region]] = []
         self._epoch = 0
         self._small = True
         self._changes = 0
@@ -161,7 +161,7 @@ class WeightsGuard:
         return self._epoch == regions.epoch and self.untouched()
 
     def untouched(self) -> bool:
-        """Whether nothing has changed since the last refresh; only looks, but at other places once memory was given back."""
+        """Whether nothing has changed since the last refresh; only looks, but at other places once memory was offloaded."""
         if self._changes != self._checksums.changes or not self.in_place():
             return False
         if self._epoch != regions.epoch:
@@ -171,8 +171,8 @@ class WeightsGuard:
         return all(torch.equal(_joined(views), noted) for views, noted in self._probes) and self._unwritten()
 
     def _unwritten(self) -> bool:
-        pairs = [(tensor, region) for ref, region in self._given_back if (tensor := ref()) is not None]
-        return len(pairs) == len(self._given_back) and regions.are_unwritten(pairs)
+        pairs = [(tensor, region) for ref, region in self._offloaded if (tensor := ref()) is not None]
+        return len(pairs) == len(self._offloaded) and regions.are_unwritten(pairs)
 
     def in_place(self) -> bool:
         """Whether every weight is the same object, at the same address and of the same version, as at the last refresh."""
@@ -232,7 +232,7 @@ class WeightsGuard:
 
     def release(self) -> None:
         """Hold on to no memory of weights that their module has let go of; the next check takes note anew."""
-        self._tensors, self._places, self._readers, self._probes, self._given_back = {}, ([], [], []), [], [], []
+        self._tensors, self._places, self._readers, self._probes, self._offloaded = {}, ([], [], []), [], [], []
         self.generation += 1
         self.digest = ""
 
@@ -242,11 +242,11 @@ class WeightsGuard:
         Small networks are compared in full: there are writes that no version counter sees, and these cost nothing there.
         """
         views = defaultdict(list)
-        self._given_back = []
+        self._offloaded = []
         for name, tensor in self.tensors.items():
             region = known[name].watched(tensor)
             if region is not None:
-                self._given_back.append((weakref.ref(tensor), region))
+                self._offloaded.append((weakref.ref(tensor), region))
             elif tensor.numel() and tensor.device.type == "cpu":
                 whole = content.whole(tensor) if self._small else None
                 view = content.probe(tensor) if whole is None else whole

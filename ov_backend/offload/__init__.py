@@ -1,1 +1,1 @@
-"""Memory of weights that is given back to the system: a file without a name holds their content."""
+"""Memory of weights that is offloaded: a file without a name holds their content."""

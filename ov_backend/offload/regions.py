@@ -1,4 +1,4 @@
-"""The weights whose memory was given back, and whether they were written since.
+"""The weights whose memory was offloaded, and whether they were written since.
 
 A weight's whole pages are mapped from a file without a name, privately: a page that is read comes from the file, and a page
 that is written becomes memory of its own. The kernel says which were written, so that nothing is read to find that out.
@@ -23,7 +23,7 @@ if posix.has_mapped_memory():
 
 @dataclass(frozen=True)
 class Region:
-    """A weight's memory, as it was when its pages were given back.
+    """A weight's memory, as it was when its pages were offloaded.
 
     Attributes:
         storage: does not keep the memory alive, but keeps its identity from being another's.
@@ -77,7 +77,7 @@ class Regions:
         self.files: set[int] = set()
 
     def add(self, added: Iterable[Region]) -> None:
-        """Take note of regions that were given back just now."""
+        """Take note of regions that were offloaded just now."""
         added = list(added)
         if not added:
             return
@@ -91,14 +91,14 @@ class Regions:
             self.epoch += 1
 
     def of(self, tensor: torch.Tensor) -> Region | None:
-        """The region of a tensor whose memory was given back; None where it was not, or is no longer the same memory."""
+        """The region of a tensor whose memory was offloaded; None where it was not, or is no longer the same memory."""
         if not self._regions or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return None
         region = self._regions.get(tensor.data_ptr())
         return region if region is not None and region.is_of(tensor) else None
 
     def unwritten(self, tensor: torch.Tensor) -> Region | None:
-        """The region of a tensor that was given back and not written since, or None."""
+        """The region of a tensor that was offloaded and not written since, or None."""
         region = self.of(tensor)
         return region if region is not None and self.are_unwritten([(tensor, region)]) else None
 
@@ -119,7 +119,7 @@ class Regions:
                 self.epoch += len(kept) != len(self._regions)
                 self._regions = {region.address: region for region in kept}
 
-    def given_back(self) -> int:
+    def offloaded(self) -> int:
         """Bytes whose pages lie in files and were not written since."""
         with self._lock:
             self._remove_dead()

@@ -7,24 +7,35 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import openvino as ov
 import torch
 
-from ov_backend import devices
+from ov_backend import devices, transformations
 from ov_backend.conversion.index_limits import Limit, check_limits
 from ov_backend.conversion.model import WeightlessModel
 from ov_backend.errors import InputMismatch, PositionOutOfRange, as_failure, is_failure, last_line
 from ov_backend.runtime import shared_kernels
-from ov_backend.runtime.device_model import Observed, device_model, without_overflow
+from ov_backend.runtime.binding import COPY_BELOW_BYTES, bind
+from ov_backend.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.settings import Settings
 from ov_backend.tensors import FROM_NAME, TensorSpec, share, with_strides
-from ov_backend.transformations.convert_precision import WeightBuffer
+from ov_backend.transformations.autocast_types import cast_to_bfloat16
+from ov_backend.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
 from ov_backend.transformations.low_precision import (
+    Observe,
+    Observer,
     Quantize,
+    Range,
     Rewrite,
+    observe,
+    observed_value,
+    quantize,
+    weight_buffer,
 )
+from ov_backend.transformations.timestep_angles import keep_angles_exact
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +74,7 @@ class CompiledGraph:
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
     _buffers: tuple[WeightBuffer, ...]
-    _observed: Observed | None = None
+    _observed: _Observed | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -157,6 +168,22 @@ class CompiledGraph:
         return arguments
 
 
+@dataclass(frozen=True)
+class _Observed:
+    """Reports the ranges that a graph has as additional results; ``pairs`` is what :func:`observe` returned."""
+
+    pairs: Sequence[str]
+    observer: Observer
+
+    def report(self, request: ov.InferRequest, first: int) -> None:
+        """Report the ranges of the last inference; ``first`` is the index of the first additional result."""
+        ranges = {}
+        for i, names in enumerate(self.pairs):
+            low, high = (observed_value(request.get_output_tensor(first + 2 * i + j)) for j in range(2))
+            ranges.update(dict.fromkeys(names.split("\n"), Range(low, high)))
+        self.observer(ranges)
+
+
 class BlobEntry(Protocol):
     """One compiled graph's entry in the blob cache; see :mod:`ov_backend.cache.blobs`."""
 
@@ -206,9 +233,9 @@ def bind_and_compile(
         compiled, timings = imported
     else:
         start = time.perf_counter()
-        model, buffers, observed, in_8_bits = device_model(graph, live, settings, rewrite)
+        model, buffers, observed, in_8_bits = _bound(graph, live, settings, rewrite)
         made = time.perf_counter()
-        config |= without_overflow(model, settings.device)
+        config |= _without_overflow(model, settings.device)
         bound()
         compiled = shared_kernels.compile_model(model, settings.device, config, dynamic)
         del model  # the compiled model holds all that the device needs of the constants
@@ -240,6 +267,15 @@ def bind_and_compile(
     )
 
 
+def _without_overflow(model: ov.Model, device: str) -> dict[str, str]:
+    """The property that keeps what a graph quantizes in floating point, on a CPU whose products of 8-bit integers overflow."""
+    quantizes = any(node.get_type_name() == "FakeQuantize" for node in model.get_ops())
+    if not quantizes or "CPU" not in devices.members(device) or multiplies_8_bits_exactly():
+        return {}
+    log.warning("Quantized layers compute in floating point: products of 8-bit integers overflow on a CPU without VNNI.")
+    return {"LP_TRANSFORMS_MODE": "NO"}
+
+
 def _is_dynamic(graph: WeightlessModel) -> bool:
     return any(spec.dynamic for spec in (*graph.inputs, *graph.outputs))
 
@@ -251,6 +287,59 @@ def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings
     if _is_dynamic(graph):  # weights may be packed at the first inference
         return False
     return int(compiled.get_property("NUM_STREAMS")) == 1  # each further stream packs weights at its first inference
+
+
+def _bound(
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
+) -> tuple[ov.Model, tuple[WeightBuffer, ...], _Observed | None, int]:
+    """The model with its weights, as the device gets it; at last the number of its layers in 8 bits."""
+    if devices.members(settings.device) != ["CPU"]:
+        return bind(graph, live), (), None, 0
+    buffers: tuple[WeightBuffer, ...]
+    observed, in_8_bits, precision = None, 0, devices.resolved_precision(settings)
+    if isinstance(rewrite, Quantize):
+        model = bind(graph, live)
+        buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
+        buffers, in_8_bits = (buffer,), len(quantize(model, live, rewrite.ranges, buffer))
+        types = weight_conversion(list(live.values()), "f32")
+        if types is not None:
+            convert_precision(model, *types)
+        if precision == "bf16":
+            keep_angles_exact(model)
+    else:
+        model, buffers = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), ())
+        if isinstance(rewrite, Observe):
+            observed = _Observed(observe(model, live, precision), rewrite.observer)
+    transformations.apply(model, precision)
+    if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
+        buffers += cast_to_bfloat16(model, _buffer_folder(settings))
+    return model, buffers, observed, in_8_bits
+
+
+def _buffer_folder(settings: Settings) -> Path | None:
+    """The folder of converted weights, whose memory is given back when they are compiled; None without one."""
+    return settings.cache_folder if settings.model_caching else None
+
+
+def _in_computed_type(
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
+) -> tuple[ov.Model, tuple[WeightBuffer, ...]] | None:
+    """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
+    types = weight_conversion(list(live.values()), precision)
+    if types is None:
+        return None
+    large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
+    buffer = WeightBuffer(types[1], list(large.values()), _buffer_folder(settings))
+    converted = {name: buffer.convert(weight) for name, weight in large.items()}
+    model = bind(graph, {**live, **converted}, validate=False)
+    try:
+        convert_precision(model, *types)
+    except RuntimeError as error:
+        if not is_failure(error):
+            raise
+        log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
+        return None
+    return model, (buffer,)
 
 
 def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any], dynamic: bool) -> tuple[ov.CompiledModel, Timings] | None:

@@ -17,7 +17,7 @@ from ov_backend.guards import content
 from ov_backend.guards.weights import WeightsGuard
 from ov_backend.offload.regions import regions
 from tests.guards.test_weights import CHANGES, fresh
-from tests.helpers.disk import given_back, on_disk
+from tests.helpers.disk import offloaded, on_disk
 from tests.helpers.small import Small, assert_right, counts, inputs
 
 Strict = Callable[..., Settings]
@@ -61,7 +61,7 @@ def test_a_lora_is_seen_and_its_removal_compiles_nothing(pair: tuple[Network, Sm
     module.matrix.weight.add_(0.5)
     assert_right(network, module, *inputs())
     assert counts(network) == (1, 2)
-    assert is_given_back(module), "what was written is given back again"
+    assert is_given_back(module), "what was written is offloaded again"
     module.matrix.weight.copy_(before)
     assert_right(network, module, *inputs())
     assert counts(network) == (1, 2)
@@ -120,7 +120,7 @@ def test_every_change_of_given_back_weights_is_seen(change: Callable[[Small], No
     module = Small()
     state = WeightsGuard(module)
     before = state.digest
-    assert given_back(module, tmp_path) == 2
+    assert offloaded(module, tmp_path) == 2
     assert state.check()
     assert state.digest == before
     change(module)
@@ -132,7 +132,7 @@ def test_a_change_before_the_giving_back_is_seen_after_it(tmp_path: Path) -> Non
     module = Small()
     state = WeightsGuard(module)
     module.matrix.weight.detach().numpy()[333, 333] = 5.0  # where no probe is
-    assert given_back(module, tmp_path) == 2
+    assert offloaded(module, tmp_path) == 2
     assert not state.check()
     assert state.digest == fresh(module)
 
@@ -140,7 +140,7 @@ def test_a_change_before_the_giving_back_is_seen_after_it(tmp_path: Path) -> Non
 def test_memory_that_was_replaced_by_other_memory_is_read_again(tmp_path: Path) -> None:
     module = Small()
     state = WeightsGuard(module)
-    given_back(module, tmp_path)
+    offloaded(module, tmp_path)
     assert state.check()
     module.matrix.weight.data = torch.empty(0)
     gc.collect()
@@ -152,7 +152,7 @@ def test_memory_that_was_replaced_by_other_memory_is_read_again(tmp_path: Path) 
 def test_a_write_between_two_guards_is_seen_by_both(tmp_path: Path) -> None:
     module = Small()
     states = [WeightsGuard(module), WeightsGuard(module)]
-    given_back(module, tmp_path)
+    offloaded(module, tmp_path)
     assert states[0].check()
     module.matrix.weight.detach().numpy()[333, 333] = 5.0
     assert [state.check() for state in states] == [False, False]

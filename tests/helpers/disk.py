@@ -1,4 +1,4 @@
-"""What tests of given-back weights share."""
+"""What tests of offloaded weights share."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from ov_backend.offload.give_back import CannotGiveBack, check, give_back
+from ov_backend.offload.offload_weights import CannotOffload, check, offload_weights
 from ov_backend.offload.regions import regions
 
 
 def on_disk(folder: Path) -> Path:
-    """The folder, if weights can be given back there; else the test is skipped."""
+    """The folder, if weights can be offloaded there; else the test is skipped."""
     try:
         check(folder)
-    except CannotGiveBack as error:
+    except CannotOffload as error:
         pytest.skip(str(error))
     return folder
 
 
-def given_back(module: torch.nn.Module, folder: Path) -> int:
+def offloaded(module: torch.nn.Module, folder: Path) -> int:
     """Give the weights of a module back; returns their number."""
-    give_back(module.parameters(), on_disk(folder))
+    offload_weights(module.parameters(), on_disk(folder))
     return sum(regions.unwritten(parameter) is not None for parameter in module.parameters())
 
 

@@ -33,7 +33,7 @@ import torch
 from ov_backend import Settings, accelerate
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
-from ov_backend.offload import give_back
+from ov_backend.offload import offload_weights
 from ov_backend.offload.regions import regions
 
 #: The longest time in seconds that a process has for its next mark.
@@ -71,7 +71,7 @@ class Painter:
         torch.set_num_threads(1)
         self.pipe = load_pipeline(checkpoint)
         self.pipe.set_progress_bar_config(disable=True)
-        weights = [each for each in self.pipe.unet.parameters() if each.nbytes >= give_back.MIN_BYTES]
+        weights = [each for each in self.pipe.unet.parameters() if each.nbytes >= offload_weights.MIN_BYTES]
         self._weights = [(each, each.detach().clone()) for each in weights]
 
     @torch.no_grad()
@@ -103,11 +103,11 @@ def paint(checkpoint: Path, folder: Path, expected: Picture, pipe: int, pictures
             os.write(pipe, b"right " if difference <= TOLERANCE else b"wrong ")
             drawn += 1
         os.write(pipe, b"full " if accelerated.engine.low_memory["reason"] else b"room ")
-        os.write(pipe, b"moved " if regions.given_back() else b"stayed ")
+        os.write(pipe, b"moved " if regions.offloaded() else b"stayed ")
 
 
 def _tell_of_giving(pipe: int) -> None:
-    move_all = give_back._move_all
+    move_all = offload_weights._move_all
 
     def told(*args: Any) -> int:
         os.write(pipe, b"begin ")
@@ -116,7 +116,7 @@ def _tell_of_giving(pipe: int) -> None:
         finally:
             os.write(pipe, b"end ")
 
-    give_back._move_all = told
+    offload_weights._move_all = told
 
 
 class Child:
@@ -177,7 +177,7 @@ def run(folder: Path, count: int, seed: int, disk: Path | None = None) -> tuple[
     assert np.abs(expected[0] - expected[1]).max() > 5 * TOLERANCE, "the change of the weights changes nothing"
     cache = disk or folder / "cache"
     if disk:  # as when another program fills the disk after its free bytes were counted
-        give_back.SPARE_BYTES = _NO_LIMIT
+        offload_weights.SPARE_BYTES = _NO_LIMIT
     for number in range(count):
         with _filled(disk, draw):
             counts.update(_killed(lambda pipe: paint(checkpoint, cache, expected, pipe, float("inf")), draw))

@@ -1,4 +1,4 @@
-"""Weights that were given back are what they were, for all who have them; no write is lost, and a full disk costs nothing."""
+"""Weights that were offloaded are what they were, for all who have them; no write is lost, and a full disk costs nothing."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from ov_backend import linux_memory
-from ov_backend.offload import give_back as module_under_test
-from ov_backend.offload.give_back import CannotGiveBack, give_back, page_out
+from ov_backend.offload import offload_weights as module_under_test
+from ov_backend.offload.offload_weights import CannotOffload, offload_weights, page_out
 from ov_backend.offload.regions import regions
-from tests.helpers.disk import given_back, on_disk, resident
+from tests.helpers.disk import offloaded, on_disk, resident
 
 MIB = 1 << 20
 
@@ -40,10 +40,10 @@ class Pair(torch.nn.Module):
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Pair, dict[str, torch.Tensor]]:
-    """A module whose weights were given back, and what they were."""
+    """A module whose weights were offloaded, and what they were."""
     module = Pair()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    assert given_back(module, tmp_path) == 2, "the tied weight counts once"
+    assert offloaded(module, tmp_path) == 2, "the tied weight counts once"
     return module, before
 
 
@@ -57,7 +57,7 @@ def test_the_pages_are_gone_and_the_content_is_not(tmp_path: Path) -> None:
     tensor = torch.randn(4 * MIB)
     kept, address = tensor.clone(), tensor.data_ptr()
     assert resident(tensor) >= 15 * MIB
-    assert give_back([tensor], on_disk(tmp_path)) >= 15 * MIB
+    assert offload_weights([tensor], on_disk(tmp_path)) >= 15 * MIB
     assert resident(tensor) == 0
     assert torch.equal(tensor, kept)
     assert tensor.data_ptr() == address
@@ -76,7 +76,7 @@ def test_the_mappings_of_the_process_are_not_read_where_nothing_is_left_to_give_
 
 def test_pages_that_were_read_can_be_dropped_and_written_ones_stay(tmp_path: Path) -> None:
     tensor = torch.zeros(4 * MIB)
-    give_back([tensor], on_disk(tmp_path))
+    offload_weights([tensor], on_disk(tmp_path))
     tensor[2 * MIB] = 7
     assert tensor.sum() == 7
     page_out([tensor])
@@ -88,7 +88,7 @@ def test_views_tied_weights_and_numpy_see_one_memory(tmp_path: Path) -> None:
     module = Pair()
     weight = module.first.weight.detach()
     view, array = weight[100:200], weight.numpy()
-    given_back(module, tmp_path)
+    offloaded(module, tmp_path)
     array[150, 3] = 5.0
     assert view[50, 3] == weight[150, 3] == module.second.weight[150, 3] == 5.0
     view[0] = 1.0
@@ -115,7 +115,7 @@ def test_loading_and_adding_write_to_memory(pair: tuple[Pair, dict[str, torch.Te
     assert_same(module, {**other, "first.weight": other["second.weight"]})
     module.third.weight.add_(1)
     assert torch.equal(module.third.weight, other["third.weight"] + 1)
-    assert given_back(module, tmp_path) == 2, "written weights can be given back again"
+    assert offloaded(module, tmp_path) == 2, "written weights can be offloaded again"
     assert torch.equal(module.third.weight, other["third.weight"] + 1)
 
 
@@ -123,7 +123,7 @@ def test_training_goes_on(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, twin = Pair(), Pair()
     twin.load_state_dict(module.state_dict())
-    given_back(module, tmp_path)
+    offloaded(module, tmp_path)
     x = torch.randn(4, 640)
     with torch.enable_grad():
         for each in (module, twin):
@@ -153,13 +153,13 @@ def test_a_forked_process_has_the_weights(pair: tuple[Pair, dict[str, torch.Tens
 
 def test_a_deleted_model_leaves_neither_memory_nor_file(tmp_path: Path) -> None:
     tensor = torch.randn(16 * MIB)  # over the largest threshold of the allocator: it has a mapping of its own
-    give_back([tensor], on_disk(tmp_path))
+    offload_weights([tensor], on_disk(tmp_path))
     assert str(tmp_path) in Path("/proc/self/maps").read_text()
     assert regions.of(tensor) is not None
     del tensor
     gc.collect()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
-    give_back([torch.randn(1 * MIB)], tmp_path)
+    offload_weights([torch.randn(1 * MIB)], tmp_path)
     assert len(regions._regions) <= 1
 
 
@@ -170,7 +170,7 @@ def test_the_allocator_goes_on_with_freed_pages_of_a_file(tmp_path: Path) -> Non
     libc.free.argtypes = [ctypes.c_void_p]
     for _ in range(4):
         tensors = [torch.full((MIB // 8,), float(i + 1)) for i in range(40)]
-        give_back(tensors, on_disk(tmp_path))
+        offload_weights(tensors, on_disk(tmp_path))
         assert all((tensor == i + 1).all() for i, tensor in enumerate(tensors))
         del tensors[::2]
         libc.malloc_trim(0)
@@ -204,7 +204,7 @@ def _strided() -> torch.Tensor:
 @pytest.mark.parametrize("make", [_shared, _part, _array, _small, _strided], ids=lambda f: f.__name__.strip("_"))
 def test_what_is_no_ordinary_weight_is_left_alone(make: Callable[[], torch.Tensor], tmp_path: Path) -> None:
     tensor = make()
-    assert give_back([tensor], on_disk(tmp_path)) == 0
+    assert offload_weights([tensor], on_disk(tmp_path)) == 0
     assert regions.of(tensor) is None
 
 
@@ -214,7 +214,7 @@ def test_weights_in_a_file_of_the_host_leave_it(tmp_path: Path) -> None:
     path.write_bytes(torch.arange(MIB, dtype=torch.float32).numpy().tobytes())
     tensor = torch.from_file(str(path), shared=False, size=MIB)
     regions.files.add(path.stat().st_ino)  # as that of a file of ours that is gone: its number is the next file's
-    assert give_back([tensor], on_disk(tmp_path)) == 4 * MIB
+    assert offload_weights([tensor], on_disk(tmp_path)) == 4 * MIB
     with path.open("r+b") as file:
         file.write(bytes(4 * MIB))
     assert torch.equal(tensor, torch.arange(MIB, dtype=torch.float32))
@@ -233,8 +233,8 @@ def small_files(tmp_path: Path) -> Iterator[int]:
 def test_a_full_disk_loses_nothing(small_files: int, tmp_path: Path) -> None:
     tensors = [torch.randn(MIB), torch.randn(4 * MIB), torch.randn(MIB)]
     kept = [tensor.clone() for tensor in tensors]
-    with pytest.raises(CannotGiveBack, match="cannot be written"):
-        give_back(tensors, tmp_path)
+    with pytest.raises(CannotOffload, match="cannot be written"):
+        offload_weights(tensors, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(tensors, kept))
     assert [regions.unwritten(tensor) is not None for tensor in tensors] == [True, False, False]
 
@@ -242,8 +242,8 @@ def test_a_full_disk_loses_nothing(small_files: int, tmp_path: Path) -> None:
 def test_too_little_room_is_seen_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_under_test, "SPARE_BYTES", 1 << 60)
     tensor = torch.randn(MIB)
-    with pytest.raises(CannotGiveBack, match="are needed"):
-        give_back([tensor], on_disk(tmp_path))
+    with pytest.raises(CannotOffload, match="are needed"):
+        offload_weights([tensor], on_disk(tmp_path))
     assert regions.of(tensor) is None
 
 
@@ -262,8 +262,8 @@ def test_a_folder_in_memory_is_refused() -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or not linux_memory.lies_in_memory(shared):
         pytest.skip("there is no folder in memory")
-    with pytest.raises(CannotGiveBack, match="lies in memory itself"):
-        give_back([torch.randn(MIB)], shared)
+    with pytest.raises(CannotOffload, match="lies in memory itself"):
+        offload_weights([torch.randn(MIB)], shared)
 
 
 def test_memory_that_another_thread_writes_stays(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_memory_that_another_thread_writes_stays(tmp_path: Path) -> None:
     thread.start()
     try:
         for _ in range(30):
-            give_back([tensor], tmp_path)
+            offload_weights([tensor], tmp_path)
     finally:
         done.set()
         thread.join()
@@ -301,7 +301,7 @@ def test_what_was_written_meanwhile_is_written_again(tmp_path: Path, monkeypatch
         replace(mover, address, content, handle, offset)
 
     monkeypatch.setattr(linux_memory.Mover, "_map", written)
-    give_back([tensor], on_disk(tmp_path))
+    offload_weights([tensor], on_disk(tmp_path))
     assert tensor[MIB // 2] == 3
     assert tensor.sum() == 3
     assert regions.unwritten(tensor) is None

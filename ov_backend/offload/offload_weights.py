@@ -35,33 +35,33 @@ _SWITCH_S = 5.0
 _giving = threading.Lock()
 
 
-class CannotGiveBack(OVBackendError):
+class CannotOffload(OVBackendError):
     """This system, or this folder, cannot take the memory of weights; the message says why."""
 
 
 def check(folder: Path) -> None:
-    """Check that memory can be given back here.
+    """Check that memory can be offloaded here.
 
     Raises:
-        CannotGiveBack: it cannot.
+        CannotOffload: it cannot.
     """
     if not posix.has_mapped_memory():
-        raise CannotGiveBack("weights can be given back on Linux only")
+        raise CannotOffload("weights can be offloaded on Linux only")
     missing = linux_memory.missing()
     if missing:
-        raise CannotGiveBack(f"giving weights back needs {missing}")
+        raise CannotOffload(f"giving weights back needs {missing}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotGiveBack(f"there is no folder {folder} for the weights ({error.strerror})") from error
+        raise CannotOffload(f"there is no folder {folder} for the weights ({error.strerror})") from error
     if linux_memory.lies_in_memory(folder):
-        raise CannotGiveBack(f"the folder {folder} lies in memory itself (tmpfs); set another cache folder")
+        raise CannotOffload(f"the folder {folder} lies in memory itself (tmpfs); set another cache folder")
 
 
-def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
+def offload_weights(tensors: Iterable[torch.Tensor], folder: Path) -> int:
     """Give the memory of weights back; they stay valid, at the same address, with the same content.
 
-    Weights that were given back and not written since are left as they are. So are small ones, views on a part of a storage,
+    Weights that were offloaded and not written since are left as they are. So are small ones, views on a part of a storage,
     shared memory, and whatever is neither a block of the C library's allocator nor mapped privately from a file.
 
     Args:
@@ -69,10 +69,10 @@ def give_back(tensors: Iterable[torch.Tensor], folder: Path) -> int:
         folder: for the files; they have no names, and go when the weights are freed, or with the process.
 
     Returns:
-        The bytes that were given back by this call.
+        The bytes that were offloaded by this call.
 
     Raises:
-        CannotGiveBack: not all of them could be given back; nothing is lost.
+        CannotOffload: not all of them could be offloaded; nothing is lost.
     """
     check(folder)
     with _giving:
@@ -84,7 +84,7 @@ def _move_all(tensors: Sequence[torch.Tensor], folder: Path) -> int:
     """Move weights into files; the bytes that were moved.
 
     Raises:
-        CannotGiveBack: not all of them could be moved.
+        CannotOffload: not all of them could be moved.
     """
     moved: list[Region] = []
     mover = linux_memory.Mover()
@@ -98,7 +98,7 @@ def _move_all(tensors: Sequence[torch.Tensor], folder: Path) -> int:
                 if region is not None:
                     moved.append(region)
     except OSError as error:
-        raise CannotGiveBack(f"the weights cannot be written to {folder} ({error.strerror})") from error
+        raise CannotOffload(f"the weights cannot be written to {folder} ({error.strerror})") from error
     finally:
         mover.close()
         regions.add(moved)  # also those before a failure
@@ -121,7 +121,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def page_out(tensors: Iterable[torch.Tensor]) -> None:
-    """Drop the pages of given-back weights that somebody has read since."""
+    """Drop the pages of offloaded weights that somebody has read since."""
     for tensor in tensors:
         region = regions.of(tensor)
         if region is not None:
@@ -129,7 +129,7 @@ def page_out(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _chosen(tensors: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Those that can be given back and were not yet, each storage once."""
+    """Those that can be offloaded and were not yet, each storage once."""
     candidates = {each.data_ptr(): each for each in tensors if _is_plain(each) and regions.unwritten(each) is None}
     if not candidates:  # as at most calls; a process has thousands of mappings
         return []
@@ -140,7 +140,7 @@ def _chosen(tensors: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
 def _is_replaceable(tensor: torch.Tensor, inodes: set[linux_memory.Inode] | None) -> bool:
     """Whether the pages of a tensor can be replaced: those of a block, or those that the host has mapped from a file privately.
 
-    A weight that was given back and then written is a block whose pages are still mapped from a file of ours.
+    A weight that was offloaded and then written is a block whose pages are still mapped from a file of ours.
     """
     if inodes is None:
         return False
