@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": set(),
     "ui": {"cache", "pipelines", "runtime"},
     "standalone": {"cache", "checkpoint", "compiler", "engine", "pipelines", "ui"},
-    "batch": {"cache", "checkpoint", "engine", "pipelines", "report", "standalone", "ui"},
+    "batch": {"cache", "checkpoint", "pipelines", "report", "standalone", "ui"},
     "webui": {"cache", "compiler", "engine", "guards", "pipelines", "ui"},
     "cli": {"batch", "cache", "checkpoint", "compiler", "dynamo", "pipelines", "quantization", "report", "standalone", "ui"},
     "__init__": {"batch", "dynamo", "pipelines"},

@@ -17,6 +17,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *(ROOT / name / "README.md" for name in ("training", "demo_checkpoint")),
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "reference" / "rewrites.md",
 ]
 #: ``[text](target)``, ``![text](target)`` and ``<img src="target">``.
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")

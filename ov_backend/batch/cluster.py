@@ -22,8 +22,9 @@ from ov_backend.batch.plan import shares
 from ov_backend.batch.row import Row
 from ov_backend.errors import OVBackendError, first_line, last_line
 
-#: How often Ray runs a row again whose process has ended; then the row fails, as it may be what ends the processes.
-_RETRIES = 3
+#: How often Ray starts a process again. Then a new one takes its place and runs the row that the old one did not; if that ends
+#: as often, the row fails, as it may be what ends the processes.
+_RESTARTS = 1
 #: Seconds that a machine has to start its processes.
 _START_S = 600
 
@@ -65,8 +66,9 @@ class Cluster:
     def results(self, rows: Sequence[Row]) -> Iterator[tuple[Row, RowResult]]:
         """Each row with what became of it, in the order in which they end."""
         divided = iter(shares(rows, len(self._processes)))
-        streams = [itertools.chain.from_iterable(divided) for _ in self._processes]  # all draw from the same shares
+        streams: list[Iterator[Row]] = [itertools.chain.from_iterable(divided) for _ in self._processes]  # of the same shares
         running: dict[Any, tuple[int, Row]] = {}
+        suspected: set[int] = set()
 
         def begin(process: int) -> None:
             row = next(streams[process], None)
@@ -82,10 +84,15 @@ class Cluster:
             try:
                 result = self._ray.get(ended)
             except self._ray.exceptions.RayError as error:
-                reason = f"{type(error).__name__}: every process that was to make it has ended"
-                result = RowResult(error=reason, attempts=_RETRIES + 1)
                 self._ray.kill(self._processes[process])
                 self._processes[process] = self._starts[process]()
+                if row.number not in suspected:
+                    suspected.add(row.number)
+                    streams[process] = itertools.chain([row], streams[process])
+                    begin(process)
+                    continue
+                reason = f"{type(error).__name__}: every process that was to make it has ended"
+                result = RowResult(error=reason, attempts=2 * (_RESTARTS + 1))
             begin(process)
             yield row, result
 
@@ -105,7 +112,7 @@ class Cluster:
         home, nodes = self._ray.get_runtime_context().get_node_id(), machines(self._ray)
         for node, of in _spread(nodes, count).items():
             for index in range(of):
-                options = {"max_restarts": -1, "max_task_retries": _RETRIES, "scheduling_strategy": _on(node)}
+                options = {"max_restarts": _RESTARTS, "max_task_retries": -1, "scheduling_strategy": _on(node)}
                 process = self._ray.remote(_Process).options(**options)
                 self._starts.append(functools.partial(process.remote, renderer, device, index, of, home))
         self._processes = [start() for start in self._starts]

@@ -186,15 +186,11 @@ def _made(source: SourceRow, before: int, places: Places, precision: Callable[[s
         raise SettingsError(f"{empty} is an empty list; write values into it, or remove it.")
     if before + grid_size(columns) > MAX_ROWS:
         raise SettingsError(f"it makes the job longer than {MAX_ROWS} rows; divide the job into several files.")
-    return list(_rows(columns, source.number, before + 1, places, precision))
-
-
-def _rows(
-    columns: Mapping[str, Any], source: int, first: int, places: Places, precision: Callable[[str | None], str]
-) -> Iterator[Row]:
-    for number, combination in enumerate(expand(columns), first):
+    rows = []
+    for number, combination in enumerate(expand(columns), before + 1):
         values = {name: read_value(name, value) for name, value in combination.items() if value is not None}
-        yield _row(number, source, values, places, precision)
+        rows.append(_row(number, source.number, values, places, precision))
+    return rows
 
 
 def _row(number: int, source: int, values: dict[str, Any], places: Places, precision: Callable[[str | None], str]) -> Row:

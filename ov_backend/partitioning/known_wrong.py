@@ -1,21 +1,21 @@
 """Operators that the converter accepts and gets wrong.
 
-They were found with PyTorch's own operator database (``tests/integration/operators``). Each entry names an operator, and the
-arguments with which it is wrong. Such an operator stays in PyTorch.
+They were found with PyTorch's own operator database (``tests/integration/operators``). ``FAULTS`` names the operators, and the
+arguments with which they are wrong. Such an operator stays in PyTorch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
 
 from ov_backend.fx_utils import is_getitem, values_read
+from ov_backend.partitioning.cancelling_constants import takes_back
 from ov_backend.partitioning.packets import argument, aten_packets, packet_of
-from ov_backend.partitioning.sums_taken_back import takes_back
 from ov_backend.settings import operator_name
 
 Test = Callable[[Node], bool]
@@ -27,23 +27,28 @@ QUANTIZERS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What OpenVINO computes wrongly.
+
+    Attributes:
+        operators: names in ATen, of all overloads; none stands for all operators.
+        condition: whether it is wrong with a node's arguments.
+        reason: what is wrong, in words.
+    """
+
+    operators: tuple[str, ...]
+    condition: Test
+    reason: str
+
+
 def reason(node: Node) -> str:
     """Why this operator stays in PyTorch although OpenVINO has a conversion, or "".
 
     Args:
         node: of an ATen graph, with ``meta["val"]``.
     """
-    if _numbers_in_bool(node):
-        return "PyTorch does not compute it with booleans, and OpenVINO does"
-    if _integers_beyond_float16(node):
-        return "turns integers into float16, and OpenVINO keeps those that are too large for it"
-    entry = _QUANTIZER if operator_name(node.target) in QUANTIZERS else _WRONG.get(packet_of(node))
-    if packet_of(node) in _REMAINDERS and _may_divide_by_zero(node):
-        return "PyTorch raises where integers are divided by zero, and OpenVINO does not"
-    if packet_of(node) in _ARITHMETIC and _infinite_in_bfloat16(node):
-        return "computes with an infinite number in bfloat16, of which OpenVINO makes the largest finite one"
-    is_wrong, why = entry or (_beyond_float16, _BEYOND)
-    return why if is_wrong(node) else _BEYOND if _beyond_float16(node) else ""
+    return next((fault.reason for fault in _BY_PACKET.get(packet_of(node), _OF_ALL) if fault.condition(node)), "")
 
 
 def _with_any_arguments(node: Node) -> bool:
@@ -86,6 +91,8 @@ def _floating_result(node: Node) -> bool:
 
 def _unpaired(node: Node) -> bool:
     """A quantization whose result is not dequantized at once, or a dequantization of stored integers."""
+    if operator_name(node.target) not in QUANTIZERS and packet_of(node) not in _QUANTIZERS_OF_ATEN:
+        return False
     dequantizes = "dequantize" in str(node.target)
     neighbours = node.all_input_nodes[:1] if dequantizes else list(node.users)
     return any("quantize_per" not in str(n.target) or ("dequantize" in str(n.target)) is dequantizes for n in neighbours)
@@ -183,8 +190,6 @@ def _decimals(node: Node) -> bool:
 
 #: Slices to the end have a larger one.
 _OPEN_END = 1 << 62
-_BEYOND = "computes with a number that float16 does not hold"
-_QUANTIZER = (_unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly")
 #: Operators that read integers as positions in a tensor of floats.
 _READS_POSITIONS = frozenset(
     aten_packets(
@@ -205,76 +210,96 @@ _REFUSES_BOOL = frozenset(
         *("replication_pad3d", "neg", "floor", "ceil", "trunc", "frac", "cross"),
     )
 )
-_SCALE = (_inexact_scale, "the scale differs from the ratio of the sizes, which is what OpenVINO uses")
-
-
-def _for_any_arguments(why: str, *names: str) -> dict[Any, tuple[Test, str]]:
-    return dict.fromkeys(aten_packets(*names), (_with_any_arguments, why))
-
-
-_ARITHMETIC = frozenset(aten_packets("add", "sub", "rsub", "mul", "div"))
-_REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
 _TO_COPY = frozenset(aten_packets("_to_copy"))
-#: By operator packet: the test of a node's arguments, and the reason in words.
-_WRONG: dict[Any, tuple[Test, str]] = {
-    **_for_any_arguments("OpenVINO answers with a number where a value is NaN", "amax", "amin"),
-    **dict.fromkeys(
-        aten_packets("linalg_vector_norm"),
-        (_of_infinite_order, "its order is infinite, where OpenVINO overlooks NaN, or PyTorch traced it in a wrong shape"),
+_QUANTIZERS_OF_ATEN = frozenset(aten_packets("quantize_per_tensor", "quantize_per_channel"))
+_ALWAYS = _with_any_arguments
+#: Where several are true of a node, the first is told.
+FAULTS: tuple[Fault, ...] = (
+    Fault((), _numbers_in_bool, "PyTorch does not compute it with booleans, and OpenVINO does"),
+    Fault((), _integers_beyond_float16, "turns integers into float16, and OpenVINO keeps those that are too large for it"),
+    Fault((), _unpaired, "OpenVINO converts pairs of quantize and dequantize only, and stored integers wrongly"),
+    Fault(
+        ("remainder", "fmod"),
+        _may_divide_by_zero,
+        "PyTorch raises where integers are divided by zero, and OpenVINO does not",
     ),
-    **_for_any_arguments("OpenVINO answers with NaN where all values are minus infinity", "logsumexp", "logaddexp"),
-    **dict.fromkeys(aten_packets("argmax", "argmin"), (_floating_point, "among equal values OpenVINO does not choose the first")),
-    **dict.fromkeys(
-        aten_packets("max", "min", "sort", "topk"), (_positions_read, "among equal values OpenVINO chooses others than PyTorch")
+    Fault(
+        ("add", "sub", "rsub", "mul", "div"),
+        _infinite_in_bfloat16,
+        "computes with an infinite number in bfloat16, of which OpenVINO makes the largest finite one",
     ),
-    **dict.fromkeys(
-        aten_packets("avg_pool1d", "avg_pool2d", "avg_pool3d"),
-        (_ceil_mode, "OpenVINO weighs the last window of ceil_mode differently"),
+    Fault(("amax", "amin"), _ALWAYS, "OpenVINO answers with a number where a value is NaN"),
+    Fault(
+        ("linalg_vector_norm",),
+        _of_infinite_order,
+        "its order is infinite, where OpenVINO overlooks NaN, or PyTorch traced it in a wrong shape",
     ),
-    **dict.fromkeys(aten_packets("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"), _SCALE),
-    **dict.fromkeys(aten_packets("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"), _SCALE),
-    **_for_any_arguments("OpenVINO sums the bags differently", "_embedding_bag", "_embedding_bag_forward_only"),
-    **_for_any_arguments("OpenVINO computes it by a difference of squares, which overflows", "_cdist_forward"),
-    **_for_any_arguments("OpenVINO does not know a tensor's strides", "as_strided"),
-    **_for_any_arguments("OpenVINO's approximation is coarser", "erfinv"),
-    **_for_any_arguments("OpenVINO subtracts an erf from 1, which leaves no digits of a small result", "erfc"),
-    **dict.fromkeys(
-        aten_packets("add", "sub", "rsub"),
-        (takes_back, "it takes back a number that was added, and OpenVINO leaves out the rounding of the sum"),
+    Fault(("logsumexp", "logaddexp"), _ALWAYS, "OpenVINO answers with NaN where all values are minus infinity"),
+    Fault(("argmax", "argmin"), _floating_point, "among equal values OpenVINO does not choose the first"),
+    Fault(("max", "min", "sort", "topk"), _positions_read, "among equal values OpenVINO chooses others than PyTorch"),
+    Fault(
+        ("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+        _ceil_mode,
+        "OpenVINO weighs the last window of ceil_mode differently",
     ),
-    **_for_any_arguments("PyTorch refuses numbers beyond 0 and 1", "binary_cross_entropy"),
-    **dict.fromkeys(
-        aten_packets("clamp", "clamp_min", "clamp_max"), (_integers_to_float, "OpenVINO rounds the limits to whole numbers")
+    Fault(
+        (
+            *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+            *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+        ),
+        _inexact_scale,
+        "the scale differs from the ratio of the sizes, which is what OpenVINO uses",
     ),
-    **_for_any_arguments("OpenVINO's conversion of it fails", "gcd"),
-    **_for_any_arguments("OpenVINO rounds quotients of infinite or negative numbers otherwise", "floor_divide"),
-    **dict.fromkeys(aten_packets("div"), (_rounded_quotient, "OpenVINO rounds quotients in 32 bits")),
-    **dict.fromkeys(
-        aten_packets("remainder", "fmod"), (_floating_result, "OpenVINO subtracts a multiple that is rounded where it is large")
+    Fault(("_embedding_bag", "_embedding_bag_forward_only"), _ALWAYS, "OpenVINO sums the bags differently"),
+    Fault(("_cdist_forward",), _ALWAYS, "OpenVINO computes it by a difference of squares, which overflows"),
+    Fault(("as_strided",), _ALWAYS, "OpenVINO does not know a tensor's strides"),
+    Fault(("erfinv",), _ALWAYS, "OpenVINO's approximation is coarser"),
+    Fault(("erfc",), _ALWAYS, "OpenVINO subtracts an erf from 1, which leaves no digits of a small result"),
+    Fault(
+        ("add", "sub", "rsub"),
+        takes_back,
+        "it takes back a number that was added, and OpenVINO leaves out the rounding of the sum",
     ),
-    **dict.fromkeys(
-        aten_packets("eq", "ne", "lt", "le", "gt", "ge"),
-        (_after_rounding, "it compares numbers of two precisions, and OpenVINO leaves out the rounding to the lower one"),
+    Fault(("binary_cross_entropy",), _ALWAYS, "PyTorch refuses numbers beyond 0 and 1"),
+    Fault(("clamp", "clamp_min", "clamp_max"), _integers_to_float, "OpenVINO rounds the limits to whole numbers"),
+    Fault(("gcd",), _ALWAYS, "OpenVINO's conversion of it fails"),
+    Fault(("floor_divide",), _ALWAYS, "OpenVINO rounds quotients of infinite or negative numbers otherwise"),
+    Fault(("div",), _rounded_quotient, "OpenVINO rounds quotients in 32 bits"),
+    Fault(("remainder", "fmod"), _floating_result, "OpenVINO subtracts a multiple that is rounded where it is large"),
+    Fault(
+        ("eq", "ne", "lt", "le", "gt", "ge"),
+        _after_rounding,
+        "it compares numbers of two precisions, and OpenVINO leaves out the rounding to the lower one",
     ),
-    **dict.fromkeys(
-        aten_packets("_to_copy"),
-        (_whole_of_half, "it makes integers of a half precision, and OpenVINO leaves out the rounding to that before"),
+    Fault(
+        ("_to_copy",),
+        _whole_of_half,
+        "it makes integers of a half precision, and OpenVINO leaves out the rounding to that before",
     ),
-    **dict.fromkeys(aten_packets("masked_fill"), (_boolean, "OpenVINO's conversion of it fails for bool")),
-    **_for_any_arguments("OpenVINO has no angle of two infinite numbers", "atan2"),
-    **_for_any_arguments("OpenVINO keeps the dimension", "kthvalue"),
-    **dict.fromkeys(
-        aten_packets("scaled_dot_product_attention"),
-        (_attends_past_the_keys, "it has another number of values than of keys, which PyTorch answers in its own way"),
+    Fault(("masked_fill",), _boolean, "OpenVINO's conversion of it fails for bool"),
+    Fault(("atan2",), _ALWAYS, "OpenVINO has no angle of two infinite numbers"),
+    Fault(("kthvalue",), _ALWAYS, "OpenVINO keeps the dimension"),
+    Fault(
+        ("scaled_dot_product_attention",),
+        _attends_past_the_keys,
+        "it has another number of values than of keys, which PyTorch answers in its own way",
     ),
-    **_for_any_arguments(
-        "a trace of it would run on made-up pivots, which ends the process", "linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"
+    Fault(
+        ("linalg_ldl_solve", "linalg_lu_solve", "lu_unpack"),
+        _ALWAYS,
+        "a trace of it would run on made-up pivots, which ends the process",
     ),
-    **_for_any_arguments("OpenVINO counts from the start only", "linspace"),
-    **dict.fromkeys(aten_packets("quantize_per_tensor", "quantize_per_channel"), _QUANTIZER),
-    **_for_any_arguments("OpenVINO smooths differently", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-    **dict.fromkeys(aten_packets("round"), (_decimals, "OpenVINO rounds to whole numbers only")),
-    **dict.fromkeys(aten_packets("repeat"), (_scalar_result, "OpenVINO does not write the result of a scalar")),
-    **dict.fromkeys(aten_packets("expand", "expand_copy"), (_scalar_result, "OpenVINO's compiler crashes where it is alone")),
-    **_for_any_arguments("OpenVINO does not write the whole result", "rot90"),
+    Fault(("linspace",), _ALWAYS, "OpenVINO counts from the start only"),
+    Fault(("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"), _ALWAYS, "OpenVINO smooths differently"),
+    Fault(("round",), _decimals, "OpenVINO rounds to whole numbers only"),
+    Fault(("repeat",), _scalar_result, "OpenVINO does not write the result of a scalar"),
+    Fault(("expand", "expand_copy"), _scalar_result, "OpenVINO's compiler crashes where it is alone"),
+    Fault(("rot90",), _ALWAYS, "OpenVINO does not write the whole result"),
+    Fault((), _beyond_float16, "computes with a number that float16 does not hold"),
+)
+_OF_ALL = tuple(fault for fault in FAULTS if not fault.operators)
+#: The faults of every operator that a table names, those of all operators among them.
+_BY_PACKET = {
+    packet: tuple(fault for fault in FAULTS if not fault.operators or packet in aten_packets(*fault.operators))
+    for packet in aten_packets(*(name for fault in FAULTS for name in fault.operators))
 }

@@ -84,8 +84,8 @@ def roll_attention(node: ov.Node, constants: Constants) -> None:
         reader.replace_source_output(value.output(0))
 
 
-def roll_input(node: ov.Node, constants: Constants) -> ov.Node:
-    """Have a node read its first input rolled by nothing."""
+def roll_keys(node: ov.Node, constants: Constants) -> ov.Node:
+    """Have a softmax read the products with the keys rolled by nothing."""
     node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
     return node
 
@@ -188,6 +188,6 @@ RULES = (
         "attention to constant keys, of which each row of a batch has its own, is wrong or not finite in bf16",
         frozenset({"Softmax"}),
         _is_of_constant_keys,
-        roll_input,
+        roll_keys,
     ),
 )

@@ -1,6 +1,6 @@
 """Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
 
-All were seen with OpenVINO 2026.4. ``RULES`` has those of the other modules too, and ``docs/rewrites.md`` lists them.
+All were seen with OpenVINO 2026.4. ``RULES`` has those of the other modules too, and ``docs/reference/rewrites.md`` lists them.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def assert_every_row_once(out: Path, rows: int, failed: tuple[int, ...] = ()) ->
 def test_a_failing_row_is_tried_again_and_one_that_ends_its_process_is_recorded(
     make_batch: MakeBatch, tmp_path: Path, nodes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_RETRIES", 0)  # each start takes seconds
+    monkeypatch.setattr(cluster, "_RESTARTS", 0)  # each start takes seconds
     renderer = StandIn(failures={2: 1, 4: 2}, deadly=(6,))
     events: list[dict[str, Any]] = []
     result = make_batch(JOB, contact_sheet=False, ray=nodes.address, workers=1).run(events.append, renderer)
