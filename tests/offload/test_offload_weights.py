@@ -71,7 +71,7 @@ def test_the_mappings_of_the_process_are_not_read_where_nothing_is_left_to_give_
     pair: tuple[Pair, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linux_memory.Mappings, "read", lambda: pytest.fail("thousands of lines were read"))
-    assert give_back(pair[0].parameters(), on_disk(tmp_path)) == 0
+    assert offload_weights(pair[0].parameters(), on_disk(tmp_path)) == 0
 
 
 def test_pages_that_were_read_can_be_dropped_and_written_ones_stay(tmp_path: Path) -> None:
