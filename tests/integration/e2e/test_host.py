@@ -191,8 +191,11 @@ def test_nothing_is_left_behind_after_20_mixed_generations(webui: WebUI, sd1: st
 
 def test_reload_ui(webui: WebUI, compare: Any, sd1: str) -> None:
     need_probe(webui)
+    compare(checkpoint=sd1)
+    compiles = webui.api("/openvino/status")["engine"]["compiles"]
     reload_ui(webui)
     compare(checkpoint=sd1)
+    assert webui.api("/openvino/status")["engine"]["compiles"] <= compiles
     assert webui.probe()["replaced"] == []
 
 
