@@ -11,8 +11,8 @@ from modules import sd_hijack, sd_samplers_common
 from ov_backend.engine.engine import NetworkHooks
 from ov_backend.webui.hosts.a1111 import compatibility
 from ov_backend.webui.hosts.a1111.lora import LoraWeights
-from ov_backend.webui.hosts.a1111.low_vram import WithoutMoves
 from ov_backend.webui.hosts.a1111.networks import PATCH_POINTS
+from ov_backend.webui.hosts.low_vram import WithoutMoves
 from ov_backend.webui.hosts.protocol import Host
 from ov_backend.webui.patch_points import HostNetwork
 
