@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 _DIGEST = re.compile(r"([0-9a-f]{8})[0-9a-f]{24,}")
 _SEPARATOR = re.compile(r"[\s,;({\[]")
@@ -74,10 +75,19 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
 
 def argument_in_words(was: str, now: str) -> str:
     """Which argument differs between the static parts of two signatures, and how."""
-    decoder = json.JSONDecoder()
-    (earlier, end), (later, after) = decoder.raw_decode(was), decoder.raw_decode(now)
+    (earlier, modes), (later, modes_now) = map(_arguments, (was, now))
     for name in [*later, *earlier]:
         if earlier.get(name) != later.get(name):
             values = (each.get(name, {}) for each in (earlier, later))
             return f"{name} {in_words(*(str(value.get('value', value)) for value in values))}"
-    return in_words(was[end:], now[after:])
+    return in_words(modes, modes_now)
+
+
+def _arguments(statics: str) -> tuple[dict[str, Any], str]:
+    """The arguments' descriptions by their names, and the modes behind them; a signature that was stored may be cut off."""
+    try:
+        arguments, end = json.JSONDecoder().raw_decode(statics)
+    except ValueError:
+        return {}, statics
+    known = isinstance(arguments, dict) and all(isinstance(each, dict) for each in arguments.values())
+    return (arguments, statics[end:]) if known else ({}, statics)
