@@ -29,7 +29,7 @@ def register() -> None:
     script_callbacks.on_ui_settings(settings_page.add_settings)
     script_callbacks.on_before_ui(settings_page.add_axes)
     script_callbacks.on_before_ui(other_jobs.begin)
-    script_callbacks.on_cfg_denoised(_after_step)
+    script_callbacks.on_cfg_after_cfg(_after_step)  # the only one after a step that all hosts call
     script_callbacks.on_model_loaded(_model_loaded)
     script_callbacks.on_script_unloaded(unload)
     routes.register()

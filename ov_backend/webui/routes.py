@@ -21,7 +21,7 @@ from ov_backend.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE, defaults
 def register() -> None:
     """Register the WebUI's callbacks; it forgets them whenever it loads its scripts."""
     script_callbacks.on_app_started(lambda _, app: _add_routes(app))
-    script_callbacks.on_cfg_denoised(jobs.step_times.add)
+    script_callbacks.on_cfg_after_cfg(jobs.step_times.add)
 
 
 def _add_routes(app: Any) -> None:

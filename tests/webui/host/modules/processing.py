@@ -81,7 +81,7 @@ class CFGDenoiser(torch.nn.Module):
         if shared.state.interrupted or shared.state.skipped:
             raise sd_samplers_common.InterruptedException
         self._switch_to_refiner()
-        script_callbacks.call("cfg_denoiser", script_callbacks.CFGDenoisedParams(x, self.step, self.steps))
+        script_callbacks.call("cfg_denoiser", script_callbacks.StepParams(x, self.step, self.steps))
         skip = sigma[0] < shared.opts.s_min_uncond and self.step % 2
         skip = skip or (shared.opts.skip_early_cond > 0 and self.step / self.steps <= shared.opts.skip_early_cond)
         cond, uncond = (t.expand(x.shape[0], -1, -1) for t in (self.cond, self.uncond))
@@ -96,7 +96,7 @@ class CFGDenoiser(torch.nn.Module):
             denoised = b + (a - b) * self.p.cfg_scale
         self.step += 1
         shared.state.sampling_step, shared.state.sampling_steps = self.step, self.steps
-        script_callbacks.call("cfg_denoised", script_callbacks.CFGDenoisedParams(denoised, self.step, self.steps))
+        script_callbacks.call("cfg_after_cfg", script_callbacks.StepParams(denoised, self.step, self.steps))
         return denoised
 
     def _denoised(self, x: torch.Tensor, sigma: torch.Tensor, context: torch.Tensor) -> torch.Tensor:

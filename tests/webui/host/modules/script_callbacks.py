@@ -12,11 +12,10 @@ callbacks: defaultdict[str, list[Callable[..., Any]]] = defaultdict(list)
 
 
 @dataclass
-class CFGDenoisedParams:
+class StepParams:
     x: Any
     sampling_step: int
     total_sampling_steps: int
-    inner_model: Any = None
 
 
 def _on(name: str, callback: Callable[..., Any]) -> None:
@@ -27,7 +26,7 @@ on_ui_settings = partial(_on, "ui_settings")
 on_before_ui = partial(_on, "before_ui")
 on_app_started = partial(_on, "app_started")
 on_cfg_denoiser = partial(_on, "cfg_denoiser")
-on_cfg_denoised = partial(_on, "cfg_denoised")
+on_cfg_after_cfg = partial(_on, "cfg_after_cfg")
 on_script_unloaded = partial(_on, "script_unloaded")
 on_model_loaded = partial(_on, "model_loaded")
 
