@@ -48,8 +48,16 @@ def openvino_version() -> str:
 
 
 def list_devices() -> list[Device]:
-    """Every physical device that OpenVINO sees on this machine, the CPU first."""
-    return [_describe(name) for name in core().available_devices]
+    """Every physical device that OpenVINO sees on this machine now, the CPU first."""
+    _names.cache_clear()
+    return [_describe(name) for name in _names(core())]
+
+
+@functools.lru_cache(maxsize=1)
+def _names(runtime: ov.Core) -> tuple[str, ...]:
+    """The names of the devices, asked once: each look loads the plugins again whose drivers are missing, and glibc may end the
+    process where another thread begins while a library cannot be loaded."""
+    return tuple(runtime.available_devices)
 
 
 def _describe(name: str) -> Device:
@@ -79,7 +87,7 @@ def members(device: str) -> list[str]:
     Raises:
         DeviceError: there is no such device; the message lists the available ones.
     """
-    available = list(core().available_devices)
+    available = list(_names(core()))
     head, colon, rest = device.partition(":")
     if head not in VIRTUAL:
         names = [device]
@@ -118,7 +126,7 @@ def check(settings: Settings) -> None:
             raise DeviceError(f"int8 is for the CPU alone, and not for {settings.device}. Choose the device CPU, or 'auto'.")
         return
     for name in physical:
-        device = next((d for d in list_devices() if name in (d.name, d.name.split(".")[0])), None)
+        device = next((_describe(each) for each in _names(core()) if name in (each, each.split(".")[0])), None)
         if device is not None and settings.precision not in device.precisions:
             raise DeviceError(
                 f"{device.full_name} ({name}) cannot compute in {settings.precision}; it can do"
@@ -141,7 +149,7 @@ def takes_autocast_types(settings: Settings) -> bool:
 
 
 def _existing(name: str) -> str:
-    available = list(core().available_devices)
+    available = list(_names(core()))
     return name if name in available else next(a for a in available if a.split(".")[0] == name)
 
 

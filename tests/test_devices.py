@@ -65,3 +65,26 @@ def test_a_combination_of_devices_answers_as_pytorch_does(device: str, strict: C
     network = engine_for(strict(device=device), module)
     assert_right(network, module, *inputs())
     assert network.statistics.calls == 1
+
+
+def test_only_a_look_for_devices_asks_the_runtime_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    real = devices.core()
+
+    class Runtime:
+        @property
+        def available_devices(self) -> list[str]:
+            looks.append(1)
+            return ["CPU"]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    runtime = Runtime()
+    monkeypatch.setattr(devices, "core", lambda: runtime)
+    for _ in range(3):
+        devices.check(Settings(device="CPU", precision="f32"))
+        devices.resolved_precision(Settings(device="CPU"))
+    assert len(looks) == 1
+    devices.list_devices()
+    assert len(looks) == 2
