@@ -33,8 +33,8 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 # Under the WebUI's pins: what traces, converts and compiles with torch, and what the WebUI and Gradio call. Files, the command
 # line, checkpoints, training, reports and the standalone page do not run in the WebUI, and what is stored, remembered and does
 # not fit into memory or on the disk is the same with every torch. PINS_TESTS=tests runs all.
-PINS_TESTS ?= $(wildcard tests/test_compiler.py tests/soundness/test_random_graphs.py \
-                $(addprefix tests/,capture conversion dynamo engine guards lowering offload partitioning quantization transformations ui webui) \
+PINS_TESTS ?= $(wildcard tests/model/test_compiler.py tests/soundness/test_random_graphs.py \
+                $(addprefix tests/,engine guards hosts/webui int8 memory model/conversion model/transformations torch_compile trace ui) \
                 $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators)) \
               $(addprefix --ignore=tests/engine/test_,faults.py forged_entries.py history.py marker.py)
 

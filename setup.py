@@ -6,7 +6,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 #: In the project's folder they lie where the WebUI looks for them, and beside the demo checkpoint. A wheel has them in
-#: ``ov_backend/data``, under the same names (``ov_backend/package_files.py``).
+#: ``ov_backend/data``, under the same names (``ov_backend/core/package_files.py``).
 DATA = ("style.css", "javascript/**/*.js", "demo_checkpoint/LICENSE", "demo_checkpoint/fluent-sd/tokenizer/*")
 
 

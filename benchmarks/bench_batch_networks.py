@@ -34,7 +34,7 @@ from PIL import Image
 from benchmarks.batch_lists import NETWORKS, write_job
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.renderer import PipelineRenderer
-from ov_backend.settings import Settings
+from ov_backend.core.settings import Settings
 
 WAYS = ("batch", "loop", "standalone", "webui")
 

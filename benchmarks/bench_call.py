@@ -21,7 +21,7 @@ import torch
 
 import ov_backend
 from ov_backend import Settings
-from ov_backend.dynamo.fallback import compiler_found
+from ov_backend.torch_compile.fallback import compiler_found
 
 SIZE = 8
 Call = Callable[[torch.Tensor], torch.Tensor]

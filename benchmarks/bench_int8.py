@@ -26,11 +26,12 @@ import torch
 
 from benchmarks.command import parser_of, show, write_line
 from benchmarks.networks import Case, seconds_of, unet
-from ov_backend import Settings, devices
+from ov_backend import Settings
+from ov_backend.core import devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.quantization import recipe
-from ov_backend.quantization.calibration import MIN_CALLS
-from ov_backend.transformations import weighted_layers
+from ov_backend.int8 import recipe
+from ov_backend.int8.calibration import MIN_CALLS
+from ov_backend.model.transformations import weighted_layers
 
 #: Kinds of layers that int8 is about, in OpenVINO's runtime model.
 _KINDS = ("Convolution", "FullyConnected")

@@ -30,15 +30,17 @@ from PIL import Image
 from benchmarks.bench_int8_quality import EQUAL_DB, JUDGED_SAMPLER, Task, draw
 from benchmarks.command import write_line
 from benchmarks.networks import seconds_of
-from ov_backend import Settings, accelerate, devices, transformations
+from ov_backend import Settings, accelerate
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.package_files import TRAINED
+from ov_backend.core import devices
+from ov_backend.core.package_files import TRAINED
+from ov_backend.hosts.standalone.suggestions import suggestions_for
+from ov_backend.model import transformations
+from ov_backend.model.runtime.binding import bind
+from ov_backend.model.runtime.compiled_graph import CompiledGraph
+from ov_backend.model.runtime.program import CompiledProgram
+from ov_backend.model.transformations.weighted_layers import weighted_layers
 from ov_backend.pipelines.accelerate import Accelerated
-from ov_backend.runtime.binding import bind
-from ov_backend.runtime.compiled_graph import CompiledGraph
-from ov_backend.runtime.program import CompiledProgram
-from ov_backend.standalone.suggestions import suggestions_for
-from ov_backend.transformations.weighted_layers import weighted_layers
 from ov_backend.ui.comparison import psnr
 from training.fidelity import PROMPTS
 

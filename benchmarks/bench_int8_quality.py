@@ -34,12 +34,13 @@ from PIL import Image
 from benchmarks.bench_int8 import change_what_is_left_out
 from benchmarks.command import write_line
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
-from ov_backend import Settings, accelerate, devices
+from ov_backend import Settings, accelerate
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.package_files import TRAINED
-from ov_backend.standalone.demo import SAMPLERS
-from ov_backend.standalone.suggestions import suggestions_for
-from ov_backend.transformations import weighted_layers
+from ov_backend.core import devices
+from ov_backend.core.package_files import TRAINED
+from ov_backend.hosts.standalone.demo import SAMPLERS
+from ov_backend.hosts.standalone.suggestions import suggestions_for
+from ov_backend.model.transformations import weighted_layers
 from ov_backend.ui.comparison import psnr
 from training.fidelity import PROMPTS
 

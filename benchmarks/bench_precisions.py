@@ -20,9 +20,10 @@ import torch
 from benchmarks.bench_int8 import _MAX_ERROR, _use_whatever_the_error
 from benchmarks.command import parser_of, show, write_line
 from benchmarks.networks import TOLERANCE, seconds_of
-from ov_backend import Settings, devices
+from ov_backend import Settings
+from ov_backend.core import devices
 from ov_backend.engine.engine import Engine, NetworkHooks
-from ov_backend.quantization.calibration import MIN_CALLS
+from ov_backend.int8.calibration import MIN_CALLS
 
 #: Computes a step with the given timestep.
 Step = Callable[[float], torch.Tensor]

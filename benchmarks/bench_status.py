@@ -157,7 +157,7 @@ def serve(options: argparse.Namespace) -> None:
     import uvicorn
 
     from ov_backend.checkpoint.random_weights import write_random_checkpoint
-    from ov_backend.standalone import serve as standalone
+    from ov_backend.hosts.standalone import serve as standalone
 
     checkpoint = options.checkpoint or write_random_checkpoint(options.folder / "random.safetensors")
     folders = {"out": options.folder / "out", "cache_dir": str(options.folder / "graphs")}

@@ -14,7 +14,7 @@ class Picture:
     Attributes:
         prompt: the text.
         seed: of the noise.
-        sampler: a name of :data:`ov_backend.standalone.demo.SAMPLERS`.
+        sampler: a name of :data:`ov_backend.hosts.standalone.demo.SAMPLERS`.
         steps: of sampling.
         guidance: the CFG scale.
         side: width and height in pixels.

@@ -7,7 +7,7 @@ at first use. Names outside of ``__all__`` are internal. The command line import
 
 from __future__ import annotations
 
-from ov_backend import interrupts
+from ov_backend.core import interrupts
 
 if interrupts.is_command():  # before the imports that take seconds
     interrupts.install()
@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ov_backend.after_import import after_import
-from ov_backend.errors import MissingPackage, OVBackendError
-from ov_backend.settings import Settings
+from ov_backend.core.after_import import after_import
+from ov_backend.core.errors import MissingPackage, OVBackendError
+from ov_backend.core.settings import Settings
 from ov_backend.version import __version__
 
 if TYPE_CHECKING:
     from ov_backend.batch.api import batch
-    from ov_backend.dynamo.backend import reset, stats
-    from ov_backend.dynamo.explain import explain
     from ov_backend.pipelines.accelerate import accelerate
     from ov_backend.pipelines.ray_data import AcceleratedPipeline
+    from ov_backend.torch_compile.backend import reset, stats
+    from ov_backend.torch_compile.explain import explain
 
 __all__ = [
     "AcceleratedPipeline",
@@ -46,9 +46,9 @@ __all__ = [
 _LAZY = {
     "AcceleratedPipeline": "ov_backend.pipelines.ray_data",
     "accelerate": "ov_backend.pipelines.accelerate",
-    "explain": "ov_backend.dynamo.explain",
-    "reset": "ov_backend.dynamo.backend",
-    "stats": "ov_backend.dynamo.backend",
+    "explain": "ov_backend.torch_compile.explain",
+    "reset": "ov_backend.torch_compile.backend",
+    "stats": "ov_backend.torch_compile.backend",
 }
 
 
@@ -67,31 +67,31 @@ def __dir__() -> list[str]:
 def openvino_fx(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The ``torch.compile`` backend; see :func:`ov_backend.dynamo.backend.openvino_fx`."""
-    return import_module("ov_backend.dynamo.backend").openvino_fx(gm, example_inputs, options=options, **kwargs)
+    """The ``torch.compile`` backend; see :func:`ov_backend.torch_compile.backend.openvino_fx`."""
+    return import_module("ov_backend.torch_compile.backend").openvino_fx(gm, example_inputs, options=options, **kwargs)
 
 
 def openvino_ts(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The ``torch.compile`` backend that converts through TorchScript; see :func:`ov_backend.dynamo.backend.openvino_ts`."""
-    return import_module("ov_backend.dynamo.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
+    """The ``torch.compile`` backend that converts through TorchScript; see ``torch_compile/backend.py``."""
+    return import_module("ov_backend.torch_compile.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
 
 
 def _reset() -> None:
-    import_module("ov_backend.dynamo.backend").reset()
+    import_module("ov_backend.torch_compile.backend").reset()
 
 
 def _frame_given_up(where: str, reason: str, options: Mapping[str, Any]) -> bool:
-    given_up: bool = import_module("ov_backend.dynamo.backend").frame_given_up(where, reason, options)
+    given_up: bool = import_module("ov_backend.torch_compile.backend").frame_given_up(where, reason, options)
     return given_up
 
 
 def _frames_broken(broken: dict[str, str]) -> None:
-    import_module("ov_backend.dynamo.backend").frames_broken(broken)
+    import_module("ov_backend.torch_compile.backend").frames_broken(broken)
 
 
-#: Dynamo calls the first attribute of a backend when it resets; :mod:`ov_backend.dynamo.frames` calls the others.
+#: Dynamo calls the first attribute of a backend when it resets; :mod:`ov_backend.torch_compile.frames` calls the others.
 openvino_fx.reset = openvino_ts.reset = _reset  # type: ignore[attr-defined]
 openvino_fx.frame_given_up = openvino_ts.frame_given_up = _frame_given_up  # type: ignore[attr-defined]
 openvino_fx.frames_broken = openvino_ts.frames_broken = _frames_broken  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def _settle_cuda_guard() -> None:
 def prepare_torch() -> None:
     """Register the backends with PyTorch's compiler, see what it makes no graph of, and make it ready for traces in threads."""
     _register()
-    import_module("ov_backend.dynamo.frames").watch_frames()
+    import_module("ov_backend.torch_compile.frames").watch_frames()
     _settle_cuda_guard()
 
 

@@ -14,8 +14,8 @@ log = logging.getLogger("ov_backend")
 TITLE = "Accelerate with OpenVINO"
 PROBLEM = ""
 try:
+    from ov_backend.hosts.webui import callbacks
     from ov_backend.ui.panel import build_panel, paste_fields
-    from ov_backend.webui import callbacks
 
     callbacks.register()
 except Exception as error:  # whatever is broken, the script stays in the list and reports it

@@ -53,7 +53,7 @@ _CAPABILITIES = {"bf16": "BF16", "f16": "FP16"}
 
 
 def _capabilities_of_the_cpu() -> set[str]:
-    from ov_backend import devices
+    from ov_backend.core import devices
 
     return {str(each) for each in devices.core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")}
 
@@ -61,7 +61,7 @@ def _capabilities_of_the_cpu() -> set[str]:
 @pytest.fixture(autouse=True)
 def memory_is_not_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are offloaded where a test asks for it, however little memory this machine has left."""
-    from ov_backend.engine import low_memory
+    from ov_backend.memory import low_memory
 
     monkeypatch.setattr(low_memory, "available_memory", low_memory.total_memory)
 
@@ -94,7 +94,7 @@ def compiled() -> Compile:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small checkpoint of random weights, whose own size is 64x64."""
     from ov_backend.checkpoint import TOKENIZER
-    from tests.standalone.checkpoints import write_small_checkpoint
+    from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
     if not TOKENIZER.is_dir():
         pytest.skip("the project's own vocabulary is not here")

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ov_backend import OVBackendError, Settings
-from ov_backend.dynamo import options as torch_compile_options
-from ov_backend.errors import CheckpointError, SettingsError
+from ov_backend.core.errors import CheckpointError, SettingsError
+from ov_backend.torch_compile import options as torch_compile_options
 from ov_backend.ui.auth import has_password, same_origin
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import parse_choices, parse_precompile
@@ -143,7 +143,7 @@ def test_any_header_is_understood_or_refused(header: str) -> None:
 @fuzz
 @given(device=st.text(alphabet="AUTOCPUGHER:,.-0()", max_size=14))
 def test_any_device_is_found_or_refused(device: str) -> None:
-    from ov_backend import devices
+    from ov_backend.core import devices
 
     with contextlib.suppress(OVBackendError):
         chosen = Settings(device=device)

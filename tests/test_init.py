@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ov_backend
-from ov_backend.errors import first_line, last_line
+from ov_backend.core.errors import first_line, last_line
 
 PUBLIC = {
     *("AcceleratedPipeline", "OVBackendError", "Settings", "__version__", "accelerate", "batch", "explain"),
@@ -66,7 +66,10 @@ def test_importing_the_package_does_not_import_the_compiler_of_pytorch() -> None
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 
-@pytest.mark.parametrize("first", ["import ov_backend", "import torch._dynamo, ov_backend", "import ov_backend.settings, torch"])
+FIRST = ["import ov_backend", "import torch._dynamo, ov_backend", "import ov_backend.core.settings, torch"]
+
+
+@pytest.mark.parametrize("first", FIRST)
 def test_the_backend_is_known_by_name_after_the_import_where_no_entry_point_names_it(first: str) -> None:
     """As in a folder that is on the path and not installed."""
     code = f"""

@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from ov_backend import telemetry, version
+from ov_backend import version
+from ov_backend.core import telemetry
 from ov_backend.ui import panel
 from ov_backend.version import OLDEST_OPENVINO, openvino_problem
 

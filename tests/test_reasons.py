@@ -13,7 +13,7 @@ import torch
 
 import ov_backend
 from ov_backend import Settings, accelerate
-from ov_backend.errors import first_line, last_line
+from ov_backend.core.errors import first_line, last_line
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 Strict = Callable[..., Settings]

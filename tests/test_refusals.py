@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ov_backend import OVBackendError, Settings
-from ov_backend.dynamo import options as torch_compile_options
-from ov_backend.errors import CheckpointError, SettingsError
+from ov_backend.core.errors import CheckpointError, SettingsError
+from ov_backend.torch_compile import options as torch_compile_options
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import parse_choices, parse_precompile
 from ov_backend.ui.infotext import Parameters, refused_choices

@@ -95,7 +95,7 @@ def test_both_wheels_hold_the_same_files(wheels: list[Path]) -> None:
 
 
 def test_the_installed_package_is_the_wheel_s(python: Path, tmp_path: Path) -> None:
-    program = "import ov_backend, ov_backend.package_files as files; print(ov_backend.__file__, files.IS_INSTALLED)"
+    program = "import ov_backend, ov_backend.core.package_files as files; print(ov_backend.__file__, files.IS_INSTALLED)"
     file, is_installed = run([python, "-c", program], tmp_path).split()
     assert file.startswith(str(python.parents[1]))
     assert is_installed == "True"

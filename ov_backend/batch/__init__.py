@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from ov_backend.errors import SettingsError, short_repr
+from ov_backend.core.errors import SettingsError, short_repr
 
 
 class _CallablePackage(ModuleType):

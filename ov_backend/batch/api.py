@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend import devices
 from ov_backend.batch import contact_sheet, pictures
 from ov_backend.batch.cluster import Cluster
 from ov_backend.batch.connection import LOCAL, import_ray
@@ -26,8 +25,9 @@ from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Plan, in_two_steps, ordered, summary, work
 from ov_backend.batch.row import Row
 from ov_backend.batch.run import Report, Run
-from ov_backend.errors import SettingsError, short_repr
-from ov_backend.report.amounts import counted
+from ov_backend.core import devices
+from ov_backend.core.errors import SettingsError, short_repr
+from ov_backend.torch_compile.report.amounts import counted
 
 #: A job: a job file, or rows as dicts of columns.
 Rows = str | Path | Iterable[Mapping[str, Any]]

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend import posix
 from ov_backend.batch.connection import connect, import_ray
 from ov_backend.batch.executor import Renderer, RowResult, execute
 from ov_backend.batch.pictures import sha256
 from ov_backend.batch.plan import shares
 from ov_backend.batch.row import Row
-from ov_backend.errors import OVBackendError, first_line, last_line
+from ov_backend.core import posix
+from ov_backend.core.errors import OVBackendError, first_line, last_line
 
 #: How often Ray starts a process again. Then a new one takes its place and runs the row that the old one did not; if that ends
 #: as often, the row fails, as it may be what ends the processes.

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ov_backend.errors import SettingsError, short_repr
+from ov_backend.core.errors import SettingsError, short_repr
+from ov_backend.core.settings import PRECISIONS
+from ov_backend.hosts.standalone.lora_tags import lora_strength, lora_tag
 from ov_backend.pipelines.sizes import parse_size
-from ov_backend.settings import PRECISIONS
-from ov_backend.standalone.lora_tags import lora_strength, lora_tag
 
 #: Fields of a picture's parameters that are accepted and say nothing that the others do not.
 _IGNORED = ("model_hash",)

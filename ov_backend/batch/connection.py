@@ -8,8 +8,8 @@ import os
 import socket
 from typing import Any
 
-from ov_backend import interrupts
-from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
+from ov_backend.core import interrupts
+from ov_backend.core.errors import OVBackendError, SettingsError, first_line, short_repr
 
 #: The address that stands for processes of this machine only.
 LOCAL = "local"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ov_backend.atomic_file import atomic_write
 from ov_backend.batch.row import Row
+from ov_backend.core.atomic_file import atomic_write
 
 _COLUMNS, _ROWS, _SIDE, _GAP, _LINES, _LINE = 6, 5, 176, 12, 3, 12
 PAGE = _COLUMNS * _ROWS

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ov_backend import interrupts
 from ov_backend.batch import pictures
 from ov_backend.batch.row import Row
-from ov_backend.errors import first_line
+from ov_backend.core import interrupts
+from ov_backend.core.errors import first_line
 from ov_backend.ui.choices import Choices
 
 log = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ from ov_backend.batch.columns import read_columns, read_value
 from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
 from ov_backend.batch.places import Places
 from ov_backend.batch.row import Row
-from ov_backend.errors import JobError, OVBackendError, SettingsError, first_line
+from ov_backend.core.errors import JobError, OVBackendError, SettingsError, first_line
+from ov_backend.hosts.standalone import samplers
+from ov_backend.hosts.standalone.limits import check
+from ov_backend.hosts.standalone.lora_tags import loras_of, named_twice
+from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.pipelines.sizes import MAX_BATCH, check_guidance
-from ov_backend.standalone import samplers
-from ov_backend.standalone.limits import check
-from ov_backend.standalone.lora_tags import loras_of, named_twice
-from ov_backend.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 
 #: Bad rows that are reported one by one; of more only the number is told.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ov_backend.batch.columns import column_of
 from ov_backend.batch.parquet_file import Bounds, read_parquet
-from ov_backend.errors import JobError, first_line, short_repr
+from ov_backend.core.errors import JobError, first_line, short_repr
 
 #: Bounds of a job file: bytes, bytes of a line, rows after grids are multiplied, and columns of a row.
 MAX_BYTES, MAX_LINE_BYTES, MAX_ROWS, MAX_COLUMNS = 256 << 20, 1 << 20, 250_000, 100

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ov_backend import posix
-from ov_backend.atomic_file import atomic_write
 from ov_backend.batch import pictures
 from ov_backend.batch.pictures import NAME, sha256
 from ov_backend.batch.row import Row
-from ov_backend.errors import SettingsError
+from ov_backend.core import posix
+from ov_backend.core.atomic_file import atomic_write
+from ov_backend.core.errors import SettingsError
 
 MANIFEST = "manifest.jsonl"
 _MAX_LINE_BYTES = 1 << 20

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.batch.connection import LOCAL, check_address
-from ov_backend.errors import SettingsError, short_repr
-from ov_backend.settings import PRECISIONS, Settings
-from ov_backend.standalone.lora_tags import lora_folders
+from ov_backend.core.errors import SettingsError, short_repr
+from ov_backend.core.settings import PRECISIONS, Settings
+from ov_backend.hosts.standalone.lora_tags import lora_folders
 
 #: The value of ``workers`` that stands for one process on each machine.
 AUTO = "auto"

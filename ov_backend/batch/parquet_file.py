@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend.errors import JobError, first_line
+from ov_backend.core.errors import JobError, first_line
 
 _ROWS_AT_ONCE = 1000
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ov_backend.atomic_file import atomic_write
+from ov_backend.core.atomic_file import atomic_write
 
 #: Names of finished pictures.
 NAME = re.compile(r"\d{6,}-\d+\.png")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ov_backend.batch.job import Job
 from ov_backend.batch.row import Row
-from ov_backend.standalone.prompts import CHUNK
+from ov_backend.hosts.standalone.prompts import CHUNK
 
 
 @dataclass(frozen=True)

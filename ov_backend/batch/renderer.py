@@ -12,13 +12,13 @@ from typing import Any
 from ov_backend.batch.executor import OPENVINO, RenderedRow
 from ov_backend.batch.places import PICTURES
 from ov_backend.batch.row import Row
-from ov_backend.cache.lru import budget_bytes
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
-from ov_backend.errors import OVBackendError
+from ov_backend.core.errors import OVBackendError
+from ov_backend.core.settings import Settings
+from ov_backend.hosts.standalone.pipeline_call import call_pipeline
+from ov_backend.memory.lru import budget_bytes
 from ov_backend.pipelines.accelerate import accelerate
-from ov_backend.settings import Settings
-from ov_backend.standalone.pipeline_call import call_pipeline
 from ov_backend.ui.snapshot import PREPARATION, network_label
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ov_backend import interrupts
 from ov_backend.batch import pictures
 from ov_backend.batch.executor import OPENVINO, RowResult, reason_of
 from ov_backend.batch.journal import Journal, Manifest
 from ov_backend.batch.plan import work
 from ov_backend.batch.row import Row
+from ov_backend.core import interrupts
 
 #: After these errors no other picture can be written either.
 _HOPELESS = (errno.ENOSPC, errno.EROFS, errno.ENOENT, errno.EACCES, getattr(errno, "EDQUOT", errno.ENOSPC))

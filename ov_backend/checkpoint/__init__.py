@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ov_backend.checkpoint.header import read_header
-from ov_backend.package_files import TOKENIZER
+from ov_backend.core.package_files import TOKENIZER
 
 if TYPE_CHECKING:
     from ov_backend.checkpoint.loader import load_pipeline

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.file_kinds import EXPECTED, by_beginning, by_names, folder_problem
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 
 #: The longest header; a tensor takes some 130 bytes, and SDXL has 2500.
 MAX_HEADER_BYTES = 2 << 20

@@ -18,8 +18,8 @@ from ov_backend.checkpoint import keys
 from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, read_configuration, unknown_architecture
 from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
 from ov_backend.checkpoint.values import check_vocabulary, companion, read_yaml
-from ov_backend.errors import CheckpointError, first_line
-from ov_backend.package_files import TOKENIZER
+from ov_backend.core.errors import CheckpointError, first_line
+from ov_backend.core.package_files import TOKENIZER
 
 __all__ = ["TOKENIZER", "CheckpointError", "configuration", "load_pipeline", "read_header", "read_yaml"]
 

@@ -14,7 +14,7 @@ import torch
 
 from ov_backend.checkpoint import keys
 from ov_backend.checkpoint.lora_file import LAYER, PARTS, kohya_name, misfit, other_architecture, read_layers
-from ov_backend.errors import CheckpointError, first_line
+from ov_backend.core.errors import CheckpointError, first_line
 
 
 class LoraMix:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ov_backend.checkpoint.header import has_unet, read_shapes
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 
 EXPECTED_LORA = "a LoRA as a .safetensors file"
 #: The ends of a weight's name in either layout, and the part of the layer that it is.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, parse_json, read_text
 from ov_backend.checkpoint.header import read_header, read_shapes
-from ov_backend.errors import CheckpointError, first_line
+from ov_backend.core.errors import CheckpointError, first_line
 
 #: What :func:`load_pipeline` reads from the file alone.
 _OWN = ("StableDiffusionPipeline", "StableDiffusionXLPipeline")

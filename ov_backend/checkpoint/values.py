@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, MAX_YAML_BYTES, parse_json, parse_yaml, read_text
-from ov_backend.errors import CheckpointError, first_line
+from ov_backend.core.errors import CheckpointError, first_line
 
 #: The noise schedule's ends where the .yaml names none.
 LINEAR_START, LINEAR_END = 0.00085, 0.012

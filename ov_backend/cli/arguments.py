@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.errors import OVBackendError, SettingsError, first_line, short_repr
-from ov_backend.package_files import IS_INSTALLED
+from ov_backend.core.errors import OVBackendError, SettingsError, first_line, short_repr
+from ov_backend.core.package_files import IS_INSTALLED
+from ov_backend.core.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
 from ov_backend.pipelines.sizes import GUIDANCE, check_guidance, parse_size
-from ov_backend.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
 
 #: Help of an argument that names a checkpoint.
 CHECKPOINT_HELP = "a Stable Diffusion 1, 2 or XL .safetensors file"
@@ -174,7 +174,7 @@ def check_device(settings: Settings) -> None:
         DeviceError: it is not there, or cannot compute in that precision.
     """
     with demo_packages("This command"):
-        from ov_backend import devices
+        from ov_backend.core import devices
     devices.check(settings)
 
 

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ov_backend import interrupts
 from ov_backend.batch.job_file import check_job_file
 from ov_backend.batch.journal import check_folder
 from ov_backend.batch.options import Options
 from ov_backend.cli import arguments
 from ov_backend.cli.batch_progress import BatchProgress, duration, replacement
-from ov_backend.errors import JobError, OVBackendError, SettingsError
-from ov_backend.report.amounts import counted
-from ov_backend.settings import without_ray_messages
+from ov_backend.core import interrupts
+from ov_backend.core.errors import JobError, OVBackendError, SettingsError
+from ov_backend.core.settings import without_ray_messages
+from ov_backend.torch_compile.report.amounts import counted
 
 if TYPE_CHECKING:
     from ov_backend.batch.api import Batch

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from ov_backend.report.amounts import counted
+from ov_backend.torch_compile.report.amounts import counted
 
 #: Seconds between two lines where there is no terminal.
 _EVERY_S = 30.0

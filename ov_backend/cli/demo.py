@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ov_backend import interrupts
 from ov_backend.cli import arguments
-from ov_backend.errors import SettingsError
-from ov_backend.report.amounts import counted
-from ov_backend.standalone.request import Request
+from ov_backend.core import interrupts
+from ov_backend.core.errors import SettingsError
+from ov_backend.hosts.standalone.request import Request
+from ov_backend.torch_compile.report.amounts import counted
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:
-    from ov_backend.standalone.demo import Result
+    from ov_backend.hosts.standalone.demo import Result
 
 PROMPT = "a red apple with a green leaf"
 #: What the stages of preparation are for the user.
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     request = Request(prompt=arguments.one_prompt(options, PROMPT), **given)
     arguments.check_device(settings)
     with arguments.demo_packages("The demo"):
-        from ov_backend.standalone import demo
+        from ov_backend.hosts.standalone import demo
     with interrupts.work():
         result = demo.run(request, settings)
     arguments.print_json(result.as_dict()) if options.json else print(_table(result))

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """List the devices; the exit code is 0."""
-    from ov_backend.devices import list_devices
+    from ov_backend.core.devices import list_devices
 
     devices = [device.as_dict() for device in list_devices()]
     if options.json:

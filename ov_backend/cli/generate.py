@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ov_backend import interrupts
 from ov_backend.cli import arguments
-from ov_backend.errors import SettingsError, short_repr
-from ov_backend.standalone import samplers
-from ov_backend.standalone.generated import write_pictures
-from ov_backend.standalone.limits import check
-from ov_backend.standalone.lora_tags import (
+from ov_backend.core import interrupts
+from ov_backend.core.errors import SettingsError, short_repr
+from ov_backend.hosts.standalone import samplers
+from ov_backend.hosts.standalone.generated import write_pictures
+from ov_backend.hosts.standalone.limits import check
+from ov_backend.hosts.standalone.lora_tags import (
     check_lora,
     first_file,
     is_name,
@@ -28,8 +28,8 @@ from ov_backend.standalone.lora_tags import (
     missing_lora,
     named_twice,
 )
-from ov_backend.standalone.request import TRAINED, check_checkpoint, checkpoint_file
-from ov_backend.standalone.suggestions import suggestions_for
+from ov_backend.hosts.standalone.request import TRAINED, check_checkpoint, checkpoint_file
+from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 from ov_backend.ui.snapshot import STAGES, network_label
@@ -37,7 +37,7 @@ from ov_backend.ui.snapshot import STAGES, network_label
 if TYPE_CHECKING:
     from ov_backend.batch.renderer import PipelineRenderer
     from ov_backend.batch.row import Row
-    from ov_backend.settings import Settings
+    from ov_backend.core.settings import Settings
 
 _MOST = 1000
 
@@ -150,9 +150,9 @@ def _generate(
 ) -> list[dict[str, Any]]:
     from tqdm import tqdm
 
-    from ov_backend import devices
     from ov_backend.batch.row import Row
     from ov_backend.checkpoint.config import read_configuration
+    from ov_backend.core import devices
 
     path = checkpoint_file(options.checkpoint, options.random)
     if not parameters.width:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ov_backend
-from ov_backend import interrupts
 from ov_backend.cli import batch, cache, demo, devices, generate, precompile, report, serve
 from ov_backend.cli.output import OutputLost, checked_output
-from ov_backend.errors import OVBackendError, first_line, short_repr
+from ov_backend.core import interrupts
+from ov_backend.core.errors import OVBackendError, first_line, short_repr
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ov_backend import interrupts
-from ov_backend.cache.ownership import folder_problem
 from ov_backend.checkpoint.single_file import check_any_checkpoint
 from ov_backend.cli.arguments import (
     add_cache_dir,
@@ -26,10 +24,12 @@ from ov_backend.cli.arguments import (
     size,
 )
 from ov_backend.cli.progress import Progress
-from ov_backend.errors import SettingsError
+from ov_backend.core import interrupts
+from ov_backend.core.errors import SettingsError
+from ov_backend.core.settings import BLOB_CACHES, ENV_CACHING, Settings
 from ov_backend.pipelines.sizes import MAX_BATCH
-from ov_backend.report.amounts import counted
-from ov_backend.settings import BLOB_CACHES, ENV_CACHING, Settings
+from ov_backend.store.ownership import folder_problem
+from ov_backend.torch_compile.report.amounts import counted
 
 if TYPE_CHECKING:
     from ov_backend.pipelines.accelerate import Accelerated
@@ -85,10 +85,10 @@ def _check_store(settings: Settings, name: str) -> None:
 
 
 def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> int:
-    from ov_backend.cache import blobs
     from ov_backend.pipelines.accelerate import accelerate
     from ov_backend.pipelines.precompile import every
     from ov_backend.pipelines.sizes import own_size
+    from ov_backend.store import blobs
 
     pipe.set_progress_bar_config(disable=True)
     wanted = options.sizes or [own_size(pipe)]

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ov_backend.report.amounts import counted
+from ov_backend.torch_compile.report.amounts import counted
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ov_backend import interrupts
 from ov_backend.cli.arguments import add_command, check_folder, file, size
-from ov_backend.errors import SettingsError
+from ov_backend.core import interrupts
+from ov_backend.core.errors import SettingsError
 
 
 def add(commands: Any) -> None:

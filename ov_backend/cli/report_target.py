@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend.checkpoint.header import read_header
-from ov_backend.errors import SettingsError, first_line, short_repr
-from ov_backend.settings import Settings
+from ov_backend.core.errors import SettingsError, first_line, short_repr
+from ov_backend.core.settings import Settings
 from ov_backend.ui.snapshot import network_label
 
 if TYPE_CHECKING:
-    from ov_backend.report.coverage import Report
+    from ov_backend.torch_compile.report.coverage import Report
 
 
 def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
@@ -44,7 +44,7 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], (tuple, list, dict)):
         raise SettingsError(f"{target!r} returned {type(returned).__name__}; module:callable must return (model, inputs).")
     model, inputs = returned
-    from ov_backend.dynamo.explain import explain
+    from ov_backend.torch_compile.explain import explain
 
     if not callable(model):
         raise SettingsError(f"{target!r} returned a {type(model).__name__} as its model; it must be a module or a function.")
@@ -72,7 +72,7 @@ def of_checkpoint(path: Path, size: tuple[int, int]) -> Report:
 
     from ov_backend.checkpoint import load_pipeline
     from ov_backend.pipelines.accelerate import networks_of
-    from ov_backend.report.coverage import Report, of_module
+    from ov_backend.torch_compile.report.coverage import Report, of_module
 
     pipe = load_pipeline(path)
     parts = []

@@ -7,7 +7,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ov_backend import interrupts
 from ov_backend.cli.arguments import (
     add_cache_dir,
     add_checkpoint,
@@ -22,13 +21,14 @@ from ov_backend.cli.arguments import (
     one_checkpoint,
     whole_number,
 )
-from ov_backend.errors import SettingsError
-from ov_backend.package_files import TRAINED
-from ov_backend.settings import Settings
-from ov_backend.standalone.address import listen
-from ov_backend.standalone.lora_tags import lora_folders
-from ov_backend.standalone.request import check_checkpoint, checkpoints_of
-from ov_backend.standalone.serve_options import Options, login
+from ov_backend.core import interrupts
+from ov_backend.core.errors import SettingsError
+from ov_backend.core.package_files import TRAINED
+from ov_backend.core.settings import Settings
+from ov_backend.hosts.standalone.address import listen
+from ov_backend.hosts.standalone.lora_tags import lora_folders
+from ov_backend.hosts.standalone.request import check_checkpoint, checkpoints_of
+from ov_backend.hosts.standalone.serve_options import Options, login
 from ov_backend.ui.hosts import MalformedHost, host_name
 
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     shown = "a small checkpoint of random weights" if options.random else path or TRAINED
     print(f"Loading {shown}; this takes some seconds.", flush=True)
     with demo_packages("The page"):
-        from ov_backend.standalone import serve
+        from ov_backend.hosts.standalone import serve
     with interrupts.work():
         return serve.serve(serve_options, lambda url: _announce(url, options.out))
 

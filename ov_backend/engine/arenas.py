@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ov_backend.errors import pass_on_signals
-from ov_backend.runtime.program import CompiledProgram
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.model.runtime.program import CompiledProgram
 
 #: A call is the first of a turn if the network rested for this many times the call's own seconds, and for one second more.
 _RESTED = 4

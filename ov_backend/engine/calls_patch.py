@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from ov_backend.core.patching import Patch, is_patched
+from ov_backend.core.tracing_lock import LOCK
 from ov_backend.engine import worker
-from ov_backend.patching import Patch, is_patched
-from ov_backend.tracing_lock import LOCK
 
 
 class CallsPatch:

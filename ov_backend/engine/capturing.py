@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from ov_backend import tracing_lock
-from ov_backend.capture.forward import Reach
-from ov_backend.capture.trace import Captured
+from ov_backend.core import tracing_lock
+from ov_backend.core.errors import CaptureError, Interrupted, called_back
 from ov_backend.engine import worker
 from ov_backend.engine.conditions import restore_containers
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.request import CompileRequest, Superseded
-from ov_backend.errors import CaptureError, Interrupted, called_back
 from ov_backend.guards.code import CodeGuard
+from ov_backend.trace.capture.forward import Reach
+from ov_backend.trace.capture.trace import Captured
 
 T = TypeVar("T")
 

@@ -16,24 +16,26 @@ from functools import partial
 
 import torch
 
-from ov_backend import compiler, devices, garbage
-from ov_backend.autocast_regions import keeping
-from ov_backend.cache import blobs, memory
-from ov_backend.capture.trace import Captured
-from ov_backend.conversion.model import WeightlessModel
-from ov_backend.engine.guess import Guess
-from ov_backend.engine.pressure import enough_mappings, relieve_mappings
+from ov_backend.core import devices, garbage
+from ov_backend.core.autocast_regions import keeping
+from ov_backend.core.errors import DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
+from ov_backend.core.tensors import TensorSpec
+from ov_backend.engine.ahead.guess import Guess
 from ov_backend.engine.refusals import Refusals
 from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.errors import DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
 from ov_backend.guards import autocast
 from ov_backend.guards.pytree import Spec, is_valid
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
-from ov_backend.runtime.program import CompiledProgram, Program
-from ov_backend.tensors import TensorSpec
+from ov_backend.memory import available as memory
+from ov_backend.memory.pressure import enough_mappings, relieve_mappings
+from ov_backend.model import compiler
+from ov_backend.model.conversion.model import WeightlessModel
+from ov_backend.model.runtime.program import CompiledProgram, Program
+from ov_backend.store import blobs
+from ov_backend.trace.capture.trace import Captured
 
 log = logging.getLogger(__name__)
 

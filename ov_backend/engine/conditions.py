@@ -11,10 +11,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ov_backend.capture.forward import Reach
+from ov_backend.core.errors import CaptureError
 from ov_backend.engine.request import CompileRequest, Superseded
-from ov_backend.errors import CaptureError
 from ov_backend.guards.code import CodeGuard
+from ov_backend.trace.capture.forward import Reach
 
 
 def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from ov_backend.cache.lru import MemoryLRU
-from ov_backend.cache.store import GraphStore
-from ov_backend.engine.dual_precision_memory import MEASURED, BothForms
-from ov_backend.engine.history import RememberedCall, Run, match
+from ov_backend.core.settings import Settings
+from ov_backend.engine.ahead.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.int8.dual_precision_memory import MEASURED, BothForms
 from ov_backend.engine.network import Network
 from ov_backend.engine.resources import Progress, Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.worker import Interruption
-from ov_backend.settings import Settings
+from ov_backend.memory.lru import MemoryLRU
+from ov_backend.store.store import GraphStore
 
 __all__ = ["Engine", "Network", "NetworkHooks", "Progress"]
 
@@ -110,7 +110,7 @@ class Engine:
         """A run of calls begins; they are noted until its end.
 
         Args:
-            model: names the kind of model, see :func:`ov_backend.engine.history.kind_of`.
+            model: names the kind of model, see :func:`ov_backend.engine.ahead.history.kind_of`.
             request: what is asked for, in the host's words, such as the pictures' size.
 
         Returns:

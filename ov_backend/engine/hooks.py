@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.forward import capture
-from ov_backend.capture.trace import Captured
 from ov_backend.guards.signature import Call
+from ov_backend.trace.capture.forward import capture
+from ov_backend.trace.capture.trace import Captured
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 

@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Hashable
 
-from ov_backend.cache.lru import CountLRU
-from ov_backend.cache.store import GraphStore, run_store
+from ov_backend.memory.lru import CountLRU
+from ov_backend.store.store import GraphStore, run_store
 
 #: The most states of networks whose programs are known, and the most programs of one kind of call.
 _MAX_STATES, _MAX_TEXTS = 4096, 4

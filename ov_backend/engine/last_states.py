@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.request import State
 from ov_backend.guards.description import Description
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.tensors import TensorSpec
 
 #: Of so many combinations of shapes the states are remembered.
 _MAX_CALLS = 8

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
-from ov_backend import compiler, devices
+from ov_backend.core import devices
+from ov_backend.core.errors import CaptureError, OVBackendError
+from ov_backend.core.settings import Settings
+from ov_backend.core.tensors import FROM_NAME
 from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.int8.low_precision import LowPrecision
 from ov_backend.engine.last_states import LastStates
-from ov_backend.engine.low_precision import LowPrecision
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, State, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
-from ov_backend.errors import CaptureError, OVBackendError
 from ov_backend.guards import autocast, inputs
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard
@@ -25,9 +27,8 @@ from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
-from ov_backend.partitioning import int64_range
-from ov_backend.settings import Settings
-from ov_backend.tensors import FROM_NAME
+from ov_backend.model import compiler
+from ov_backend.trace.partitioning import int64_range
 
 #: A network stays in PyTorch after this many changes of its code or attributes without an answer from OpenVINO in between.
 _MAX_FINGERPRINTS = 8

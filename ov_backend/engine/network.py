@@ -11,23 +11,8 @@ from typing import Any
 
 import torch
 
-from ov_backend import garbage
-from ov_backend.engine import warmup, worker
-from ov_backend.engine.ahead_job import submit
-from ov_backend.engine.calibration_runs import Pictures
-from ov_backend.engine.capturing import Capturing
-from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
-from ov_backend.engine.history import kind_of
-from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.number_arguments import NumberArguments
-from ov_backend.engine.recipe_making import RecipeMaking
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
-from ov_backend.engine.resources import Resources
-from ov_backend.engine.stats import NetworkStats
-from ov_backend.engine.step_tape import Recorder, paused
-from ov_backend.errors import (
+from ov_backend.core import garbage
+from ov_backend.core.errors import (
     CaptureError,
     DeviceError,
     Interrupted,
@@ -38,6 +23,22 @@ from ov_backend.errors import (
     is_failure,
     pass_on_signals,
 )
+from ov_backend.engine import worker
+from ov_backend.engine.ahead import warmup
+from ov_backend.engine.ahead.history import kind_of
+from ov_backend.engine.ahead.job import submit
+from ov_backend.engine.capturing import Capturing
+from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.int8.calibration_runs import Pictures
+from ov_backend.engine.int8.recipe_making import RecipeMaking
+from ov_backend.engine.int8.step_tape import Recorder, paused
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.number_arguments import NumberArguments
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
+from ov_backend.engine.resources import Resources
+from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from ov_backend.capture.forward import Reach
-from ov_backend.capture.number_inputs import NumberInputs
-from ov_backend.capture.trace import Captured
+from ov_backend.core.errors import OVBackendError, pass_on_signals
+from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.lookup import remember
-from ov_backend.errors import OVBackendError, pass_on_signals
 from ov_backend.guards.pytree import Spec, restore
 from ov_backend.guards.signature import Call, Signature
-from ov_backend.tensors import TensorSpec
+from ov_backend.trace.capture.forward import Reach
+from ov_backend.trace.capture.number_inputs import NumberInputs
+from ov_backend.trace.capture.trace import Captured
 
 #: The most different values of arguments that are no tensors, for one combination of shapes, that are compiled.
 _MAX_STATICS = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ov_backend.conversion.model import UnsupportedNodes
-from ov_backend.errors import ConversionError, OVBackendError
+from ov_backend.core.errors import ConversionError, OVBackendError
+from ov_backend.model.conversion.model import UnsupportedNodes
 
 
 class Refusals:

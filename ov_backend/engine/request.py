@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ov_backend.engine.ahead import Unverified
+from ov_backend.core.settings import Settings
+from ov_backend.core.tensors import TensorSpec, nested_tensors
+from ov_backend.engine.ahead.ahead import Unverified
 from ov_backend.guards.description import argument_in_words, in_words
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
-from ov_backend.runtime.program import CompiledProgram
-from ov_backend.settings import Settings
-from ov_backend.tensors import TensorSpec, nested_tensors
-from ov_backend.transformations.low_precision import Rewrite
+from ov_backend.model.runtime.program import CompiledProgram
+from ov_backend.model.transformations.low_precision import Rewrite
 
 
 class Superseded(Exception):
@@ -121,7 +121,7 @@ class CompileRequest:
         call: the call that needs it.
         state: what decides to which graph a trace leads.
         compiled_key: of the compiled graph.
-        kind: of the call, see :func:`ov_backend.compiler.kind_of_call`.
+        kind: of the call, see :func:`ov_backend.model.compiler.kind_of_call`.
         weights: the live weights.
         form: of this compile.
         guard: watches what the graph depends on.

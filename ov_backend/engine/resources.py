@@ -11,25 +11,26 @@ from typing import Any, Protocol
 
 import torch
 
-from ov_backend import compiler, devices
-from ov_backend.cache.lru import CountLRU, MemoryLRU, budget_bytes
-from ov_backend.cache.store import GraphStore
-from ov_backend.capture.trace import Captured
-from ov_backend.compiler import Compilation, Compiler
-from ov_backend.engine.ahead import AheadWorker
+from ov_backend.core import devices
+from ov_backend.core.errors import called_back, pass_on_signals
+from ov_backend.core.settings import Settings
+from ov_backend.engine.ahead.ahead import AheadWorker
+from ov_backend.engine.ahead.history import History, Run
 from ov_backend.engine.arenas import Arenas
-from ov_backend.engine.history import History, Run
 from ov_backend.engine.known_texts import KnownTexts
-from ov_backend.engine.low_memory import LowMemory
-from ov_backend.engine.pressure import Pressure
 from ov_backend.engine.request import CompiledEntry, CompiledKey
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
-from ov_backend.errors import called_back, pass_on_signals
 from ov_backend.guards.signature import Signature
-from ov_backend.quantization.recipes import Recipes
-from ov_backend.settings import Settings
+from ov_backend.int8.recipes import Recipes
+from ov_backend.memory.low_memory import LowMemory
+from ov_backend.memory.lru import CountLRU, MemoryLRU, budget_bytes
+from ov_backend.memory.pressure import Pressure
+from ov_backend.model import compiler
+from ov_backend.model.compiler import Compilation, Compiler
+from ov_backend.store.store import GraphStore
+from ov_backend.trace.capture.trace import Captured
 
 #: Called as ``progress(network, stage, signature)`` when a stage begins, and with "ready" at the end, also of a failure: "read"
 #: in the thread of a network's first call, then "capture", "convert" and "compile" in the worker's thread.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ov_backend.engine.blocks import Blockwise
-from ov_backend.engine.blocks_precision import BlocksPrecision
-from ov_backend.engine.low_precision import LowPrecision
+from ov_backend.core.settings import Settings
+from ov_backend.engine.blocks.blocks import Blockwise
+from ov_backend.engine.int8.blocks_precision import BlocksPrecision
+from ov_backend.engine.int8.low_precision import LowPrecision
 from ov_backend.engine.request import Form
 from ov_backend.guards.signature import Signature
 from ov_backend.guards.weights import WeightsGuard
-from ov_backend.settings import Settings
 
 
 class RootNetwork(Blockwise):

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ov_backend.runtime.compiled_graph import Timings
+from ov_backend.model.runtime.compiled_graph import Timings
 
 log = logging.getLogger("ov_backend")
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.forward import Reach
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.guards.checksums import Checksums, Readings
 from ov_backend.guards.code import CodeGuard, FixedCode
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
+from ov_backend.trace.capture.forward import Reach
 
 _MAX_KINDS = 512
 #: The most kinds of code of one kind of call, and the most guards of one network.

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ov_backend import tracing_lock
-from ov_backend.errors import Interrupted, OVBackendError, called_back, pass_on_signals
+from ov_backend.core import tracing_lock
+from ov_backend.core.errors import Interrupted, OVBackendError, called_back, pass_on_signals
 
 #: Seconds between two checks whether the waiting caller was interrupted.
 POLL_S = 0.05

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import pass_on_signals
+from ov_backend.core.errors import pass_on_signals
 
 
 def _is_known(device: str) -> bool:

@@ -20,7 +20,7 @@ import torch
 
 from ov_backend.guards import content
 from ov_backend.guards.content import Mark
-from ov_backend.offload.regions import Region, regions
+from ov_backend.memory.regions import Region, regions
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import CaptureError
+from ov_backend.core.errors import CaptureError
 from ov_backend.guards.describe import is_of_package
 from ov_backend.guards.description import Description
 from ov_backend.guards.traced_code import TracedCode, own_code

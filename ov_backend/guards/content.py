@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ov_backend import content_hash
-from ov_backend.errors import pass_on_signals
-from ov_backend.tensors import unusual_strides
+from ov_backend.core import content_hash
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.tensors import unusual_strides
 
 #: Elements of every weight that are compared at every check.
 PROBES = 16

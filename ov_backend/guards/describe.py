@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.errors import pass_on_signals
+from ov_backend.core.errors import pass_on_signals
 
 #: Packages whose code is identified by their version, not by their bytecode.
 VERSIONED = (

@@ -7,7 +7,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ov_backend.errors import pass_on_signals
+from ov_backend.core.errors import pass_on_signals
 
 #: An object that is forgotten gets another number, and what was compiled for it is compiled again.
 _MAX_OBJECTS = 4096

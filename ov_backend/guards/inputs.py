@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from ov_backend.errors import CaptureError
+from ov_backend.core.errors import CaptureError
+from ov_backend.core.tensors import TensorSpec, memory_order, unusual_strides
 from ov_backend.guards import autocast
 from ov_backend.guards.describe import DOCUMENTATION
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.tensors import TensorSpec, memory_order, unusual_strides
 
 #: Names by which code asks how an input lies in memory, or whether it asks for gradients.
 _OF_STAND_INS = frozenset({"is_contiguous", "stride", "requires_grad"})

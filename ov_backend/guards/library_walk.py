@@ -8,10 +8,10 @@ import types
 
 import torch
 
+from ov_backend.core.patching import unwrap
 from ov_backend.guards.describe import code_digest, module_of, versioned
 from ov_backend.guards.names import NameWalk
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.patching import unwrap
 
 #: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
 _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (

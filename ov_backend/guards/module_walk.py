@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.core.patching import class_member, is_patched, unwrap
 from ov_backend.guards.describe import (
     DOCUMENTATION,
     MODULE_TABLES,
@@ -19,7 +20,6 @@ from ov_backend.guards.describe import (
 )
 from ov_backend.guards.library_walk import LibraryWalk
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.patching import class_member, is_patched, unwrap
 
 
 def _is_only_ours(module: torch.nn.Module, name: str, value: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ov_backend.core.patching import unwrap
 from ov_backend.guards.describe import (
     ANY_ATTRIBUTE,
     CLASS_REGISTRIES,
@@ -37,7 +38,6 @@ from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
 from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.patching import unwrap
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import pass_on_signals
+from ov_backend.core.errors import pass_on_signals
 from ov_backend.guards.describe import INERT, SCALARS, TORCH_VALUES, attribute_or_none, is_of_package, keeps_state
 from ov_backend.guards.packages import is_of_library
 from ov_backend.guards.values import ValueWalk

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
-from ov_backend.errors import pass_on_signals
+from ov_backend.core.errors import pass_on_signals
 
 
 def _environment() -> Any:

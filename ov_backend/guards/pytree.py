@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import CaptureError
+from ov_backend.core.errors import CaptureError
 from ov_backend.guards.describe import module_of
 
 Spec = dict[str, Any]

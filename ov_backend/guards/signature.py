@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ov_backend.errors import CaptureError, pass_on_signals
+from ov_backend.core.errors import CaptureError, pass_on_signals
+from ov_backend.core.tensors import FROM_NAME, TensorSpec
 from ov_backend.guards import autocast
 from ov_backend.guards.autocast import answered_otherwise
 from ov_backend.guards.pytree import Spec, flatten, restore
-from ov_backend.tensors import FROM_NAME, TensorSpec
 
 #: How many arguments of a wrapped forward were given by position, and which by keyword, at the end of a signature's text.
 _GIVEN = re.compile(r" given=(\d+) ([\w ]*)$")

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.errors import pass_on_signals
+from ov_backend.core.errors import pass_on_signals
 from ov_backend.guards.describe import (
     BUFFERS,
     BUILTINS,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.core.patching import reducer_of, unwrap
 from ov_backend.guards.describe import (
     ENVIRONMENT,
     MAKING,
@@ -42,7 +43,6 @@ from ov_backend.guards.packages import (
 )
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
-from ov_backend.patching import reducer_of, unwrap
 
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ov_backend.errors import pass_on_signals
-from ov_backend.patching import unwrap
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.patching import unwrap
 
 _ABSENT = object()
 _NAMES = operator.attrgetter("__name__", "__qualname__")

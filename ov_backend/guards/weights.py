@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import CaptureError
+from ov_backend.core.errors import CaptureError
+from ov_backend.core.tensors import kind_of
 from ov_backend.guards import content
 from ov_backend.guards.checksums import Checksums, Known
 from ov_backend.guards.content import Mark
 from ov_backend.guards.watch import LooseTensor
-from ov_backend.offload.regions import Region, regions
-from ov_backend.tensors import kind_of
+from ov_backend.memory.regions import Region, regions
 
 #: Networks whose weights take no more than this are compared in full at every check.
 SMALL_BYTES = 1 << 20

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from ov_backend import devices
-from ov_backend.engine.below_hooks import CellPatch, place_below
+from ov_backend.core import devices
+from ov_backend.core.errors import OVBackendError, SettingsError, short_repr
+from ov_backend.core.patching import Patch, patch_forward
+from ov_backend.core.settings import Settings
+from ov_backend.engine.blocks.below_hooks import CellPatch, place_below
+from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, Progress
-from ov_backend.engine.hooked_network import HookedNetwork
-from ov_backend.errors import OVBackendError, SettingsError, short_repr
-from ov_backend.patching import Patch, patch_forward
 from ov_backend.pipelines.calls import Listener
 from ov_backend.pipelines.forwards import following, forward_of, network_of
 from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
-from ov_backend.settings import Settings
 
 #: The networks of a diffusers pipeline: role and attribute. The VAE's encoder and decoder are separate, because diffusers does
 #: tiling and slicing around them.

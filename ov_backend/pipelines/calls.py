@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ov_backend.errors import pass_on_signals
-from ov_backend.patching import Patch
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.patching import Patch
 from ov_backend.pipelines.sizes import own_size
 
 #: Entered around a call with the request, see :func:`request_of`.

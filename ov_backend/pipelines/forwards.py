@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from ov_backend.capture.forward import capture
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.patching import inherited
 from ov_backend.engine import worker
+from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.engine.hooked_network import HookedNetwork
-from ov_backend.errors import pass_on_signals
-from ov_backend.patching import inherited
+from ov_backend.trace.capture.forward import capture
 
 #: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
 _SCALED = ("ControlNetModel", "MultiControlNetModel")

@@ -1,6 +1,6 @@
 """Precompile: capture, convert and compile networks for picture sizes before these are needed.
 
-The host generates a picture in one step as a warm-up (:mod:`ov_backend.engine.warmup`): the networks are compiled and compute
+The host generates a picture in one step as a warm-up (``engine/ahead/warmup.py``): the networks are compiled and compute
 nothing. So they are called exactly as they will be later.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ov_backend.engine.warmup import warming_up
-from ov_backend.errors import Interrupted, SettingsError
+from ov_backend.core.errors import Interrupted, SettingsError
+from ov_backend.engine.ahead.warmup import warming_up
 
 #: Width and height in pixels, and the number of pictures at once.
 Size = tuple[int, int, int]

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from ov_backend.core.settings import Settings
 from ov_backend.pipelines.accelerate import accelerate
-from ov_backend.settings import Settings
 
 
 class AcceleratedPipeline:

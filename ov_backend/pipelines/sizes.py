@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ov_backend.errors import SettingsError, short_repr
+from ov_backend.core.errors import SettingsError, short_repr
 
 #: Bounds of width and height in pixels, and their common divisor: a latent covers 8 x 8 pixels.
 SMALLEST, LARGEST, MULTIPLE = 64, 4096, 8

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ov_backend.errors import SettingsError, short_repr
-from ov_backend.settings import LOW_MEMORY, PRECISIONS, Settings, parse_bool
+from ov_backend.core.errors import SettingsError, short_repr
+from ov_backend.core.settings import LOW_MEMORY, PRECISIONS, Settings, parse_bool
 from ov_backend.ui.properties import MAX_LENGTH, NotAllowed, read_properties
 
 #: Between a device's name and its description in the panel's list: "CPU — AMD EPYC 9B45".

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ov_backend.cache.store import GraphStore
-from ov_backend.errors import Interrupted, OVBackendError, SettingsError, short_repr
+from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError, short_repr
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
+from ov_backend.store.store import GraphStore
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.comparison import WITH_PYTORCH, Comparison, Measured
 from ov_backend.ui.requested_shape import RequestedShape
@@ -152,7 +152,7 @@ class Controller:
             Unavailable: OpenVINO is not installed or does not start.
         """
         try:
-            from ov_backend import devices
+            from ov_backend.core import devices
 
             return [device.as_dict() for device in devices.list_devices()]
         except Exception as error:  # a broken installation raises anything

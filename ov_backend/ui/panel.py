@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ov_backend.settings import LOW_MEMORY, PRECISIONS
+from ov_backend.core.settings import LOW_MEMORY, PRECISIONS
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, INFOTEXT_FIELD, LABELS, SWITCHES, Choices
 from ov_backend.ui.status_html import details_html, prepare_html, shares_html, status_html
 from ov_backend.version import openvino_problem
@@ -54,7 +54,7 @@ def device_choices() -> tuple[list[str], str]:
     if problem:
         return ["CPU"], f"{problem}. Then restart; until then pictures are made by PyTorch as always."
     try:
-        from ov_backend import devices
+        from ov_backend.core import devices
 
         available = devices.list_devices()
     except Exception as error:  # a broken installation raises anything; the page has to load anyway
@@ -83,8 +83,8 @@ def precision_hint() -> str:
     if importlib.util.find_spec("openvino") is None or openvino_problem():
         return hint
     try:
-        from ov_backend import devices
-        from ov_backend.runtime.saturation import multiplies_8_bits_exactly
+        from ov_backend.core import devices
+        from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
 
         cpu = next((device for device in devices.list_devices() if device.name == "CPU"), None)
         has_int8 = cpu is not None and multiplies_8_bits_exactly()

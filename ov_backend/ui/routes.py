@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from ov_backend.errors import OVBackendError, SettingsError
+from ov_backend.core.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
 from ov_backend.ui.controller import Controller, Unavailable, parse_asked, parse_choices, parse_precompile
 from ov_backend.ui.hosts import KnownHosts, MalformedHost, host_name

@@ -15,7 +15,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend.batch import job_file, places
 from ov_backend.batch.api import Batch, Options
-from ov_backend.errors import JobError, SettingsError
+from ov_backend.core.errors import JobError, SettingsError
 from tests.batch.conftest import MakeBatch
 from tests.helpers.refusals import LONG, assert_sentence
 

@@ -20,10 +20,10 @@ from PIL import Image
 pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
-from ov_backend import posix
 from ov_backend.batch import cluster, connection, pictures
 from ov_backend.batch.journal import read_records
-from ov_backend.errors import OVBackendError, SettingsError
+from ov_backend.core import posix
+from ov_backend.core.errors import OVBackendError, SettingsError
 from tests.batch.conftest import MakeBatch
 from tests.batch.standin import StandIn
 from tests.helpers.extent import only_in_full
@@ -171,7 +171,7 @@ def test_an_address_with_a_token_works_or_is_one_sentence(
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     code = f"""
 from ov_backend.batch import connection
-from ov_backend.errors import SettingsError
+from ov_backend.core.errors import SettingsError
 try:
     connection.connect(connection.import_ray(), {guarded!r})
     print("connected")

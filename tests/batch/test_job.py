@@ -25,8 +25,8 @@ from ov_backend.batch.job_file import MAX_ROWS
 from ov_backend.batch.pictures import sha256
 from ov_backend.batch.plan import groups, ordered
 from ov_backend.batch.row import Row
-from ov_backend.errors import JobError
-from ov_backend.standalone.suggestions import suggestions_for
+from ov_backend.core.errors import JobError
+from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import MakeBatch
 

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("diffusers")
 
-from ov_backend import devices
 from ov_backend.batch.executor import execute
 from ov_backend.batch.renderer import PipelineRenderer, _opened
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
+from ov_backend.core import devices
+from ov_backend.core.errors import CheckpointError, DeviceError
+from ov_backend.core.settings import Settings
 from ov_backend.engine import network
-from ov_backend.errors import CheckpointError, DeviceError
-from ov_backend.settings import Settings
 from ov_backend.ui.infotext import Parameters
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler="DPM++ 2M")
@@ -57,7 +57,7 @@ def test_a_batch_is_its_pictures_by_themselves_and_pytorch_s(renderer: PipelineR
     assert np.abs(pixels(rendered.images[1]) - pixels(single)).max() <= 2
     pipe = load_pipeline(checkpoint)
     pipe.set_progress_bar_config(disable=True)
-    from ov_backend.standalone.samplers import make_sampler
+    from ov_backend.hosts.standalone.samplers import make_sampler
 
     pipe.scheduler = make_sampler("DPM++ 2M", pipe.scheduler)
     arguments = {"width": 64, "height": 64, "num_inference_steps": 2, "guidance_scale": 7.0}

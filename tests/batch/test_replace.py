@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("diffusers")
 
-from ov_backend.errors import JobError, SettingsError
+from ov_backend.core.errors import JobError, SettingsError
 from tests.batch.conftest import JOB, names
 from tests.batch.standin import StandIn
 

@@ -20,7 +20,7 @@ from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.journal import Journal, read_records
 from ov_backend.batch.pictures import sha256
 from ov_backend.cli.batch_progress import BatchProgress
-from ov_backend.errors import SettingsError
+from ov_backend.core.errors import SettingsError
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import JOB, MakeBatch, names
 from tests.batch.standin import StandIn

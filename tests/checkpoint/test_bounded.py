@@ -102,7 +102,7 @@ CHILD = """
 import sys, resource
 from pathlib import Path
 from ov_backend.checkpoint.loader import load_pipeline
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 import yaml
 def peak():
     return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) << 10

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from ov_backend.checkpoint import TOKENIZER, keys, load_pipeline
 from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]
 ATTENTION, PLAIN = "CrossAttn{}Block2D", "{}Block2D"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 from tests.helpers import networks
 
 pytest.importorskip("diffusers")

@@ -15,9 +15,9 @@ pytest.importorskip("diffusers")
 from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.checkpoint.lora_file import read_layers
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 from tests.helpers.refusals import assert_sentence
-from tests.standalone.checkpoints import write_small_checkpoint
+from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)

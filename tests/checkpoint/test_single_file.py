@@ -15,10 +15,10 @@ pytest.importorskip("diffusers", "0.36")  # older ones read other kinds
 from safetensors.torch import load_file, save_file
 
 from ov_backend.checkpoint import load_any_pipeline, load_pipeline
-from ov_backend.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError
 from ov_backend.pipelines.precompile import generator_of
 from ov_backend.pipelines.sizes import own_size
-from tests.standalone.checkpoints import write_small_checkpoint
+from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
 UNET = "model.diffusion_model."
 INPAINTING: dict[str, Any] = {

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("diffusers")
 
-from ov_backend.cache.store import GraphStore
 from ov_backend.cli import main as cli
 from ov_backend.cli.arguments import cache_dir, whole_number
-from ov_backend.errors import SettingsError
-from ov_backend.settings import ENV_CACHE_DIR
+from ov_backend.core.errors import SettingsError
+from ov_backend.core.settings import ENV_CACHE_DIR
+from ov_backend.store.store import GraphStore
 from tests.cli.conftest import Refusal
 
 #: Every command that has --cache-dir, with arguments that are good enough to get to it.
@@ -100,7 +100,7 @@ def test_the_graphs_go_to_the_folder_of_the_environment(
 
 
 def test_serve_gives_the_page_the_folder_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    serve = pytest.importorskip("ov_backend.standalone.serve")
+    serve = pytest.importorskip("ov_backend.hosts.standalone.serve")
     given = []
     monkeypatch.setattr(serve, "serve", lambda options, announce: given.append(options) or 0)
     monkeypatch.setenv(ENV_CACHE_DIR, str(tmp_path / "graphs"))

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import ov_backend
-from ov_backend.cache.entry_file import GRAPHS
-from ov_backend.cache.store import GraphStore, run_store
 from ov_backend.cli import main as cli
-from ov_backend.quantization.recipe_store import recipe_store
-from ov_backend.report.amounts import size_text
-from ov_backend.settings import Settings
+from ov_backend.core.settings import Settings
+from ov_backend.int8.recipe_store import recipe_store
+from ov_backend.store.entry_file import GRAPHS
+from ov_backend.store.store import GraphStore, run_store
+from ov_backend.torch_compile.report.amounts import size_text
 from tests.cli.conftest import Refusal
 
 pytest.importorskip("diffusers")
@@ -220,7 +220,7 @@ BAD = [
 
 @pytest.mark.parametrize("arguments,words", BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_bad_input_is_one_sentence(arguments: list[str], words: str, assert_refused: Refusal) -> None:
-    from ov_backend.devices import list_devices
+    from ov_backend.core.devices import list_devices
 
     if "f16" in arguments and "f16" in list_devices()[0].precisions:
         pytest.skip("this device computes in f16")
@@ -237,6 +237,6 @@ def test_interruption_ends_cleanly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ov_backend.devices.list_devices", interrupted)
+    monkeypatch.setattr("ov_backend.core.devices.list_devices", interrupted)
     assert cli.main(["devices"]) == 130
     assert capsys.readouterr().err.strip() == "Interrupted."

@@ -15,9 +15,9 @@ from ov_backend.batch.row import Row
 from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.cli import main as cli
 from ov_backend.cli.precompile import Prepared, batches, sizes
+from ov_backend.core.errors import OVBackendError
 from ov_backend.engine.compile_job import CompileJob
-from ov_backend.errors import OVBackendError
-from ov_backend.standalone.generator import PictureGenerator
+from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 from tests.cli.conftest import Refusal

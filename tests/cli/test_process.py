@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ov_backend import interrupts
 from ov_backend.cli.main import main
+from ov_backend.core import interrupts
 from tests.helpers.alone import fresh_process
 from tests.helpers.extent import only_in_full, some
 
@@ -32,8 +32,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 #: A part of what is imported, in order; each is the moment of a Ctrl-C, in a command that imports it.
 MOMENTS = [
-    ("ov_backend.errors", ["devices"]),
-    ("ov_backend.telemetry", ["devices"]),
+    ("ov_backend.core.errors", ["devices"]),
+    ("ov_backend.core.telemetry", ["devices"]),
     ("torch.nn", ["demo", "--random"]),
     ("torch._dynamo", ["demo", "--random"]),
 ]

@@ -149,6 +149,6 @@ def test_the_last_handler_turns_anything_into_a_sentence(
         def fail(error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr("ov_backend.devices.list_devices", fail)
+        monkeypatch.setattr("ov_backend.core.devices.list_devices", fail)
         assert cli.main(["devices"]) == 2
         assert_sentence(capsys.readouterr().err.strip())

@@ -12,7 +12,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend.cli import main as cli
 from ov_backend.cli.batch_progress import BatchProgress
-from ov_backend.report.amounts import counted
+from ov_backend.torch_compile.report.amounts import counted
 from tests.cli.conftest import Refusal
 
 

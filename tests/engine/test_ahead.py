@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import compile_job, pressure
-from ov_backend.engine.ahead import AheadWorker
+from ov_backend.engine import compile_job
+from ov_backend.engine.ahead.ahead import AheadWorker
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.network import Network
 from ov_backend.engine.worker import Worker
 from ov_backend.guards.signature import Signature
-from ov_backend.runtime.program import CompiledProgram, Program
+from ov_backend.memory import pressure
+from ov_backend.model.runtime.program import CompiledProgram, Program
 from tests.helpers.small import Small, assert_right, counts, inputs
 
 Strict = Callable[..., Settings]

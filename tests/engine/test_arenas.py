@@ -14,7 +14,7 @@ from ov_backend import Settings
 from ov_backend.engine import arenas
 from ov_backend.engine.arenas import Arenas
 from ov_backend.engine.engine import Engine
-from ov_backend.runtime.program import CompiledProgram
+from ov_backend.model.runtime.program import CompiledProgram
 from tests.helpers.alone import alone
 
 

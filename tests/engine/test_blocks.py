@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.blocks import Blockwise, call_block, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise, call_block, patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
 from tests.helpers.networks import CONTEXT, unet
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine.blocks import Blockwise, patch_calls
+from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
-from ov_backend.quantization.recipe import MAX_ERROR, Recipe
-from ov_backend.runtime import compiled_graph
+from ov_backend.int8.recipe import MAX_ERROR, Recipe
+from ov_backend.model.runtime import compiled_graph
 from tests.helpers.blocks_in_8_bits import (
     Halves,
     blockwise,

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.cache import key as cache_key
-from ov_backend.cache import lru
-from ov_backend.cache.entry_file import GRAPHS
-from ov_backend.compiler import open_store
-from ov_backend.conversion import serialization
 from ov_backend.engine.engine import Engine
+from ov_backend.memory import lru
+from ov_backend.model.compiler import open_store
+from ov_backend.model.conversion import serialization
+from ov_backend.store import key as cache_key
+from ov_backend.store.entry_file import GRAPHS
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
 Strict = Callable[..., Settings]

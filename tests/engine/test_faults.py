@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from ov_backend import Settings, devices
-from ov_backend.cache import store as store_module
-from ov_backend.conversion import serialization
+from ov_backend import Settings
+from ov_backend.core import devices
 from ov_backend.engine.engine import Network
-from ov_backend.runtime import compiled_graph
+from ov_backend.model.conversion import serialization
+from ov_backend.model.runtime import compiled_graph
+from ov_backend.store import store as store_module
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -90,10 +91,10 @@ PYTORCH: dict[str, tuple[Plant, str]] = {
     "memory is short in a compile": (core_fails("compile_model", MemoryError()), "MemoryError"),
     "OpenVINO's own allocation fails": (core_fails("compile_model", RuntimeError("bad allocation")), "bad allocation"),
     "a compile raises something odd": (core_fails("compile_model", KeyError("odd")), "odd"),
-    "binding fails": (lambda m: m.setattr("ov_backend.runtime.program.bind_and_compile", failing(OPENVINO)), "planted"),
-    "conversion fails": (lambda m: m.setattr("ov_backend.compiler.convert", failing(OPENVINO)), "planted"),
-    "conversion has no memory": (lambda m: m.setattr("ov_backend.compiler.convert", failing(MemoryError())), "MemoryError"),
-    "lowering fails": (lambda m: m.setattr("ov_backend.compiler.lower", failing(TypeError("odd"))), "odd"),
+    "binding fails": (lambda m: m.setattr("ov_backend.model.runtime.program.bind_and_compile", failing(OPENVINO)), "planted"),
+    "conversion fails": (lambda m: m.setattr("ov_backend.model.compiler.convert", failing(OPENVINO)), "planted"),
+    "conversion has no memory": (lambda m: m.setattr("ov_backend.model.compiler.convert", failing(MemoryError())), "MemoryError"),
+    "lowering fails": (lambda m: m.setattr("ov_backend.model.compiler.lower", failing(TypeError("odd"))), "odd"),
     "a compile ends its thread": (core_fails("compile_model", SystemExit(3)), "ended from outside"),
 }
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.core.tensors import TensorSpec
+from ov_backend.engine.ahead.history import History, RememberedCall, RememberedRun, Run, kind_of, match
 from ov_backend.engine.engine import Engine
-from ov_backend.engine.history import History, RememberedCall, RememberedRun, Run, kind_of, match
 from ov_backend.engine.network import Network
 from ov_backend.guards.signature import Signature
-from ov_backend.tensors import TensorSpec
 from tests.helpers.small import Small, assert_right, counts, inputs
 
 Strict = Callable[..., Settings]

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.cache.store import run_store
+from ov_backend.core.errors import DeviceError
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.network import Network
-from ov_backend.errors import DeviceError
-from ov_backend.runtime.program import Program
+from ov_backend.model.runtime.program import Program
+from ov_backend.store.store import run_store
 from tests.helpers.small import Small, assert_right, counts, inputs
 
 Strict = Callable[..., Settings]

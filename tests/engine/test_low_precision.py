@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import low_precision
-from ov_backend.engine.dual_precision_memory import BothForms
+from ov_backend.core.errors import DeviceError
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.errors import DeviceError
-from ov_backend.quantization.recipe import MAX_ERROR
-from ov_backend.runtime import compiled_graph
+from ov_backend.engine.int8 import low_precision
+from ov_backend.engine.int8.dual_precision_memory import BothForms
+from ov_backend.int8.recipe import MAX_ERROR
+from ov_backend.model.runtime import compiled_graph
 from tests.helpers.layers_in_8_bits import (
     Cancelling,
     Denoiser,
@@ -159,7 +159,7 @@ def test_a_recipe_that_is_off_too_much_is_not_used_now_or_later(settings: Settin
 
 def _is_half(answers: list[torch.Tensor]) -> bool:
     """Whether this CPU computes in bf16, in which the network is off by its own rounding."""
-    from ov_backend import devices
+    from ov_backend.core import devices
 
     return devices.resolved_precision(Settings()) == "bf16"
 

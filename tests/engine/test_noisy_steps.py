@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.engine import dual_precision_memory, much_noise
-from ov_backend.engine.blocks import patch_calls
+from ov_backend.engine.blocks.blocks import patch_calls
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.engine.int8 import dual_precision_memory, much_noise
 from tests.helpers import blocks_in_8_bits
 from tests.helpers.layers_in_8_bits import Denoiser, call_of, forms, needs_vnni
 

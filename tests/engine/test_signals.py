@@ -17,13 +17,14 @@ from torch import nn
 from torch.fx import symbolic_trace
 
 import ov_backend
-from ov_backend import Settings, tracing_lock
-from ov_backend.dynamo.backend import openvino_fx
-from ov_backend.dynamo.side_effects import analyze
-from ov_backend.engine.ahead import AheadWorker
+from ov_backend import Settings
+from ov_backend.core import tracing_lock
+from ov_backend.core.errors import is_failure
+from ov_backend.engine.ahead.ahead import AheadWorker
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.worker import Worker
-from ov_backend.errors import is_failure
+from ov_backend.torch_compile.backend import openvino_fx
+from ov_backend.torch_compile.side_effects import analyze
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
 _OPTIONS = {"precision": "f32", "model_caching": False}
@@ -265,7 +266,7 @@ def raised_in(module: str, code: str) -> Exception:
         ("ov_backend.engine.lookup", "{}['key']", True),
         ("openvino", "raise RuntimeError('Infer Request is busy')", True),
         ("torch.nn", "raise RuntimeError", True),
-        ("ov_backend.engine.lookup", "import ov_backend.errors; raise ov_backend.errors.CaptureError('no')", True),
+        ("ov_backend.engine.lookup", "import ov_backend.core.errors; raise ov_backend.core.errors.CaptureError('no')", True),
         ("the_program", "{}['key']", False),
         ("__main__", "raise RuntimeError", False),
         ("ov_backend.engine.lookup", "raise TimeoutError('by another thread')", False),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ov_backend.engine.conditions import foreign_mode
-from ov_backend.engine.step_tape import Recorder, Tape, paused
+from ov_backend.engine.int8.step_tape import Recorder, Tape, paused
 
 
 class Block:

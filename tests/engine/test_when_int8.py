@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.core.errors import OVBackendError
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.engine.request import CompiledEntry
-from ov_backend.errors import OVBackendError
 from ov_backend.guards.signature import Call
-from ov_backend.quantization.calibration import MAX_CALLS
-from ov_backend.quantization.recipe import MAX_ERROR
-from ov_backend.runtime import compiled_graph
+from ov_backend.int8.calibration import MAX_CALLS
+from ov_backend.int8.recipe import MAX_ERROR
+from ov_backend.model.runtime import compiled_graph
 from tests.helpers.layers_in_8_bits import Denoiser, call_of, error, expected, forms, needs_vnni, network_of, picture
 
 Strict = Callable[..., Settings]

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.core.errors import Interrupted
 from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompileRequest
 from ov_backend.engine.worker import Worker
-from ov_backend.errors import Interrupted
 from ov_backend.guards.signature import Signature
 from tests.helpers.small import Slow, Small, assert_right, inputs, wait
 

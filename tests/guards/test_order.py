@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.capture.container_state import ContainerState
+from ov_backend.trace.capture.container_state import ContainerState
 from tests.helpers.readers import Object, Scaled, X, assert_followed
 from tests.helpers.small import engine_for
 

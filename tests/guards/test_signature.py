@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ov_backend.errors import CaptureError
+from ov_backend.core.errors import CaptureError
 from ov_backend.guards.signature import Binder, Signature
 
 X, Y = torch.ones(2, 3), torch.zeros(2, 3)

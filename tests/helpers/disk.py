@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ov_backend.offload.offload_weights import CannotOffload, check, offload_weights
-from ov_backend.offload.regions import regions
+from ov_backend.memory.offload_weights import CannotOffload, check, offload_weights
+from ov_backend.memory.regions import regions
 
 
 def on_disk(folder: Path) -> Path:

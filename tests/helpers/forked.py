@@ -8,8 +8,8 @@ import openvino
 import pytest
 import torch._dynamo
 
-import ov_backend.dynamo.backend
 import ov_backend.pipelines.accelerate
+import ov_backend.torch_compile.backend
 from tests.helpers.frozen import leave_guards_unmeasured
 
 __all__ = ["functorch", "numpy", "openvino", "ov_backend", "pytest", "torch"]

@@ -10,10 +10,10 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ov_backend import fx_utils
-from ov_backend.conversion.converter import convert
-from ov_backend.runtime.compiled_graph import bind_and_compile
-from ov_backend.settings import Settings, operator_name
+from ov_backend.core import fx_utils
+from ov_backend.core.settings import Settings, operator_name
+from ov_backend.model.conversion.converter import convert
+from ov_backend.model.runtime.compiled_graph import bind_and_compile
 
 SETTINGS = Settings(device="CPU", precision="f32", model_caching=False, fallback="raise")
 

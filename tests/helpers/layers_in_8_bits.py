@@ -7,7 +7,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.runtime.saturation import multiplies_8_bits_exactly
+from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
 
 CHANNELS = 32
 needs_vnni = pytest.mark.skipif(not multiplies_8_bits_exactly(), reason="the CPU has no VNNI, so int8 is not used")

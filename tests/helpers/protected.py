@@ -15,7 +15,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from ov_backend.runtime import binding
+from ov_backend.model.runtime import binding
 from tests.helpers import networks
 from tests.helpers.small import Small
 

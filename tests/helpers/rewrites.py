@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ov_backend.lowering import PASSES
-from ov_backend.partitioning.known_wrong import FAULTS
-from ov_backend.transformations.plugin_faults import RULES
+from ov_backend.model.transformations.plugin_faults import RULES
+from ov_backend.trace.lowering import PASSES
+from ov_backend.trace.partitioning.known_wrong import FAULTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewrites.md"
 
@@ -27,18 +27,18 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "## Of the model, for the CPU device"
     yield ""
-    yield "`ov_backend/transformations/`, seen with OpenVINO 2026.4; each has a test in `tests/transformations/test_rules.py`."
+    yield "`model/transformations/`, seen with OpenVINO 2026.4; each has a test in `tests/model/transformations/test_rules.py`."
     yield ""
     yield "| nodes | what is wrong | the rule, which mends it |"
     yield "|---|---|---|"
     for rule in RULES:
-        where = rule.rewrite.__module__.removeprefix("ov_backend.transformations.")
+        where = rule.rewrite.__module__.removeprefix("ov_backend.model.transformations.")
         kinds = ", ".join(sorted(rule.kinds)) or "all"
         yield f"| {kinds} | {rule.fault} | `{where}.{rule.name}`: {_first_sentence(rule.rewrite)} |"
     yield ""
     yield "## Of the graph, before it is converted"
     yield ""
-    yield "`ov_backend/lowering/passes/`, in this order."
+    yield "`ov_backend/trace/lowering/passes/`, in this order."
     yield ""
     yield "| pass | what it does |"
     yield "|---|---|"
@@ -47,7 +47,7 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "## Operators that stay in PyTorch"
     yield ""
-    yield "`ov_backend/partitioning/known_wrong.py`; for some arguments only where the condition says so."
+    yield "`ov_backend/trace/partitioning/known_wrong.py`; for some arguments only where the condition says so."
     yield ""
     yield "| operators | condition | why |"
     yield "|---|---|---|"

@@ -31,7 +31,7 @@ def load() -> ModuleType:
     package = ModuleType("ov_backend")
     package.__path__ = [str(PACKAGE)]
     sys.modules["ov_backend"] = package  # its __init__ would import torch
-    module = importlib.import_module("ov_backend.cache.store")
+    module = importlib.import_module("ov_backend.store.store")
     assert not {"torch", "openvino"} & set(sys.modules)
     return module
 

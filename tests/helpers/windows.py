@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ov_backend import posix
+from ov_backend.core import posix
 
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 FORBIDDEN = re.compile(r'[<>:"|?*\x00-\x1f]')

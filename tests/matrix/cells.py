@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 #: Compare with eager PyTorch, or are about what a version of torch or Python can change.
 TESTS = (
-    *("tests/test_init.py", "tests/test_exit.py", "tests/test_compiler.py", "tests/guards"),
+    *("tests/test_init.py", "tests/test_exit.py", "tests/model/test_compiler.py", "tests/guards"),
     *("tests/engine/test_engine.py", "tests/engine/test_network.py", "tests/engine/test_compile_job.py"),
-    *("tests/dynamo/test_backend.py", "tests/dynamo/test_results.py"),
-    *("tests/dynamo/test_soundness.py", "tests/dynamo/test_lifetimes.py"),
+    *("tests/torch_compile/test_backend.py", "tests/torch_compile/test_results.py"),
+    *("tests/torch_compile/test_soundness.py", "tests/torch_compile/test_lifetimes.py"),
 )
 
 #: Beside torch, OpenVINO and what the package asks for. Without transformers and diffusers some tests are skipped.

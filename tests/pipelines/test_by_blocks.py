@@ -11,7 +11,7 @@ import torch
 
 import ov_backend
 from ov_backend import Settings
-from ov_backend.errors import CaptureError
+from ov_backend.core.errors import CaptureError
 from tests.helpers.torch_compile import agree
 
 CALL = torch.nn.Module.__call__

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ov_backend import Settings, accelerate
-from ov_backend.patching import is_patched
+from ov_backend.core.patching import is_patched
 from tests.helpers.small import Small, inputs
 
 Strict = Callable[..., Settings]

@@ -16,7 +16,7 @@ import hypothesis
 import torch
 from hypothesis import HealthCheck, Phase
 
-from ov_backend.errors import ConversionError
+from ov_backend.core.errors import ConversionError
 from tests.soundness import layers, positions
 from tests.soundness.graphs import Program, Verdict, judge, programs
 from tests.soundness.harness import Result, table

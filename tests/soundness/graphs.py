@@ -16,12 +16,12 @@ import torch
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from ov_backend import compiler
-from ov_backend.capture import trace as capture
-from ov_backend.capture.trace import Captured
-from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
-from ov_backend.partitioning.int64_range import fits
-from ov_backend.settings import Settings
+from ov_backend.core.errors import ConversionError, NothingToCompute, OVBackendError
+from ov_backend.core.settings import Settings
+from ov_backend.model import compiler
+from ov_backend.trace.capture import trace as capture
+from ov_backend.trace.capture.trace import Captured
+from ov_backend.trace.partitioning.int64_range import fits
 from tests.soundness import autocast
 from tests.soundness.operators import DTYPES, FLOATS, OPERATORS, is_defined
 

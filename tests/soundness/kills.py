@@ -22,7 +22,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from ov_backend.offload.regions import regions
+from ov_backend.memory.regions import regions
 from tests.helpers.small import Small, inputs
 
 #: The longest time in seconds that a process lives after its first answer.

@@ -280,8 +280,8 @@ def _webui(module: torch.nn.Module) -> Any:
 def _webui_case(**options: Any) -> tuple[Any, Case]:
     module = _ldm_unet()
     host, finish = _webui(module)
-    from ov_backend.webui import patch_points
-    from ov_backend.webui.hosts.a1111 import compatibility, lora
+    from ov_backend.hosts.webui import patch_points
+    from ov_backend.hosts.webui.a1111 import compatibility, lora
 
     host.shared.opts.data.update(options)
     for name, layer in module.named_modules():

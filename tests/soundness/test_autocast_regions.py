@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import ov_backend
-from ov_backend import Settings, devices
-from ov_backend.autocast_regions import PREFIX, is_marked
-from ov_backend.capture import trace
-from ov_backend.fx_utils import graph_text
+from ov_backend import Settings
+from ov_backend.core import devices
+from ov_backend.core.autocast_regions import PREFIX, is_marked
+from ov_backend.core.fx_utils import graph_text
+from ov_backend.trace.capture import trace
 from tests.helpers.torch_compile import Compile, calls, fallbacks
 from tests.soundness import autocast
 

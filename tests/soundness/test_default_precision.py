@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ov_backend import Settings, devices
+from ov_backend import Settings
+from ov_backend.core import devices
 from tests.soundness import options, positions
 
 pytestmark = pytest.mark.skipif(devices.resolved_precision(Settings(device="CPU")) != "bf16", reason="this CPU computes in f32")

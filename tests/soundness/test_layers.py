@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ov_backend import transformations
+from ov_backend.model import transformations
 from tests.soundness import layers, options
 
 

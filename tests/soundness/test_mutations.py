@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ov_backend import fx_utils
+from ov_backend.core import fx_utils
 from ov_backend.engine.engine import Network
 from ov_backend.engine.request import CompiledEntry, CompileRequest
 from tests.helpers.alone import alone

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ov_backend.partitioning import exact_integers
+from ov_backend.trace.partitioning import exact_integers
 from tests.soundness import options
 from tests.soundness.graphs import Program, judge, programs
 

@@ -11,8 +11,8 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from ov_backend import devices
-from ov_backend.runtime import saturation
+from ov_backend.core import devices
+from ov_backend.model.runtime import saturation
 from ov_backend.ui import panel
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, build_panel, device_choices
@@ -96,7 +96,7 @@ def test_devices_are_listed_with_their_full_names() -> None:
 
 
 def test_an_accelerator_is_combined_with_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ov_backend import devices
+    from ov_backend.core import devices
 
     available = [devices.Device("CPU", "A CPU", ("f32",), "f32"), devices.Device("GPU", "A GPU", ("f32", "f16"), "f16")]
     monkeypatch.setattr(devices, "list_devices", lambda: available)
@@ -116,7 +116,7 @@ def test_without_openvino_the_panel_says_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_openvino_that_does_not_start_does_not_break_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ov_backend import devices
+    from ov_backend.core import devices
 
     def broken() -> list[Any]:
         raise RuntimeError("<b>no plugin</b>")

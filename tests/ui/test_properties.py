@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_backend import Settings
-from ov_backend.devices import core
+from ov_backend.core.devices import core
 from ov_backend.ui.properties import ALLOWED, DEVICES, Choice, NotAllowed, Number, Switch, Whole, parse_text, read_properties
 
 PANEL = Path(__file__).parents[2] / "docs" / "panel.md"

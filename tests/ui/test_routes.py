@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from ov_backend.cache.store import GraphStore
-from ov_backend.errors import SettingsError
+from ov_backend.core.errors import SettingsError
+from ov_backend.store.store import GraphStore
 from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.choices import Choices
@@ -365,7 +365,7 @@ def test_a_snapshot_is_sent_again_for_a_moment(host: Host) -> None:
 
 
 def test_devices_without_openvino_are_unavailable(monkeypatch: pytest.MonkeyPatch, host: Host) -> None:
-    from ov_backend import devices
+    from ov_backend.core import devices
 
     def broken() -> list[Any]:
         raise ImportError("libopenvino.so: not found")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ov_backend.core.tensors import TensorSpec
 from ov_backend.guards.signature import Signature
-from ov_backend.tensors import TensorSpec
 from ov_backend.ui.snapshot import network_label, size_and_batch
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards.signature import Signature
-from ov_backend.tensors import TensorSpec
 from ov_backend.ui import status as status_module
 from ov_backend.ui.snapshot import INTERRUPTED, Job
 from ov_backend.ui.status import Status

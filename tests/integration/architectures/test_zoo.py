@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from ov_backend import Settings, devices
+from ov_backend import Settings
+from ov_backend.core import devices
 from tests.helpers.extent import some
 from tests.helpers.torch_compile import calls, fallbacks
 from tests.integration.architectures.zoo_diffusers import ZOO  # with what zoo.py put in

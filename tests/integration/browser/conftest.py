@@ -74,7 +74,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.standalone.checkpoints import write_small_checkpoint
+    from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
     return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), NASTY, levels=2)
 

@@ -11,7 +11,7 @@ import torch
 
 import ov_backend
 from ov_backend import Settings
-from ov_backend.errors import PatchError
+from ov_backend.core.errors import PatchError
 from ov_backend.pipelines.accelerate import networks_of
 
 pytest.importorskip("diffusers")

@@ -9,7 +9,7 @@ import pytest
 
 import ov_backend
 from ov_backend import Settings
-from ov_backend.errors import SettingsError
+from ov_backend.core.errors import SettingsError
 from ov_backend.pipelines.precompile import Size
 from tests.helpers.small import Slow, Small, inputs
 

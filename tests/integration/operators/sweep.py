@@ -4,7 +4,7 @@
 
 Each sample is traced, converted and run in OpenVINO, and compared with eager. In precision auto every float comes out of a
 product first, and the answer may be twice as far from eager's as autocast's is. An ATen operator is *claimed* when the
-partitioner gives it to OpenVINO; where such an operator disagrees, it belongs into ``ov_backend/partitioning/known_wrong.py``.
+partitioner gives it to OpenVINO; where such an operator disagrees, it belongs into ``known_wrong.py`` of the partitioner.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from ov_backend import compiler
-from ov_backend.capture import trace as capture
-from ov_backend.capture.trace import Captured
-from ov_backend.errors import ConversionError, NothingToCompute, OVBackendError
-from ov_backend.fx_utils import operators
-from ov_backend.partitioning import known_wrong
-from ov_backend.settings import Settings, operator_name
+from ov_backend.core.errors import ConversionError, NothingToCompute, OVBackendError
+from ov_backend.core.fx_utils import operators
+from ov_backend.core.settings import Settings, operator_name
+from ov_backend.model import compiler
+from ov_backend.trace.capture import trace as capture
+from ov_backend.trace.capture.trace import Captured
+from ov_backend.trace.partitioning import known_wrong
 from tests.soundness import autocast
 
 SETTINGS = Settings(precision="f32", fallback="raise", model_caching=False, device="CPU")

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ov_backend.compiler import Compiler
-from ov_backend.errors import PositionOutOfRange
-from tests.test_compiler import SETTINGS, captured
+from ov_backend.core.errors import PositionOutOfRange
+from ov_backend.model.compiler import Compiler
+from tests.model.test_compiler import SETTINGS, captured
 
 PAGE = Path(__file__).parents[3] / "docs" / "coverage.md"
 #: `expression` | x | PyTorch's result | OpenVINO's result

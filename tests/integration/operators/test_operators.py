@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from ov_backend import Settings, devices
+from ov_backend import Settings
+from ov_backend.core import devices
 from tests.helpers.extent import some
 from tests.integration.operators import sweep
 

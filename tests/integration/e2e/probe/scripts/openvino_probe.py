@@ -89,7 +89,7 @@ def extension():
 
 def host():
     """What the extension under test calls the WebUI, or None while it is disabled."""
-    known = sys.modules.get("ov_backend.webui.hosts")
+    known = sys.modules.get("ov_backend.hosts.webui.known")
     return known.host.name if known is not None else None
 
 
@@ -168,7 +168,7 @@ def routes(_, app):
 
     @app.post("/probe/forget-recipes")
     def forget_recipes():
-        from ov_backend.webui.session import session
+        from ov_backend.hosts.webui.session import session
 
         recipes = session.engine.resources.recipes if session.engine is not None else None
         if recipes is not None and recipes.store is not None:

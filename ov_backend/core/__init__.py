@@ -1,0 +1,1 @@
+"""Errors, settings, devices, dtypes, patches with their undo, files: every package may import these."""

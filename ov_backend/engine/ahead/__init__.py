@@ -1,0 +1,1 @@
+"""What is compiled before it is called, and what earlier runs tell about that."""

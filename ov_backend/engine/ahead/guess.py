@@ -1,0 +1,64 @@
+"""A compile beside the trace: of the program that such a call has led to last, and to which its trace mostly leads again."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.guards.pytree import Spec
+from ov_backend.model.runtime.program import CompiledProgram, Program
+
+log = logging.getLogger(__name__)
+
+
+class Guess:
+    """One program that a thread of its own loads, binds and compiles.
+
+    A trace and the binding would keep each other waiting, for both are Python's: the guess begins with the binding, and the
+    trace goes on beside OpenVINO's compile.
+
+    Args:
+        text: of the program.
+        load: the program with the description of its result, from the disk; None where it is not there.
+        make: ``make(program, bound)`` binds and compiles it, and calls ``bound()`` in between; also returns its size in bytes.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        load: Callable[[], tuple[Program, Spec] | None],
+        make: Callable[[Program, Callable[[], object]], tuple[CompiledProgram, int]],
+    ) -> None:
+        self.text, self._load, self._make = text, load, make
+        self._program: tuple[Program, Spec] | None = None
+        self._made: tuple[CompiledProgram, int] | None = None
+        self._bound = threading.Event()
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="ov_backend guess", daemon=True)
+        self._thread.start()
+        self._bound.wait()
+
+    def program(self, text: str) -> tuple[Program, Spec] | None:
+        """The program, if the guess was right."""
+        return self._program if text == self.text else None
+
+    def made(self, text: str) -> tuple[CompiledProgram, int] | None:
+        """What is compiled and its size, if the guess was right; waits until it is there."""
+        if text != self.text:
+            return None
+        self._thread.join()
+        return self._made
+
+    def _run(self) -> None:
+        try:
+            self._program = self._load()
+            if self._program is not None:
+                self._made = self._make(self._program[0], self._bound.set)
+        except Exception as error:  # the call compiles it itself then, and reports its own error
+            pass_on_signals(error)
+            log.debug("Nothing was compiled beside the trace", exc_info=True)
+        finally:
+            self._bound.set()

@@ -1,0 +1,190 @@
+"""Remembers the calls of each run by its request, so that the next run with an equal request can be prepared.
+
+A run is one generation of pictures. Only names, shapes, dtypes and plain values are noted, in a store beside that of the
+graphs: one entry for each kind of model, bounded, and checked before it is trusted. A wrong entry can at worst have a stored
+graph compiled that nobody calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.tensors import TensorSpec
+from ov_backend.guards.signature import Signature
+from ov_backend.guards.weights import weights_of
+from ov_backend.store.store import GraphStore, run_store
+
+#: The most runs of one kind of model, calls of one run, and characters of one call's static values.
+_MAX_RUNS, _MAX_CALLS, _MAX_STATICS = 24, 32, 8192
+_FILE = "runs.json"
+
+
+class CalledNetwork(Protocol):
+    """The part of a network that is noted."""
+
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """Names the architecture."""
+
+
+class RememberedCall(NamedTuple):
+    """One call of a run.
+
+    Attributes:
+        role: the network's name, without a number.
+        kind: see :func:`kind_of`.
+        number: 0 is the first network of this role and kind that the run has called.
+        signature: of the call.
+    """
+
+    role: str
+    kind: str
+    number: int
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class RememberedRun:
+    """A request as the host describes it, and the calls that followed, each once and in their order."""
+
+    request: str
+    calls: tuple[RememberedCall, ...]
+
+
+class Run:
+    """Notes the calls of the run in progress.
+
+    Args:
+        model: names the kind of model, as :func:`kind_of` does.
+        request: what is asked for; equal requests lead to equal calls.
+    """
+
+    def __init__(self, model: str, request: str) -> None:
+        self.model, self.request = model, request
+        self._seen: set[tuple[str, Signature]] = set()
+        self._numbers: dict[str, int] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._calls: list[RememberedCall] = []
+
+    def note(self, network: CalledNetwork, signature: Signature) -> None:
+        """A network was called."""
+        if (network.name, signature) in self._seen or len(self._calls) >= _MAX_CALLS:
+            return
+        self._seen.add((network.name, signature))
+        role = network.name.partition(" ")[0]
+        if network.name not in self._numbers:
+            self._numbers[network.name] = self._counts[role, network.kind]
+            self._counts[role, network.kind] += 1
+        if len(signature.statics) <= _MAX_STATICS:
+            self._calls.append(RememberedCall(role, network.kind, self._numbers[network.name], signature))
+
+    def finished(self) -> RememberedRun:
+        """The run, now that it is over."""
+        return RememberedRun(self.request, tuple(self._calls))
+
+
+class History:
+    """The runs of earlier processes and of this one.
+
+    Args:
+        graphs: the graph store; the runs lie in a folder inside it.
+    """
+
+    def __init__(self, graphs: GraphStore) -> None:
+        self.graphs = graphs
+        self._store = run_store(graphs.folder)
+
+    def runs(self, model: str) -> list[RememberedRun]:
+        """The runs of a kind of model, the last one first; what cannot be read is left out."""
+        files = self._store.get(model)
+        try:
+            listed = json.loads(files[_FILE])["runs"] if files is not None else []
+            return [_run_of(each) for each in listed[:_MAX_RUNS]]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            pass_on_signals(error)
+            return []
+
+    def calls(self, model: str, request: str) -> tuple[RememberedCall, ...]:
+        """The calls of the last run with this request; none if there was no such run."""
+        return next((run.calls for run in self.runs(model) if run.request == request), ())
+
+    def add(self, model: str, run: RememberedRun) -> None:
+        """Remember a run as the last one.
+
+        A host that keeps a prompt's encoding calls no text encoder where a prompt is used again: networks that the earlier run
+        with this request has called, and this one has not, stay remembered.
+        """
+        if not run.calls:
+            return
+        runs = self.runs(model)
+        called = {_network_of(call) for call in run.calls}
+        before = next((each.calls for each in runs if each.request == run.request), ())
+        kept = [call for call in before if _network_of(call) not in called]
+        run = RememberedRun(run.request, (*kept, *run.calls)[:_MAX_CALLS])
+        if runs[:1] == [run]:
+            return
+        newest = [run, *(each for each in runs if each.request != run.request)][:_MAX_RUNS]
+        self._store.put(model, {_FILE: json.dumps({"runs": [_as_json(each) for each in newest]}).encode()})
+
+
+def kind_of(module: torch.nn.Module) -> str:
+    """Names an architecture: the module's class, and names, shapes and dtypes of its weights."""
+    parts = [f"{type(module).__module__}.{type(module).__qualname__}"]
+    parts += [f"{name}={tensor.dtype}{tuple(tensor.shape)}" for name, tensor in weights_of(module).items()]
+    return hashlib.sha256(";".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def match(calls: Sequence[RememberedCall], networks: Sequence[Any]) -> list[tuple[Any, Signature]]:
+    """Each call with the network that it is of now; those without one are left out.
+
+    Args:
+        calls: of a remembered run.
+        networks: those that will be called, in the order of their first calls.
+    """
+    matched = []
+    for call in calls:
+        same = [each for each in networks if each.name.partition(" ")[0] == call.role and each.kind == call.kind]
+        if call.number < len(same):
+            matched.append((same[call.number], call.signature))
+    return matched
+
+
+def _network_of(call: RememberedCall) -> tuple[str, str, int]:
+    return call.role, call.kind, call.number
+
+
+def _as_json(run: RememberedRun) -> dict[str, Any]:
+    calls = [
+        {
+            "network": [call.role, call.kind, call.number],
+            "tensors": [[spec.name, list(spec.shape), spec.dtype] for spec in call.signature.tensors],
+            "statics": call.signature.statics,
+        }
+        for call in run.calls
+    ]
+    return {"request": run.request, "calls": calls}
+
+
+def _run_of(value: dict[str, Any]) -> RememberedRun:
+    """Read a run.
+
+    Raises:
+        ValueError, LookupError, TypeError: it is none.
+    """
+    return RememberedRun(str(value["request"]), tuple(_call_of(each) for each in value["calls"][:_MAX_CALLS]))
+
+
+def _call_of(value: dict[str, Any]) -> RememberedCall:
+    role, kind, number = value["network"]
+    tensors = tuple(TensorSpec(str(name), tuple(map(int, shape)), str(dtype)) for name, shape, dtype in value["tensors"])
+    return RememberedCall(str(role), str(kind), abs(int(number)), Signature(tensors, str(value["statics"])[:_MAX_STATICS]))

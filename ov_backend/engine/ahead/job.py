@@ -1,0 +1,86 @@
+"""A compile that no call waits for: a known graph is bound and compiled while the host goes on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ov_backend.engine.ahead.ahead import Unverified
+from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.int8.low_precision import Sample
+from ov_backend.engine.lookup import Lookup
+from ov_backend.engine.request import CompiledEntry, CompileRequest
+from ov_backend.engine.resources import Resources
+from ov_backend.guards.content import Mark
+from ov_backend.guards.signature import Signature
+from ov_backend.int8.recipe import relative_error
+
+log = logging.getLogger(__name__)
+
+
+def submit(resources: Resources, lookup: Lookup, context: JobContext, signature: Signature) -> bool:
+    """Begin to compile what calls of a signature will need; False if it is compiled, or if its text is not known.
+
+    Args:
+        resources: of the engine.
+        lookup: of the network; the state of code and weights is looked at now.
+        context: what the network gives a job.
+        signature: of the calls.
+    """
+    with lookup.lock, context.stats.time("check"):
+        request = lookup.find_known(signature)
+        marks = request.guard.weights.marks() if request is not None else ()
+    if request is None:
+        return False
+    job, samples = CompileJob(resources, request, context), lookup.low_precision.samples(signature)
+    resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, lookup.is_untouched, marks, samples))
+    return True
+
+
+def compile_ahead(
+    job: CompileJob,
+    is_untouched: Callable[[CompileRequest, tuple[Mark, ...]], bool],
+    marks: tuple[Mark, ...],
+    samples: Sequence[Sample] = (),
+) -> None:
+    """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
+
+    Nothing is evicted for it, no error of it is remembered, and no stage is reported: a call that needs the same compiles it.
+
+    Args:
+        job: the request, and what the network gives a job.
+        is_untouched: whether the weights of a request have not been written to since they had these marks.
+        marks: address and version of the weights at the request.
+        samples: observed calls; how far the result is off in these is noted with it.
+    """
+    request, resources, context = job.request, job.resources, job.context
+    if resources.epoch != request.epoch or not is_untouched(request, marks):
+        return
+    job.check_refusals()
+    program = resources.programs.get(request.text) or job.load(is_guessed=True)
+    if program is None:
+        return
+    resources.evict_dead()
+    if not job.fits_beside():
+        log.debug("%s is not prepared ahead: its compiled form would not fit beside the others", context.name)
+        return
+    context.stats.graph_hits += resources.programs.get(request.text) is None
+    resources.programs.put(request.text, program)
+    compiled, size = job.measured(lambda: job.compile(program[0]))
+    if resources.epoch != request.epoch or not is_untouched(request, marks):
+        log.debug("%s was prepared for weights that have changed since", context.name)
+        return
+    entry = job.entry(compiled, program[1])
+    entry.unverified = Unverified(marks, time.monotonic())
+    _try(entry, samples)
+    if resources.compiled.bytes + size <= resources.compiled.budget:
+        job.put(entry, size)
+
+
+def _try(entry: CompiledEntry, samples: Sequence[Sample]) -> None:
+    """Note how far the results of calls are off that the device's own precision has computed with the same weights and code."""
+    for sample in samples if entry.program.owns else ():
+        if sample.state == entry.state:
+            entry.errors[sample.number] = relative_error(entry.program(sample.call.tensors), sample.outputs)

@@ -1,0 +1,342 @@
+"""A network by its blocks: PyTorch runs its forward, and OpenVINO answers the modules that the forward calls.
+
+A network cannot be used as a whole where its forward belongs to other code, or does more than compute. The modules inside it
+still can. Each is a network of its own, under the same rules: right, or in PyTorch. Where a module cannot be used, those that
+its own forward calls are tried next, down to modules without children, which mostly stay in PyTorch.
+
+Calls are met at ``torch.nn.Module.__call__``. Other code may save and exchange the forwards of modules in the meantime; it
+never finds one of ours among them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ov_backend.core.errors import (
+    CaptureError,
+    DeviceError,
+    NothingIn8Bits,
+    OVBackendError,
+    PositionOutOfRange,
+    pass_on_signals,
+)
+from ov_backend.core.patching import class_member, unwrap
+from ov_backend.engine import worker
+from ov_backend.engine.blocks.foreign_code import foreign_forwards
+from ov_backend.engine.blocks.place import BlockPlace
+from ov_backend.engine.calls_patch import CallsPatch
+from ov_backend.engine.int8 import much_noise
+from ov_backend.engine.int8.blocks_precision import BlockPrecision, BlocksPrecision
+from ov_backend.engine.int8.step_tape import Recorder, paused
+from ov_backend.engine.request import CompiledEntry, Group
+from ov_backend.engine.retried import Retried, running_network
+from ov_backend.guards import autocast
+from ov_backend.guards.checksums import Readings
+from ov_backend.guards.pytree import restore
+from ov_backend.guards.signature import Call, Signature
+
+#: A module without children is left alone behind so many sizes of its inputs: they depend on values, and each needs a graph.
+_MAX_SIZES = 8
+
+#: ``answer(original, module, args, kwargs)`` answers one call of a module; ``original`` is PyTorch's way to call it.
+Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def patch_calls(answer: Answer | None = None) -> CallsPatch:
+    """Patch the calls of all modules, so that networks can be answered by their blocks; the caller undoes the patch.
+
+    Args:
+        answer: answers a call; :func:`call_block` where there is none.
+    """
+    answer = answer or call_block
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # Dynamo is tracing, or a network is being traced, and this module is a part of it
+            if torch._dynamo.is_compiling() or worker.inside():
+                return original(module, *args, **kwargs)
+            return answer(original, module, args, kwargs)
+
+        return call
+
+    return CallsPatch(make)
+
+
+def call_block(original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Answer one call of a module: by OpenVINO if a network that runs by its blocks calls it and it can, else by PyTorch."""
+    running = running_network.get()
+    if running is None:
+        return original(module, *args, **kwargs)
+    return running.answer(original, module, args, kwargs)
+
+
+class Blockwise(Retried):
+    """A network that is answered as a whole, else by its blocks, else by PyTorch. :func:`patch_calls` must be in effect."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._blocks: dict[int, Block] = {}
+        #: Of the weights of all blocks.
+        self.readings = Readings()
+        #: Those that were called since a run of calls began; the others may be of modules that are no longer in the network.
+        self._called: set[int] = set()
+        #: The paths of the modules inside, by their ids.
+        self._inside: dict[int, str] = {}
+        #: int8 where it is answered by its blocks.
+        self.blocks_precision = BlocksPrecision(self.resources, self.name, self.module, self.hooks, self.statistics)
+        self._group: Group | None = None
+        #: The modules beside the network that were met in this run of calls.
+        self._met: set[int] = set()
+        #: Reasons by the code of other people's forwards that stood on modules when a network with these in it failed.
+        self._refused: dict[frozenset[Hashable], str] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer one call by OpenVINO, as a whole or by blocks, if possible; otherwise by the original forward.
+
+        Raises:
+            Interrupted: the resources' ``interrupted`` returned true while the network was being prepared.
+        """
+        reason = self.left or self.refusal(self.module)
+        if reason and not worker.inside():
+            return self.by_blocks(reason, self._fallback, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def prepare_ahead(self, signature: Signature) -> bool:
+        """As of every network; not where it is answered by its blocks."""
+        return not (self.left or self.refusal(self.module)) and super().prepare_ahead(signature)
+
+    def trace_ahead(self, signature: Signature) -> None:
+        """As of every network; not where it is answered by its blocks."""
+        if not (self.left or self.refusal(self.module)):
+            super().trace_ahead(signature)
+
+    def by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a forward in PyTorch; the modules that it calls are answered by OpenVINO where possible.
+
+        Args:
+            reason: why the network is not answered as a whole.
+            forward: of this network, or other code's in its place.
+            args: of the call.
+            kwargs: of the call.
+        """
+        if running_network.get() is self:
+            return forward(*args, **kwargs)
+        with paused(), autocast.noted():
+            return self._by_blocks(reason, forward, args, kwargs)
+
+    def _by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        calls, block_calls = self.statistics.calls, self.statistics.block_calls
+        if self.resources.last != self.name:
+            self._begin_blocks()
+        self._group = Group.of(self.name, args, kwargs)
+        self._inside = {id(module): path for path, module in self.module.named_modules()}
+        token = running_network.set(self)
+        try:
+            noisy = much_noise.in_arguments(self.forward, args, kwargs)
+            return self.blocks_precision.run(forward, partial(forward, *args, **kwargs), noisy)
+        finally:  # also of a forward that raises
+            running_network.reset(token)
+            self.resources.last = self.name
+            if self.statistics.block_calls > block_calls:
+                self.statistics.divide(self.name, reason)
+            elif self.statistics.calls == calls:  # else the other forward has called our own, which was answered as a whole
+                self.statistics.fall_back(self.name, reason)
+
+    def answer(self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer one call of a module that this network's forward makes."""
+        network = self._network_of(original, module)
+        return original(module, *args, **kwargs) if network is None else network(*args, **kwargs)
+
+    def _network_of(self, original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any] | None:
+        """What answers a call of a module, or None where PyTorch does."""
+        if not self._may_divide_at(module) or module._forward_hooks or module._forward_pre_hooks or module is self.module:
+            return None
+        if isinstance(module, torch.jit.ScriptModule):
+            return None
+        if self.hooks.companion is not None and id(module) not in self._inside:
+            return self._companion(module)
+        if self.hooks.block_refusal(module) or self.refusal(module):
+            return None
+        block = self._blocks.get(id(module))
+        if block is None or block.has_another_forward():
+            block = self._blocks[id(module)] = Block(self, original, module)
+        self._called.add(id(module))
+        block.group, block.precision.path = self._group, self._inside.get(id(module))
+        return None if block.left else block
+
+    def _may_divide_at(self, module: torch.nn.Module) -> bool:
+        """Whether a module is large enough to be a block."""
+        return bool(module._modules)
+
+    def block_at(self, path: str | None, original: Callable[..., Any], module: torch.nn.Module) -> Block | None:
+        """The block that answers a module now, or None where PyTorch does, or where the module has another path."""
+        block = self._network_of(original, module)
+        return block if isinstance(block, Block) and block.precision.path == path else None
+
+    def _companion(self, module: torch.nn.Module) -> Callable[..., Any] | None:
+        companion = None if self.hooks.companion is None else self.hooks.companion(module)
+        # its run of calls does not begin anew in each of ours
+        self.resources.last = getattr(companion, "name", "") if id(module) in self._met else ""
+        self._met.add(id(module))
+        return companion
+
+    def read_again(self) -> None:
+        """Read all weights again before the next answer, so that no write is missed whatever way it took."""
+        super().read_again()
+        self._begin_blocks()
+        for block in list(self._blocks.values()):
+            block.read_again()
+
+    def begin_picture(self) -> None:
+        """The host says that a picture begins."""
+        super().begin_picture()
+        self.blocks_precision.note_picture()
+
+    def end_run(self, completed: bool) -> None:
+        """The host's run of calls is over."""
+        super().end_run(completed)
+        self.blocks_precision.end_run(completed)
+
+    def _begin_blocks(self) -> None:
+        self._met.clear()
+        if self._called:
+            self._blocks = {key: block for key, block in self._blocks.items() if key in self._called}
+            self._called.clear()
+        self.blocks_precision.read_again()
+        for block in list(self._blocks.values()):
+            block.starts = True
+
+    def refusal(self, module: torch.nn.Module) -> str:
+        """Why a module cannot be used, as far as that is known from other modules with the same foreign forwards, or ""."""
+        return self._refused.get(foreign_forwards(module), "") if self._refused else ""
+
+    def remember(self, module: torch.nn.Module, error: OVBackendError) -> None:
+        """Remember why a module could not be captured, if there are foreign forwards on it or inside it."""
+        foreign = foreign_forwards(module)
+        if foreign and isinstance(error, CaptureError):
+            self._refused[foreign] = str(error)
+
+    def retry(self) -> None:
+        """Try the network as a whole and its blocks again."""
+        super().retry()
+        for block in list(self._blocks.values()):
+            block.retry()
+
+    def clear(self) -> None:
+        """Clear refusals and the state of weights and code, and let go of the blocks."""
+        super().clear()
+        self.blocks_precision.clear()
+        self._blocks.clear()
+        self._called.clear()
+        self._refused.clear()
+
+    def release(self) -> None:
+        """Release weights that the module no longer uses."""
+        super().release()
+        for block in list(self._blocks.values()):
+            block.release()
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        for_all = isinstance(error, (DeviceError, PositionOutOfRange))  # no block would fare better
+        if for_all or self.resources.settings.fallback == "raise":
+            return super()._fall_back(error, args, kwargs)
+        self.left = str(error)
+        self.remember(self.module, error)
+        return self.by_blocks(self.left, self._fallback, args, kwargs)
+
+
+class Block(Retried):
+    """One module that a network's forward calls; its statistics and its compiled graphs are those of the network.
+
+    Args:
+        whole: the network.
+        original: PyTorch's way to call the module.
+        module: the module.
+
+    Attributes:
+        shadow: the forward that stands on the instance, or None.
+        precision: its int8.
+        state: of weights and code that the last answer was computed with, see :class:`CompiledEntry`.
+        starts: whether a run of calls begins, and its weights are read again.
+    """
+
+    def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:
+        self.shadow, self._of_class = vars(module).get("forward"), _forward_of_class(module)
+        forward = self.shadow or unwrap(type(module).forward).__get__(module)
+        forward = whole.hooks.block_traced(module, forward)
+        hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
+        super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics, whole.readings)
+        common = whole.resources, whole.name, module, hooks, whole.statistics
+        self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
+        self._whole, self._original = whole, original
+        self.starts, self.state = True, ("", "", "")
+
+    def has_another_forward(self) -> bool:
+        """Whether PyTorch would call another forward of the module than when this block was made."""
+        shadow = vars(self.module).get("forward")
+        return shadow is not self.shadow or (shadow is None and _forward_of_class(self.module) is not self._of_class)
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        return super()._call(*self.hooks.block_arguments(self.module, args, kwargs))
+
+    def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
+        if not self.module._modules and call.signature not in self._codes and len(self._codes) >= _MAX_SIZES:
+            raise CaptureError("its inputs have ever new sizes")
+        self.resources.last, self.starts = "" if self.starts else self.name, False
+        return super()._lookup_or_compile(call, interrupted)
+
+    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return super()._answer(args, kwargs)
+        except (OVBackendError, RuntimeError) as error:
+            pass_on_signals(error)
+            if isinstance(error, CaptureError) or not self.precision.is_used():
+                raise
+            with self._whole.blocks_precision.trying(None):
+                result = super()._answer(args, kwargs)
+            if not isinstance(error, NothingIn8Bits):
+                self._whole.blocks_precision.refuse(error)
+            return result
+
+    def repeat(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a call again; it is not counted, and PyTorch does not answer it.
+
+        Raises:
+            OVBackendError: it cannot be computed.
+        """
+        call = self._call(args, kwargs)
+        with self.precision.for_call(call):
+            entry = self._lookup_or_compile(call, self.resources.interrupted)
+        return restore(entry.output, self._compute(entry, call))
+
+    def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
+        self.state = entry.state
+        return super()._compute(entry, call)
+
+    def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        place = BlockPlace(weakref.ref(self._whole), weakref.ref(self.module), self._original, self.precision.path)
+        recorder.note(place.repeat, args, kwargs, result, place.state)
+
+    def _count(self) -> None:
+        self.statistics.block_calls += 1
+
+    def _note(self, signature: Signature) -> None:
+        """Nothing: blocks are no networks of the run."""
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if self.resources.settings.fallback == "raise":
+            return super()._fall_back(error, args, kwargs)
+        self.left = str(error)
+        self._whole.remember(self.module, error)
+        self.statistics.leave_block(self.name, type(self.module).__name__, self.left)
+        return self._fallback(*args, **kwargs)
+
+
+def _forward_of_class(module: torch.nn.Module) -> Any:
+    return unwrap(class_member(type(module), "forward"))

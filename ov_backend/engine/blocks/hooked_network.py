@@ -1,0 +1,121 @@
+"""A network on which, or inside which, other code has hooks that move weights or keep state.
+
+Where such hooks keep it from being used as a whole, PyTorch runs its forward, and the modules below the hooks inside it are
+networks of their own, with its name and its statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from ov_backend.core.errors import CaptureError, OVBackendError
+from ov_backend.core.patching import Patch
+from ov_backend.engine import worker
+from ov_backend.engine.blocks.below_hooks import CellPatch, is_wrapped, place_below
+from ov_backend.engine.blocks.on_demand import BlockwiseOnDemand
+from ov_backend.engine.hooks import NetworkHooks
+from ov_backend.engine.network import Network
+
+_running: ContextVar[HookedNetwork | None] = ContextVar("running", default=None)
+
+
+class HookedNetwork(BlockwiseOnDemand):
+    """A network that is answered as a whole, else by what lies below the hooks inside it, else by its blocks, else by PyTorch.
+
+    It is made as a network is.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._parts: list[_Part] = []
+        self._patches: list[Patch | CellPatch] = []
+        #: What stands on the modules inside in the place of their classes' forwards.
+        self._wrappers: dict[int, Any] = {}
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._look_for_hooks()
+        if not self._parts or self.resources.settings.fallback == "raise":
+            return super()._fall_back(error, args, kwargs)
+        answered, token = self.statistics.block_calls, _running.set(self)
+        try:
+            result = self._fallback(*args, **kwargs)
+        finally:
+            _running.reset(token)
+        if self.statistics.block_calls > answered:
+            self.statistics.divide(self.name, str(error))
+        else:
+            self.statistics.fall_back(self.name, str(error))
+        return result
+
+    def _look_for_hooks(self) -> None:
+        """Make networks of the modules inside that have got a hook since the last look."""
+        for module in self.module.modules():
+            if module is self.module or not is_wrapped(module) or self._wrappers.get(id(module)) is vars(module)["forward"]:
+                continue
+            self._wrappers[id(module)] = vars(module)["forward"]
+            if (place := place_below(module)) is not None:
+                self._patches.append(place.patch(lambda forward, module=module: self._part(module, forward)))  # type: ignore[misc]
+
+    def _part(self, module: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        self.resources.keeps_unloaded = True  # weights that a hook takes away come back
+        part = _Part(self.resources, self.name, module, forward, NetworkHooks(fallback=forward), self.statistics)
+        self._parts.append(part)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _running.get() is not self or worker.inside():
+                return forward(*args, **kwargs)
+            return part(*args, **kwargs)
+
+        return call
+
+    def clear(self) -> None:
+        """Clear refusals and the state of weights and code."""
+        super().clear()
+        for part in self._parts:
+            part.clear()
+
+    def read_again(self) -> None:
+        """Read all weights again before the next answer, so that no write is missed whatever way it took."""
+        super().read_again()
+        for part in self._parts:
+            part.read_again()
+
+    def release(self) -> None:
+        """Release weights that the module no longer uses."""
+        super().release()
+        for part in self._parts:
+            part.release()
+
+    def restore(self) -> None:
+        """Restore the forwards of the modules inside."""
+        for patch in self._patches:
+            patch.undo()
+        self._patches.clear()
+        self._parts.clear()
+
+
+class _Part(Network):
+    """A module inside a network, below a hook; one that cannot be captured is not tried again."""
+
+    _left = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer one call by OpenVINO if possible, otherwise by the original forward."""
+        return self.forward(*args, **kwargs) if self._left else super().__call__(*args, **kwargs)
+
+    def _count(self) -> None:
+        self.statistics.block_calls += 1
+
+    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._left = isinstance(error, CaptureError)
+        self.statistics.leave_block(self.name, type(self.module).__name__, str(error))
+        return self._fallback(*args, **kwargs)
+
+    def clear(self) -> None:
+        """Clear refusals and the state of weights and code."""
+        super().clear()
+        self._left = False

@@ -1,0 +1,135 @@
+"""Serves the standalone page, and the panel's routes, for one pipeline (current Gradio)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ov_backend.core.package_files import ROOT
+from ov_backend.hosts.standalone.address import listen, url
+from ov_backend.hosts.standalone.generator import PictureGenerator
+from ov_backend.hosts.standalone.lora_tags import lora_folders
+from ov_backend.hosts.standalone.page import page
+from ov_backend.hosts.standalone.request import checkpoint_file
+from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.visitors import Visitors
+from ov_backend.ui.choices import Choices
+
+log = logging.getLogger("ov_backend")
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(options: Options, announce: Callable[[str], None]) -> int:
+    """Serve until interrupted; calls ``announce`` with the address once the page can be opened.
+
+    Raises:
+        OVBackendError: the checkpoint, the address or an option cannot be used.
+    """
+    import uvicorn
+
+    auth = login(options.auth)
+    with listen(options.host, options.port) as listening:
+        generator = load(options)
+        app = application(generator, auth, (options.host, *options.allow_host))
+        generator.prepare_likely(options.prepare)
+        if options.host not in _LOOPBACK and auth is None:
+            log.warning("Everybody who reaches this machine can use the page; --auth USER:PASSWORD asks for a login.")
+        announce(url(options.host, listening.getsockname()[1]))
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+    return 0
+
+
+def load(options: Options) -> PictureGenerator:
+    """A picture generator for the checkpoint.
+
+    Raises:
+        CheckpointError: the file is no checkpoint that can be read.
+        SettingsError: both a checkpoint and a random one are asked for.
+    """
+    from ov_backend.checkpoint import load_pipeline
+
+    path = checkpoint_file(options.checkpoint, options.random)
+    choices = Choices(device=options.device or Choices.device, precision=options.precision)
+    folders = lora_folders(path, options.lora_dir)
+    generator = PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
+    generator.checkpoints = {each.stem: each for each in options.checkpoints}
+    return generator
+
+
+def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:
+    """The page and the panel's routes as one ASGI application; ``names`` are those of this server besides the usual ones."""
+    import gradio as gr
+    from fastapi import FastAPI
+
+    from ov_backend.hosts.standalone.host_guard import HostGuard
+    from ov_backend.ui.auth import has_password
+    from ov_backend.ui.hosts import KnownHosts
+    from ov_backend.ui.routes import add_routes
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_closing(generator))
+    is_allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
+    known_hosts = KnownHosts(lambda: names, "start serve with --allow-host and this name", lambda request: auth is None)
+    visitors = Visitors(generator)
+    add_routes(app, generator.controller, is_allowed, known_hosts, lambda request: visitors.has_compared(_page_key(request)))
+    if auth is None:
+        app.add_middleware(HostGuard, known_hosts=known_hosts)
+    style = (ROOT / "style.css").read_text(encoding="utf-8")
+    return gr.mount_gradio_app(
+        app,
+        page(visitors),
+        path="/",
+        auth=auth,
+        allowed_paths=[str(generator.folder)],
+        theme=_theme(),
+        css=style,
+        # once more as it is: Gradio gives its "css" precedence over its own, but leaves out rules for containers
+        head=f"<style>{style}</style>" + "".join(f"<script>{path.read_text(encoding='utf-8')}</script>" for path in _scripts()),
+        footer_links=[],
+        ssr_mode=False,
+    )
+
+
+def _page_key(request: Any) -> str:
+    """The key of the page that asks; see :class:`Visitors`."""
+    return str(request.headers.get("x-openvino-page", ""))
+
+
+def _closing(generator: PictureGenerator) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """The life of the application, at whose end the generator is closed; after that, SIGTERM ends the process at once."""
+
+    @asynccontextmanager
+    async def life(app: Any) -> AsyncIterator[None]:
+        yield
+        generator.close()
+
+    return life
+
+
+def _theme() -> Any:
+    """Gradio's default theme, with fonts that every machine has and texts of enough contrast."""
+    import gradio as gr
+
+    theme = gr.themes.Default(
+        primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    )
+    return theme.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_dark="*primary_600",
+        button_primary_text_color="white",
+        button_primary_text_color_dark="white",
+        button_cancel_background_fill="#b91c1c",
+        button_cancel_background_fill_dark="#b91c1c",
+        button_cancel_text_color="white",
+        button_cancel_text_color_dark="white",
+    )
+
+
+def _scripts() -> list[Path]:
+    """The panel's scripts, and the page's own in a folder that the WebUI does not load."""
+    return [*sorted((ROOT / "javascript").glob("*.js")), *sorted((ROOT / "javascript" / "standalone").glob("*.js"))]

@@ -1,0 +1,57 @@
+"""The options of the command ``serve``; needs no PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ov_backend.core.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command ``serve``.
+
+    Attributes:
+        checkpoint: a .safetensors file; None is the project's own, or a random one.
+        checkpoints: those to choose from in the page; none where there is no choice.
+        random: use a small checkpoint of random weights.
+        host: address to listen at.
+        port: port to listen at; 0 is any free one.
+        out: folder that the pictures are written to.
+        cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
+        auth: the login to ask for, "user:password", or None.
+        prepare: at the start, prepare the networks that the last generation has called.
+        lora_dir: folder of the LoRAs that prompts name; None is the folder ``lora`` beside the checkpoint.
+        device: the panel's first choice; None is the default.
+        precision: the panel's first choice.
+        allow_host: further names that the page may be opened under, where no login is asked for.
+    """
+
+    checkpoint: Path | None = None
+    checkpoints: tuple[Path, ...] = ()
+    random: bool = False
+    host: str = "127.0.0.1"
+    port: int = 7865
+    out: Path = Path("out")
+    cache_dir: str | None = None
+    auth: str | None = None
+    prepare: bool = True
+    allow_host: tuple[str, ...] = ()
+    lora_dir: Path | None = None
+    device: str | None = None
+    precision: str = "auto"
+
+
+def login(text: str | None) -> tuple[str, str] | None:
+    """Read ``--auth`` into user and password.
+
+    Raises:
+        SettingsError: one of them is missing.
+    """
+    if text is None:
+        return None
+    user, _, password = text.partition(":")
+    if not user or not password:
+        raise SettingsError("--auth must be USER:PASSWORD, both of them not empty.")
+    return user, password

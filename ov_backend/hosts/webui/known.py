@@ -1,0 +1,45 @@
+"""The WebUIs that are known here, each in a folder of its own, and the one that this process is."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from ov_backend.core.errors import OVBackendError
+from ov_backend.hosts.webui.protocol import Host
+
+__all__ = ["Host", "host"]
+
+#: By the folder here, a Python module that only this WebUI has among those that stand below it in this table.
+_KNOWN = {
+    "forge": "modules_forge.main_entry",
+    "reforge": "ldm_patched.modules.clip_model",
+    "a1111": "modules.sd_hijack_optimizations",
+}
+
+
+def find_host() -> Host:
+    """The WebUI that this process is, by what can be imported.
+
+    Raises:
+        OVBackendError: it is none of those that are known here.
+    """
+    for folder, module in _KNOWN.items():
+        if _is_there(module):
+            found: Host = importlib.import_module(f"ov_backend.hosts.webui.{folder}").HOST
+            return found
+    raise OVBackendError(
+        f"this WebUI is none that this extension knows: none of {', '.join(_KNOWN.values())} can be imported here."
+        " Install the extension into AUTOMATIC1111's WebUI, Forge or reForge"
+    )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # of the package that it would be in
+        return False
+
+
+#: Process-wide instance.
+host = find_host()

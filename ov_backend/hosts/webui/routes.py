@@ -1,0 +1,80 @@
+"""The panel's routes in the WebUI, behind the WebUI's own authentication."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules import script_callbacks, shared
+
+from ov_backend.hosts.webui import jobs
+from ov_backend.hosts.webui.ahead import readiness
+from ov_backend.hosts.webui.session import CACHE_DIR, session
+from ov_backend.hosts.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE, defaults
+from ov_backend.model import compiler
+from ov_backend.store.store import GraphStore
+from ov_backend.ui.auth import has_password
+from ov_backend.ui.controller import Controller
+from ov_backend.ui.hosts import KnownHosts, names_in
+from ov_backend.ui.routes import add_routes
+
+
+def register() -> None:
+    """Register the WebUI's callbacks; it forgets them whenever it loads its scripts."""
+    script_callbacks.on_app_started(lambda _, app: _add_routes(app))
+    script_callbacks.on_cfg_after_cfg(jobs.step_times.add)
+
+
+def _add_routes(app: Any) -> None:
+    names = KnownHosts(_own_names, HOSTS_ADVICE, lambda request: _is_open(app, request))
+    add_routes(app, controller, lambda request: _is_allowed(app, request), names)
+
+
+def credentials(text: str | None) -> dict[str, str]:
+    """Read the WebUI's ``--api-auth user:password,user:password`` into passwords by user."""
+    pairs = (each.strip().partition(":") for each in (text or "").split(",") if each.strip())
+    return {user: password for user, _, password in pairs}
+
+
+def _is_allowed(app: Any, request: Any) -> bool:
+    """Whether a request is logged in to the page or has the API's password; any is where neither is required."""
+    api_credentials = _api_credentials()
+    if has_password(request.headers, api_credentials):
+        return True
+    if getattr(app, "auth", None) is not None:
+        token = request.cookies.get("access-token") or request.cookies.get("access-token-unsecure")
+        return token is not None and token in getattr(app, "tokens", {})
+    return not api_credentials
+
+
+def _is_open(app: Any, request: Any) -> bool:
+    """Whether a request proves no login; a page that everybody may load gives its token to everybody."""
+    return getattr(app, "auth", None) is None and not has_password(request.headers, _api_credentials())
+
+
+def _api_credentials() -> dict[str, str]:
+    return credentials(getattr(shared.cmd_opts, "api_auth", None))
+
+
+def _own_names() -> list[str]:
+    """``--server-name``, the share link that is open now, and the names of the settings."""
+    share_link = getattr(getattr(shared, "demo", None), "share_url", None)
+    texts = (getattr(shared.cmd_opts, "server_name", None), share_link, getattr(shared.opts, ALLOWED_HOSTS, ""))
+    return [name for text in texts for name in names_in(text)]
+
+
+def _store() -> GraphStore | None:
+    if session.engine is not None:
+        return session.engine.store
+    return compiler.open_store(defaults().settings(str(CACHE_DIR)))
+
+
+#: Process-wide instance.
+controller = Controller(
+    session.status,
+    _store,
+    jobs.precompile,
+    jobs.compare,
+    lambda: shared.state.interrupt(),
+    jobs.compare_int8,
+    ready=readiness.size_changed,
+)

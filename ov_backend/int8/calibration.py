@@ -1,0 +1,107 @@
+"""Collects the ranges of a network's activations over the calls of a generation, and calls to compare int8 with afterwards."""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from ov_backend.model.transformations.low_precision import Observer, Range
+
+#: A recipe needs as many calls as a short generation has; a longer run of calls is enough without its end.
+MIN_CALLS, MAX_CALLS = 8, 64
+#: The same for a graph of ``torch.compile``, of whose calls nobody knows what they belong to.
+MAX_GRAPH_CALLS = 16
+#: How many calls are kept, spread over all of them.
+SAMPLES = 4
+
+T = TypeVar("T")
+
+
+class Calibration(Generic[T]):
+    """The ranges so far, over all calls, and a few of these calls.
+
+    Args:
+        most: number of calls that are enough without the end of a picture.
+    """
+
+    def __init__(self, most: int = MAX_CALLS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._ranges: dict[str, Range] = {}
+        #: Every so many calls one is kept; doubled when there are too many.
+        self._stride = 1
+        self._samples: list[T] = []
+        self.calls = self.pictures = 0
+        self._begins = True
+
+    def observe(self, ranges: Mapping[str, Range]) -> None:
+        """Take the ranges of one call, or of a part of the network in it. A call that is not finite has none."""
+        if not all(math.isfinite(r.low) and math.isfinite(r.high) for r in ranges.values()):
+            return
+        with self._lock:
+            for name, new in ranges.items():
+                self._ranges[name] = new.joined(self._ranges.get(name, new))
+
+    def observer(self, prefix: str = "") -> Observer:
+        """:meth:`observe` with a prefix to the names. What is compiled with it may live longer, and keeps no samples alive."""
+        return partial(_observe, weakref.ref(self), prefix)
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether the next call that is counted is kept."""
+        return self.calls % self._stride == 0
+
+    def count(self, sample: Callable[[], T]) -> None:
+        """Count a call; ``sample()`` is kept if its turn has come."""
+        with self._lock:
+            if self.calls % self._stride == 0:
+                self._samples.append(sample())
+                if len(self._samples) >= 2 * SAMPLES:
+                    self._samples, self._stride = self._samples[::2], 2 * self._stride
+            self._counted()
+
+    def begin_picture(self) -> None:
+        """The next call that is counted belongs to another picture."""
+        self._begins = True
+
+    def _counted(self) -> None:
+        self.calls, self.pictures, self._begins = self.calls + 1, self.pictures + self._begins, False
+
+    def begin_anew(self) -> None:
+        """Forget all calls so far, and their ranges."""
+        with self._lock:
+            self._ranges.clear()
+            self._samples.clear()
+            self._stride, self.calls, self.pictures, self._begins = 1, 0, 0, True
+
+    def skip(self) -> None:
+        """Count a call whose turn to be kept has not come."""
+        with self._lock:
+            self._counted()
+
+    def is_complete(self, begins: bool) -> bool:
+        """Whether a recipe can be made; ``begins``: the next generation begins."""
+        return self.calls >= (MIN_CALLS if begins else self._most)
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The ranges by layer."""
+        with self._lock:
+            return dict(self._ranges)
+
+    @property
+    def samples(self) -> list[T]:
+        """Some of the calls, spread over all of them, at most :data:`SAMPLES`."""
+        with self._lock:
+            count = min(SAMPLES, len(self._samples))
+            return [self._samples[round(i * (len(self._samples) - 1) / max(1, count - 1))] for i in range(count)]
+
+
+def _observe(calibration: weakref.ref[Calibration[Any]], prefix: str, ranges: Mapping[str, Range]) -> None:
+    found = calibration()
+    if found is not None:
+        found.observe({f"{prefix}{name}": given for name, given in ranges.items()})

@@ -1,0 +1,62 @@
+"""All recipes of an engine: in memory, and on disk beside the graphs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ov_backend.int8.recipe import Recipe
+from ov_backend.int8.recipe_store import recipe_store
+from ov_backend.store.store import GraphStore
+
+log = logging.getLogger(__name__)
+
+
+class Recipes:
+    """Recipes by architecture and checkpoint.
+
+    Attributes:
+        store: on disk, or None.
+    """
+
+    def __init__(self) -> None:
+        self.store: GraphStore | None = None
+        self._known: dict[tuple[str, str], Recipe | None] = {}
+
+    def open(self, graphs: Path | None) -> None:
+        """Keep recipes on disk in a folder inside that of the graphs; None keeps them in memory only."""
+        store = None if graphs is None else recipe_store(graphs)
+        if getattr(store, "folder", None) != getattr(self.store, "folder", None):
+            self.store = store
+            self._known = {key: recipe for key, recipe in self._known.items() if recipe is not None}
+
+    def get(self, architecture: str, checkpoint: str) -> Recipe | None:
+        """The recipe of a checkpoint, or None."""
+        key = (architecture, checkpoint)
+        if key not in self._known:
+            self._known[key] = self._read(architecture, checkpoint)
+        return self._known[key]
+
+    def put(self, architecture: str, recipe: Recipe, lasts: bool = True) -> None:
+        """Keep a recipe under its checkpoint; on disk as well where it ``lasts``."""
+        self._known[architecture, recipe.checkpoint] = recipe
+        if lasts and self.store is not None:
+            self.store.put(architecture + recipe.checkpoint, recipe.as_files())
+
+    def clear(self) -> None:
+        """Forget what is in memory; what is on disk is read again."""
+        self._known.clear()
+
+    def _read(self, architecture: str, checkpoint: str) -> Recipe | None:
+        files = None if self.store is None else self.store.get(architecture + checkpoint)
+        if files is None or self.store is None:
+            return None
+        try:
+            recipe = Recipe.from_files(files)
+            if recipe.checkpoint != checkpoint:
+                raise ValueError("it belongs to another checkpoint")
+            return recipe
+        except ValueError as error:
+            log.warning("Ignoring a stored recipe: %s. It will be made again.", error)
+            self.store.remove(architecture + checkpoint)
+            return None

@@ -1,0 +1,3 @@
+"""Binds weights to a model, compiles it, and runs it."""
+
+import ov_backend.core.telemetry  # noqa: F401  # before OpenVINO

@@ -1,0 +1,162 @@
+"""Rewrites around faults of the CPU device, and one of OpenVINO's frontend, where another form of the same computation is right.
+
+All were seen with OpenVINO 2026.4. ``RULES`` has those of the other modules too, and ``docs/reference/rewrites.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+
+from ov_backend.model.transformations import (
+    attention,
+    convolutions,
+    functions,
+    quotients,
+    reductions,
+    sums_of_halves,
+    weight_copies,
+)
+from ov_backend.model.transformations.nodes import Constants, hidden, replace, rolled
+from ov_backend.model.transformations.rule import Rule, apply_rules
+
+#: Of two factors between this and its reciprocal the product is neither 0 nor infinite.
+_SMALL = np.float32(2.0**-62)
+_FLOATS = frozenset({"f16", "bf16", "f32"})
+#: What may have several results, and what may read numbers as booleans.
+_OF_SEVERAL = frozenset({"MaxPool", "Split", "TopK", "VariadicSplit"})
+_OF_BOOLEANS = frozenset({"Convert", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor"})
+
+
+def _is_behind_a_concatenation(node: ov.Node, constants: Constants) -> bool:
+    return len(node.get_output_shape(0)) == 1 and node.input_value(0).get_node().get_type_name() == "Concat"
+
+
+def abs_behind_a_reshape(node: ov.Node, constants: Constants) -> None:
+    """Compute the absolute value of one row of two axes."""
+    shape = list(node.get_output_shape(0))
+    row = opset13.reshape(node.input_value(0), np.array([1, *shape]), False)
+    replace(node, opset13.reshape(opset13.abs(row), np.array(shape), False))
+
+
+def _is_of_a_slice(node: ov.Node, constants: Constants) -> bool:
+    return node.input_value(0).get_node().get_type_name() in ("Slice", "StridedSlice")
+
+
+def roll_slice(node: ov.Node, constants: Constants) -> None:
+    """Have elements gathered from a slice that is rolled by nothing."""
+    node.input(0).replace_source_output(rolled(node.input_value(0)).output(0))
+
+
+def _is_as_pytorch_was(node: ov.Node, constants: Constants) -> bool:
+    return bool(node.get_attributes()["coordinate_transformation_mode"] == "pytorch_half_pixel")
+
+
+def resize_to_the_middle(node: ov.Node, constants: Constants) -> None:
+    """Have a single pixel be the middle one, as all others are."""
+    node.set_attribute("coordinate_transformation_mode", "half_pixel")
+
+
+def _has_two_axes(node: ov.Node, constants: Constants) -> bool:
+    return len(node.get_output_partial_shape(0)) == 2
+
+
+def group_norm_in_3d(node: ov.Node, constants: Constants) -> None:
+    """Normalise three axes, of which the last has the length one."""
+    attributes = node.get_attributes()
+    value = opset13.unsqueeze(node.input_value(0), np.array([2]))
+    scale, shift = node.input_value(1), node.input_value(2)
+    normal = opset13.group_normalization(value, scale, shift, attributes["num_groups"], attributes["epsilon"])
+    replace(node, opset13.squeeze(normal, np.array([2])))
+
+
+def _is_boolean(node: ov.Node, constants: Constants) -> bool:
+    return bool(node.get_output_element_type(0).to_string() == "boolean")
+
+
+def compare_results_with_zero(node: ov.Node, constants: Constants) -> None:
+    """Have a node that reads numbers as booleans compare them with 0 where they are one of several results."""
+    for port in node.inputs():
+        value = port.get_source_output()
+        if value.get_node().get_type_name() in _OF_SEVERAL and value.get_element_type().to_string() != "boolean":
+            zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
+            port.replace_source_output(opset13.not_equal(value, zero).output(0))
+
+
+def _has_an_extreme_factor(node: ov.Node, constants: Constants) -> bool:
+    return _extreme_factor(node, constants) is not None
+
+
+def hide_extreme_factor(node: ov.Node, constants: Constants) -> None:
+    """Have the device not see that a factor is constant."""
+    side = _extreme_factor(node, constants)
+    if side is not None:
+        node.input(side).replace_source_output(hidden(node.input_value(side), node.input_value(1 - side)).output(0))
+
+
+def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
+    """The side of a product that is a constant which may become infinite, or 0, together with another constant."""
+    sides = [side for side in (0, 1) if node.input_value(side) in constants]
+    if len(sides) != 1 or not node.get_output_element_type(0).is_real():
+        return None
+    factor = node.input_value(sides[0]).get_node()
+    while factor.get_type_name() in ("Convert", "ConvertLike"):
+        factor = factor.input_value(0).get_node()
+    if factor.get_type_name() != "Constant" or factor.get_output_element_type(0).to_string() not in _FLOATS:
+        return None
+    size = np.abs(factor.get_data(dtype=np.float32))
+    return sides[0] if (((size >= 1 / _SMALL) | (size <= _SMALL)) & (size > 0)).any() else None
+
+
+_OWN = (
+    Rule(
+        "of one-dimensional values, an absolute value after a concatenation is moved in front of it, also for those who"
+        " read the concatenation itself",
+        frozenset({"Abs"}),
+        _is_behind_a_concatenation,
+        abs_behind_a_reshape,
+    ),
+    Rule(
+        "elements gathered from a slice are refused: the slice is left out, and then the shapes do not fit",
+        frozenset({"GatherElements"}),
+        _is_of_a_slice,
+        roll_slice,
+    ),
+    Rule(
+        "a picture that is resized to a single pixel in some direction gets the first pixel, as in PyTorch long ago, not"
+        " the middle",
+        frozenset({"Interpolate"}),
+        _is_as_pytorch_was,
+        resize_to_the_middle,
+    ),
+    Rule(
+        "the process ends at a group normalisation of two axes, less another value",
+        frozenset({"GroupNormalization"}),
+        _has_two_axes,
+        group_norm_in_3d,
+    ),
+    Rule("one of several results of an operator as a boolean is refused", _OF_BOOLEANS, _is_boolean, compare_results_with_zero),
+    Rule(
+        "a product with an infinite or another extreme constant is merged with the constants of the arithmetic before it",
+        frozenset({"Multiply"}),
+        _has_an_extreme_factor,
+        hide_extreme_factor,
+    ),
+)
+#: All rules, in the order in which they are tried for each node.
+RULES: tuple[Rule, ...] = (
+    *attention.RULES,
+    *reductions.RULES,
+    *sums_of_halves.RULES,
+    *convolutions.RULES,
+    *quotients.RULES,
+    *functions.RULES,
+    *weight_copies.RULES,
+    *_OWN,
+)
+
+
+def avoid_faults(model: ov.Model) -> None:
+    """Rewrite, in place, what the CPU device would get wrong."""
+    apply_rules(model, RULES)

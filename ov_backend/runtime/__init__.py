@@ -1,3 +1,0 @@
-"""Binds weights to a model, compiles it, and runs it."""
-
-import ov_backend.telemetry  # noqa: F401  # before OpenVINO

@@ -1,0 +1,243 @@
+"""How much of a model runs in OpenVINO: coverage, unsupported operators and their source lines, FLOPs and bytes.
+
+:func:`of_module` traces a whole module, as the engine does; ``torch_compile/reporter.py`` looks at the compiles of Dynamo's
+graphs. Both convert every partition, so that the figures are those of a real run; OpenVINO compiles nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ov_backend.core.errors import ConversionError, OVBackendError
+from ov_backend.core.fx_utils import is_getitem, operators, placeholders
+from ov_backend.core.settings import Settings, operator_name
+from ov_backend.guards.signature import Binder
+from ov_backend.guards.weights import weights_of
+from ov_backend.model import compiler
+from ov_backend.torch_compile.report.amounts import counted, engineering, size_text
+from ov_backend.torch_compile.report.flops import byte_size, flops_of, traffic_of
+from ov_backend.torch_compile.report.svg import draw
+from ov_backend.trace.capture.forward import capture
+from ov_backend.trace.capture.trace import Captured
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """One operator that stays in PyTorch.
+
+    Attributes:
+        operator: ``aten.name.overload``.
+        count: number of occurrences in the graph.
+        reason: why it stays in PyTorch.
+        lines: where the model calls it, as ``file:line: code``.
+    """
+
+    operator: str
+    count: int
+    reason: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition: consecutive operators that run in the same place.
+
+    Attributes:
+        where: "OpenVINO" or "PyTorch".
+        operators: their number.
+        flops: an estimate.
+        bytes: an estimate of the bytes read and written.
+        names: the distinct operators, the most frequent first.
+    """
+
+    where: str
+    operators: int
+    flops: int
+    bytes: int
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """The report on one graph.
+
+    Attributes:
+        name: as in the statistics.
+        operators: their number.
+        percent: share of the operators that run in OpenVINO; 0 where there is none.
+        unsupported: the operators that stay in PyTorch.
+        parts: the partitions, in the order of execution.
+        weight_bytes: size of the weights.
+        reason: why the graph cannot be converted at all, or "".
+        title: its name for the user, or "" if that is ``name``.
+    """
+
+    name: str
+    operators: int
+    percent: float
+    unsupported: tuple[Unsupported, ...]
+    parts: tuple[Part, ...]
+    weight_bytes: int
+    reason: str = ""
+    title: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name for the user."""
+        return self.title or self.name
+
+    @property
+    def flops(self) -> int:
+        """Estimated multiplications and additions of all matrix products and convolutions."""
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Estimated bytes that the operators read and write."""
+        return sum(part.bytes for part in self.parts)
+
+    def text(self) -> str:
+        """A summary in a few lines."""
+        inside = sum(part.where == "OpenVINO" for part in self.parts)
+        counts = counted(self.operators, "operator"), counted(inside, "partition")
+        head = f"{self.label}: {counts[0]}, {self.percent:.4g} % in OpenVINO, {counts[1]}"
+        traffic, weights = size_text(self.bytes), size_text(self.weight_bytes)
+        amounts = f"{engineering(self.flops)}FLOP, {traffic} read and written, weights {weights}"
+        lines = [f"{head}, {amounts}"]
+        if self.reason:
+            lines.append(f"    in PyTorch as a whole: {self.reason}")
+        for unsupported in self.unsupported:
+            lines.append(f"    in PyTorch: {unsupported.count} x {unsupported.operator}: {unsupported.reason}")
+            lines += [f"        {line}" for line in unsupported.lines]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The reports on all graphs of a model, its graph breaks, and why Dynamo makes no graph of some functions."""
+
+    graphs: tuple[GraphReport, ...]
+    breaks: tuple[str, ...] = field(default=())
+    without_graph: tuple[str, ...] = field(default=())
+
+    @property
+    def percent(self) -> float:
+        """Share of the operators that run in OpenVINO, in percent; 0 where there is no operator.
+
+        How many a function has of which there is no graph, nobody knows; it counts as one, and the share is the largest possible.
+        """
+        total = sum(graph.operators for graph in self.graphs) + len(self.without_graph)
+        return 0.0 if not total else sum(graph.percent * graph.operators for graph in self.graphs) / total
+
+    def text(self) -> str:
+        """A summary for the terminal."""
+        counts = f"{counted(len(self.graphs), 'graph')}, {counted(len(self.breaks), 'graph break')}"
+        at_most = "at most " if self.percent and self.without_graph else ""
+        head = f"{counts}, {at_most}{self.percent:.4g} % of the operators in OpenVINO"
+        reasons = self.without_graph or (() if self.graphs else ("Dynamo makes no graph of it",))
+        none = [f"    in PyTorch as a whole: {reason}" for reason in reasons]
+        graphs = [graph.text() for graph in self.graphs]
+        return "\n".join([head, *none, *graphs, *(f"graph break: {place}" for place in self.breaks)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as a dict, for JSON."""
+        graphs = [{**asdict(graph), "label": graph.label, "flops": graph.flops, "bytes": graph.bytes} for graph in self.graphs]
+        for graph in graphs:
+            del graph["title"]  # the label says it
+        return {"percent": self.percent, "graphs": graphs, "breaks": list(self.breaks), "without_graph": list(self.without_graph)}
+
+    def json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def svg(self) -> str:
+        """A drawing of the partitions, as an SVG document."""
+        return draw(self.as_dict())
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def of_module(name: str, module: torch.nn.Module, *args: Any, settings: Settings | None = None, **kwargs: Any) -> GraphReport:
+    """Report on a whole module, traced as by the engine; nothing is computed, and the weights may be uninitialised."""
+    weights, settings = weights_of(module), (settings or Settings()).replace(min_block_size=1)
+    call = Binder(module.forward)(args, kwargs)
+    names = [spec.name for spec in call.signature.tensors]
+    try:
+        captured = capture(module, module.forward, weights, names, call.tensors, call.arguments)
+    except OVBackendError as error:
+        return GraphReport(name, 0, 0.0, (), (), byte_size(weights.values()), str(error))
+    try:
+        return of_compilation(name, captured, compiler.Compiler(captured, settings).compile())
+    except ConversionError as error:
+        return of_refused(name, captured, settings, error)
+
+
+def of_compilation(name: str, captured: Captured, compilation: compiler.Compilation) -> GraphReport:
+    """Report on one captured graph that was converted."""
+    lines, coverage = _lines(captured.gm), compilation.program.coverage
+    unsupported = [
+        Unsupported(op, count, coverage.reasons[op], tuple(lines.get(op, ())))
+        for op, count in sorted(coverage.in_pytorch.items(), key=lambda item: -item[1])
+    ]
+    parts = tuple(_parts(compilation))
+    return GraphReport(name, coverage.total, coverage.percent, tuple(unsupported), parts, _weight_bytes(captured))
+
+
+def of_refused(name: str, captured: Captured, settings: Settings, error: ConversionError) -> GraphReport:
+    """Report on one captured graph of which nothing runs in OpenVINO."""
+    gm = compiler.lowered(captured, settings)
+    parts = (_part("PyTorch", operators(gm)),) if operators(gm) else ()
+    return GraphReport(name, len(operators(gm)), 0.0, (), parts, _weight_bytes(captured), str(error))
+
+
+def _weight_bytes(captured: Captured) -> int:
+    return byte_size(node.meta["val"] for node in placeholders(captured.gm)[: len(captured.slots)])
+
+
+def _lines(gm: GraphModule) -> dict[str, list[str]]:
+    """The lines of the model's code that call each operator."""
+    lines = {str(node.target): list[str]() for node in gm.graph.nodes}
+    for node in gm.graph.nodes:
+        line = _source(node)
+        if line and line not in lines[str(node.target)]:
+            lines[str(node.target)].append(line)
+    return lines
+
+
+def _parts(compilation: compiler.Compilation) -> Iterator[Part]:
+    outer = compilation.program.outer
+    if outer is None:
+        yield _part("OpenVINO", operators(compilation.gm))
+        return
+    in_pytorch: list[Node] = []
+    for node in outer.graph.nodes:
+        if node.op == "call_module":
+            if in_pytorch:
+                yield _part("PyTorch", in_pytorch)
+                in_pytorch = []
+            yield _part("OpenVINO", operators(outer.get_submodule(str(node.target))))
+        elif node.op == "call_function" and not is_getitem(node):
+            in_pytorch.append(node)
+    if in_pytorch:
+        yield _part("PyTorch", in_pytorch)
+
+
+def _part(where: str, nodes: Sequence[Node]) -> Part:
+    names = Counter(operator_name(node.target) for node in nodes)
+    flops, traffic = sum(map(flops_of, nodes)), sum(map(traffic_of, nodes))
+    return Part(where, len(nodes), flops, traffic, tuple(name for name, _ in names.most_common()))
+
+
+def _source(node: Node) -> str:
+    """The innermost line of the model's code that calls a node, as ``file:line: code``, or ""."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', str(node.meta.get("stack_trace") or ""))
+    return "{}:{}: {}".format(*frames[-1]) if frames else ""

@@ -1,0 +1,350 @@
+"""Watches what Python code does while it is traced, in the tracing thread alone; nothing is patched.
+
+The interpreter tells a profiler of every call: which functions ran, which attributes of modules were set, and whether the code
+asked for the time, printed or read a file. It does so per thread, so that what other threads do in the meantime is not mistaken
+for the trace's own doing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import CellType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses import FakeTensor
+
+from ov_backend.core import garbage
+from ov_backend.guards.autocast import ASKS_AUTOCAST
+from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
+from ov_backend.guards.describe import attribute_or_none
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
+from ov_backend.guards.traced_code import own_code
+from ov_backend.trace.capture import trace_detection
+from ov_backend.trace.capture.arithmetic import ArithmeticState
+from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
+from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
+
+#: Run where a module is imported for the first time, or looked for: code objects by their ``id``, which stay alive here.
+_IMPORTS = {
+    id(code): code
+    for name in ("_find_and_load", "_find_spec")
+    for code in [getattr(getattr(getattr(importlib, "_bootstrap", None), name, None), "__code__", None)]
+    if code is not None
+}
+#: What sets an attribute of a module; ``nn.ModuleList.append`` and its like call the last one.
+_SETTERS = tuple(getattr(torch.nn.Module, name).__code__ for name in ("__setattr__", "__delattr__", "add_module"))
+_INIT = torch.nn.Module.__init__.__code__
+#: Their hooks compute a module's weight of other weights before each of its calls, and set it.
+_COMPUTING_WEIGHTS = frozenset({"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"})
+#: What has to be done when a function begins; most functions do nothing that counts.
+_SETS, _MAKES, _CLASSES, _ACTS, _ASKS = 1, 2, 4, 8, 16
+#: Classes of Python's own, by their ``id``, whose methods only compute; a forward calls many of them. (The hash of a program's
+#: class may be the program's own code.)
+PLAIN = frozenset(map(id, (list, dict, tuple, str, bytes, int, float, bool, set, frozenset)))
+_ABSENT = object()
+#: Python's generator for the whole process.
+_GENERATOR: Any = random._inst
+
+
+class Stopped(BaseException):
+    """Raised in the place of an effect, which then comes about where PyTorch answers alone; no error that code would catch."""
+
+
+class Observer:
+    """Notes what runs between ``with`` and its end, and which attributes of modules are set; that can be undone.
+
+    Args:
+        caches: functions with a ``functools.lru_cache``, beside those of Python modules and their classes.
+        stops: whether :class:`Stopped` is raised before a call that has an effect.
+
+    Attributes:
+        executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
+        effects: what the code did beside computing, in words.
+        asked: what the code asked for that a trace answers otherwise, in words.
+        fast_attention: whether the next attention of ``torch.nn`` is computed by PyTorch's fast path outside of a trace.
+        disturbed: whether random numbers of Python were drawn, and not seen: probably in another thread, as servers of web
+            sockets do.
+    """
+
+    def __init__(self, caches: Iterable[Any] = (), stops: bool = False) -> None:
+        self._caches, self._stops = caches, stops
+        self.executed: dict[CodeType, str] = {}
+        self.effects: list[str] = []
+        self.asked: list[str] = []
+        self.fast_attention = False
+        self.disturbed = self._draws = False
+        #: PyTorch's generators whose methods were called, each with its state before the first call.
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
+        #: Globals that code which ran may set, and what they were.
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
+        #: Variables of functions around those that ran and set them, with what they held before.
+        self._cells: dict[int, tuple[CellType, Any]] = {}
+        #: Code objects of programs that ask for the class of something, or for its table of attributes, with the words for it and
+        #: the variables. Installed packages know fake tensors.
+        self._classes: dict[CodeType, list[tuple[str, frozenset[tuple[str, tuple[str, ...]]]]]] = {}
+        #: What code has asked of a tensor, and so of a fake tensor: its class, its table.
+        self._asked_of_tensor: dict[str, None] = {}
+        self._importing = 0
+        self._pause = contextlib.ExitStack()
+        #: What each function that began has to be looked at for, by the ``id`` of its code, and these code objects: an ``id`` is
+        #: only good as long as its object lives. Code objects are compared part by part, which takes longer than most calls.
+        self._roles: dict[int, int] = {}
+        self._begun: list[CodeType] = []
+        #: Functions written in C that belong to a Python module or to nothing and only compute, by their ``id``.
+        self._harmless: dict[int, Any] = {}
+        self._previous: Any = None
+        #: Where an attribute was set, and what was there before the first time.
+        self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
+        #: Those of them that somebody may read before they are set anew.
+        self._lasting: set[tuple[int, str]] = set()
+        #: Modules that the code made while it ran.
+        self._made: dict[int, torch.nn.Module] = {}
+        #: One function object: the interpreter compares it when it is set again.
+        self._callback: Callable[[FrameType, str, Any], None] = self._on_event
+
+    def __enter__(self) -> Observer:
+        self._random, self._arithmetic = _random_state(), ArithmeticState()
+        self._pause.enter_context(garbage.paused())  # its callbacks and finalizers would be taken for the forward's own code
+        self._previous = sys.getprofile()
+        sys.setprofile(self._callback)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        sys.setprofile(self._previous)
+        self._pause.close()
+        if self._arithmetic.put_back():
+            self.effects.append("sets how numbers of decimal or numpy are computed")
+        (python, numpy), (python_now, numpy_now) = self._random, _random_state()
+        self.disturbed = python != python_now and not self._draws
+        if self._draws or numpy != numpy_now:
+            self.effects.append("draws random numbers of Python or numpy")
+        _clear_caches(self.executed, self._caches)
+        self.effects += self._effects_of_code()
+        if self._generators:
+            self.effects.append("seeds or reads a generator of random numbers")
+        for generator, state in self._generators.values():
+            generator.set_state(state)
+        if self._draws:
+            random.setstate(python)
+        if numpy != numpy_now:  # a profiler does not see these draws
+            np.random.set_state(_numpy_state(numpy))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Not watching in this block: torch's own code makes a hundred times as many calls as a module's."""
+        watching = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            yield
+        finally:
+            sys.setprofile(watching)
+
+    def undo(self, slots: Mapping[int, torch.Tensor]) -> list[tuple[torch.nn.Module, str]]:
+        """Put back every attribute that was set; returns those that had changed by it: not to the slot of what was there."""
+        changed = []
+        for (_, name), (module, before) in self._before.items():
+            table = table_of(module, name)
+            now, then = (slots.get(id(value), value) for value in (table.get(name, _ABSENT), before))
+            if (id(module), name) in self._lasting and not _same(now, then):
+                changed.append((module, name))
+            if before is not _ABSENT:
+                table[name] = before
+            elif name in table:
+                del table[name]
+        return changed
+
+    def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if id(code) in _IMPORTS:  # what a module does when it is imported is no part of the forward
+            self._importing += {"call": 1, "return": -1}.get(event, 0)
+        elif self._importing:
+            return
+        elif event == "call":
+            role = self._roles.get(id(code))
+            if role := self._role(code, frame.f_globals) if role is None else role:
+                self._call(frame, role)
+        elif event == "c_call":
+            owner = getattr(argument, "__self__", None)
+            if id(type(owner)) not in PLAIN and id(argument) not in self._harmless:
+                self._call_c(frame, argument, owner)
+        elif event == "return" and self._roles.get(id(code), 0) & _CLASSES:
+            self._ask_for_classes(frame)
+
+    def _role(self, code: CodeType, table: dict[str, Any]) -> int:
+        """What calls of a function have to be looked at for, which begins for the first time."""
+        if code in _SETTERS:
+            role = _SETS
+        else:
+            if code not in self.executed:
+                self._begins(code, table)
+            role = _MAKES * (code is _INIT) | _CLASSES * (code in self._classes)
+            role |= _ACTS * (code in IMPURE_CODE) | _ASKS * (code in trace_detection.ASKS_TRACE_CODE)
+        self._roles[id(code)] = role
+        self._begun.append(code)
+        return role
+
+    def _call(self, frame: FrameType, role: int) -> None:
+        """A function with a role is called."""
+        code = frame.f_code
+        if role == _SETS:
+            module, name = frame.f_locals["self"], frame.f_locals["name"]
+            # the tracer keeps literals on a bare Module: these must stay; a module made by the forward is nobody else's yet
+            if type(module) is not torch.nn.Module and id(module) not in self._made:
+                self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
+                if frame.f_back is None or frame.f_back.f_globals.get("__name__") not in _COMPUTING_WEIGHTS:
+                    self._lasting.add((id(module), name))
+            return
+        if role & _MAKES and "_modules" not in vars(made := frame.f_locals["self"]):
+            self._made[id(made)] = made
+        if role & _CLASSES:
+            self._ask_for_classes(frame)
+        if role & _ACTS and frame.f_back is not None:
+            self._note(frame.f_back, IMPURE_CODE[code])
+        elif role & _ASKS and frame.f_back is not None:
+            self._note_question(frame.f_back, trace_detection.ASKS_TRACE_CODE[code])
+
+    def _call_c(self, frame: FrameType, function: Any, owner: Any) -> None:
+        """A function written in C is called, whose ``__self__`` is the owner."""
+        if owner is _GENERATOR:
+            self._draws |= function.__name__ != "getstate"
+        elif isinstance(owner, torch.Generator):
+            self._generators.setdefault(id(owner), (owner, owner.get_state()))
+        elif id(function) in ASKS_AUTOCAST:
+            if ASKS_AUTOCAST[id(function)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
+                self._note_question(frame, ASKS_AUTOCAST[id(function)])
+        elif id(function) in trace_detection.ASKS_TRACE:
+            self._note_question(frame, trace_detection.ASKS_TRACE[id(function)])
+            if id(function) in trace_detection.ASKS_OVERRIDES and takes_fast_path(frame):
+                if different := beside_fast_path(frame):
+                    self.asked.append(f"takes PyTorch's fast path for {different}, which a trace does not see")
+                self.fast_attention = True
+        elif effect := name_of_effect(function, owner):
+            self._note(frame, effect)
+        elif owner is None or type(owner) is ModuleType:
+            self._harmless[id(function)] = function
+
+    def _ask_for_classes(self, frame: FrameType) -> None:
+        """Note whether one of the variables whose class or table this code asks for is a tensor, when it begins or ends."""
+        for words, asked in self._classes[frame.f_code]:
+            for name, attributes in asked:
+                value = frame.f_locals.get(name)
+                for attribute in attributes:
+                    value = (attribute_or_none(value, "__dict__") or {}).get(attribute)
+                if isinstance(value, FakeTensor):
+                    self._asked_of_tensor[words] = None
+
+    def _begins(self, code: CodeType, table: dict[str, Any]) -> None:
+        """A function runs for the first time in this trace."""
+        self.executed[code] = table.get("__name__", "")
+        if trace_detection.of_program(self.executed[code]):
+            for words, asked in (("class", classes_asked_for(code)), ("__dict__", tables_asked_for(code))):
+                if named := asked - {UNNAMED}:
+                    self._classes.setdefault(code, []).append((words, named))
+                if UNNAMED in asked:
+                    self._asked_of_tensor[words] = None
+            if names := [name for name in code.co_names if name in trace_detection.OF_TRACES or table.get(name) is FakeTensor]:
+                self.asked.append(_question(names[0]))
+        for name in globals_set_by(code):
+            self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
+        if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
+            for cell in _cells_of(code):
+                self._cells.setdefault(id(cell), (cell, _content(cell)))
+
+    def _effects_of_code(self) -> Iterator[str]:
+        """What the code that ran does and a profiler does not see."""
+        for table, name, before in self._globals.values():
+            if table.get(name, _ABSENT) is not before:
+                yield f"sets the global {name}"
+        for cell, content in self._cells.values():
+            if _content(cell) is not content:
+                if content is not _ABSENT:
+                    cell.cell_contents = content
+                yield "sets a variable of the function around it"
+        for words in self._asked_of_tensor:
+            yield f"asks for the {words} of a tensor"
+        for code in own_code(self.executed):
+            if drawn := NUMPY_GENERATORS.intersection(code.co_names):
+                yield f"draws random numbers ({min(drawn)})"
+            texts = code.co_consts if "getattr" in code.co_names else ()
+            if asked := OF_INTERPRETER.intersection((*code.co_names, *(text for text in texts if isinstance(text, str)))):
+                yield f"asks the interpreter ({min(asked)})"
+            if sets_data(code):
+                yield "sets the data of a tensor"
+            if compares_with_tensor(code):
+                yield "asks whether the class of something is torch.Tensor"
+
+    def _note(self, frame: FrameType, name: str) -> None:
+        """Take note that a function of :mod:`ov_backend.trace.capture.impure` is called, if it is the forward's doing."""
+        if of_the_forward(frame):
+            self.effects.append(f"calls {name}")
+            if self._stops:
+                raise Stopped(name)
+
+    def _note_question(self, frame: FrameType, name: str) -> None:
+        """Take note of a question that a trace answers otherwise, if the code that asks is the program's."""
+        module = str(frame.f_globals.get("__name__", ""))
+        if trace_detection.of_program(module) and not trace_detection.is_kept_for_backward(module, name):
+            self.asked.append(_question(name))
+
+
+def _question(name: str) -> str:
+    return f"asks for {name}, which a trace answers otherwise"
+
+
+def _cells_of(code: CodeType) -> list[CellType]:
+    """The variables of functions around it that the functions of this code set."""
+    names = [code.co_freevars.index(name) for name in outer_set_by(code)]
+    functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
+    return [each.__closure__[i] for each in functions if each.__closure__ for i in names]
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
+
+
+def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> None:
+    """Clear the ``functools.lru_cache`` of every function that ran: it may hold fake tensors now."""
+    own = own_code(executed)
+    for cache in caches:
+        if getattr(cache.__wrapped__, "__code__", None) in own:
+            cache.cache_clear()
+    for module in {sys.modules.get(name) for name in own.values()}:
+        members = list(vars(module).values()) if module is not None else []
+        for cls in [member for member in members if isinstance(member, type)]:
+            members += [getattr(member, "__func__", member) for member in vars(cls).values()]
+        for member in members:
+            if type(member) is functools._lru_cache_wrapper and getattr(member.__wrapped__, "__code__", None) in own:
+                member.cache_clear()
+
+
+def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:
+    """Where a module keeps an attribute of this name."""
+    own = vars(module)
+    return next((own[table] for table in ("_parameters", "_buffers", "_modules") if name in own.get(table, ())), own)
+
+
+def _same(value: Any, before: Any) -> bool:
+    plain = (bool, int, float, str, bytes, type(None), tuple)
+    return value is before or (type(value) is type(before) and isinstance(value, plain) and bool(value == before))
+
+
+def _random_state() -> tuple[Any, Any]:
+    state: Any = np.random.get_state()
+    name, keys, *rest = state
+    return random.getstate(), (name, keys.tobytes(), *rest)
+
+
+def _numpy_state(state: Any) -> Any:
+    name, keys, *rest = state
+    return (name, np.frombuffer(keys, dtype=np.uint32), *rest)

@@ -1,0 +1,146 @@
+"""The trace of a function over fake tensors: an ATen graph without in-place operators, whose first placeholders are the slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._guards import tracing
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ov_backend.core import tracing_lock
+from ov_backend.core.autocast_regions import traced_again
+from ov_backend.core.errors import CaptureError, pass_on_signals
+from ov_backend.core.fx_utils import lazy_code
+from ov_backend.core.tracing_flag import flag_of_this_thread
+from ov_backend.guards.pytree import Spec
+from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.trace.capture.untraceable import why_untraceable
+from ov_backend.trace.lowering.functionalize import functionalize_intermediates, mutates
+
+#: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
+#: literals of the code (``torch.tensor([0.5])``); larger ones make a graph unfit for the disk.
+LITERAL_ELEMENTS = 1024
+
+@dataclass(frozen=True)
+class Captured:
+    """One traced call.
+
+    Attributes:
+        gm: ATen graph; its placeholders are the slots, then the inputs.
+        slots: names of the weights, in the placeholders' order.
+        inputs: names of the inputs, in the placeholders' order.
+        output: description of what the call returns, over the graph's flat outputs.
+        unlifted: why the graph holds constants that are no literals and no weights (it is then not stored), or "".
+        retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
+    """
+
+    gm: GraphModule
+    slots: tuple[str, ...]
+    inputs: tuple[str, ...]
+    output: Spec
+    unlifted: str = ""
+    retrace: Callable[[Mapping[Any, Any]], GraphModule] | None = None
+
+
+#: Operators whose operands must be of one dtype.
+_OF_ONE_DTYPE = frozenset(
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, torch.ops.aten.baddbmm.default}
+    | {torch.ops.aten.convolution.default, torch.ops.aten.linear.default}
+)
+
+#: Operators that raise where a value is not true, and return nothing.
+ASSERTIONS = frozenset({torch.ops.aten._assert_async, getattr(torch.ops.aten, "_functional_assert_async", None)} - {None})
+_NORMS = frozenset({torch.ops.aten.native_group_norm.default, torch.ops.aten.native_layer_norm.default})
+
+
+def trace(
+    function: Callable[..., Any],
+    slots: list[torch.Tensor],
+    inputs: Sequence[Any],
+    decompositions: Mapping[Any, Any] | None = None,
+) -> GraphModule:
+    """Trace ``function(slots, inputs)`` over fake tensors into an ATen graph without in-place operators.
+
+    Raises:
+        CaptureError: Python code depends on a tensor's values, or a tensor from outside is written to.
+    """
+    try:
+        gm = functionalize_intermediates(_make_fx(function, slots, inputs, decompositions))
+        if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
+            gm = _make_fx(functionalize(traced_again(gm), remove="mutations"), slots, inputs, decompositions)
+    except CaptureError:
+        raise
+    except Exception as error:  # whatever a module's own Python raises under trace: it cannot be captured
+        pass_on_signals(error)
+        raise CaptureError(why_untraceable(error)) from error
+    written = [node for node in gm.graph.nodes if mutates(node)]
+    if written:
+        raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
+    refuse_assertions(gm)
+    return gm
+
+
+def refuse_assertions(gm: GraphModule) -> None:
+    """Raise where a graph asserts something, which OpenVINO would leave out."""
+    if any(getattr(node.target, "overloadpacket", None) in ASSERTIONS for node in gm.graph.nodes):
+        raise CaptureError("it asserts something of a tensor's values, for which a compiled graph would not raise")
+
+
+def _make_fx(function: Any, slots: list[torch.Tensor], inputs: Sequence[Any], decompositions: Any) -> GraphModule:
+    # Inside a Dynamo backend, Dynamo's own fake mode must not be touched: trace outside of its context.
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with tracing_lock.lock(), tracing(None), torch.inference_mode(False), torch.no_grad():
+        fake = [_fake(fakes, tensor) for tensor in slots]
+        values = [_fake(fakes, value) if isinstance(value, torch.Tensor) else value for value in inputs]
+        with fakes, lazy_code(), flag_of_this_thread(), WholeRecurrences():
+            return make_fx(function, decomposition_table=dict(decompositions or {}))(fake, values)
+
+
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    fake = _plain_fake(mode, tensor)
+    return fake.requires_grad_() if tensor.requires_grad and tensor.is_leaf else fake
+
+
+def _plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_quantized:
+        return mode.from_tensor(tensor.detach())
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return FakeTensor(mode, like, tensor.device)  # as from_tensor makes it, which looks into much more than a plain one has
+
+
+def unlifted_constants(gm: GraphModule) -> str:
+    """Why a graph holds values that are no literals and no weights, or ""."""
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            value = getattr(gm, node.target)
+            if isinstance(value, torch.Tensor) and value.numel() > LITERAL_ELEMENTS:
+                return f"the code brings in a tensor of {value.numel()} elements that is no attribute of the module"
+    return ""
+
+
+def _is_generator(gm: GraphModule, value: Any) -> bool:
+    """Whether an operand is a generator of random numbers; newer versions of PyTorch keep it on the graph's module."""
+    if isinstance(value, torch.fx.Node) and value.op == "get_attr":
+        value = getattr(gm, str(value.target), None)
+    return isinstance(value, torch.Generator)
+
+
+def check_operators(gm: GraphModule) -> None:
+    """Raise for operators that PyTorch refuses although a trace does not, and for random numbers that come from a generator."""
+    for node in gm.graph.nodes:
+        dtypes = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)}
+        if node.target in _NORMS and node.args[0].meta["val"].dtype is torch.float32:  # half precision may have float32 weights
+            dtypes -= {torch.float32}
+            mixed = bool(dtypes)
+        else:
+            mixed = node.target in _OF_ONE_DTYPE and len(dtypes) > 1
+        if mixed:
+            raise CaptureError(f"{node.target} mixes {' and '.join(sorted(map(str, dtypes)))}, which PyTorch refuses")
+        if any(_is_generator(gm, value) for value in [*node.args, *node.kwargs.values()]):
+            raise CaptureError("its forward draws numbers from a generator of its own, which a compiled graph would not seed")

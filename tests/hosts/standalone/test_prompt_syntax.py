@@ -1,0 +1,67 @@
+"""What only the WebUI reads in a prompt is refused in one sentence, by whichever command, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ov_backend.core.errors import SettingsError
+from ov_backend.hosts.standalone.limits import check
+from ov_backend.hosts.standalone.prompt_syntax import check_syntax
+from ov_backend.hosts.standalone.request import Request
+from ov_backend.ui.infotext import Parameters
+from tests.helpers.refusals import assert_sentence
+
+REFUSED = {
+    "a [cat:dog:0.5]": "[cat:dog:0.5]",
+    "a [cat:0.5]": "[cat:0.5]",
+    "a [cat::10]": "[cat::10]",
+    "[a: b : 1e1 ]": "[a: b : 1e1 ]",
+    "[cat:dog:-1]": "[cat:dog:-1]",
+    "[(cat:1.2):dog:.5]": "[(cat:1.2):dog:.5]",
+    "[a [red:blue:0.2] cat:dog:0.5]": "[red:blue:0.2]",
+    "[[red] cat:dog:0.5]": "[ cat:dog:0.5]",
+    "[cat|dog] in a field": "[cat|dog]",
+    "[cat|\ndog]": "cat|",
+    "[unclosed [cat|dog]": "[cat|dog]",
+    "a cat AND a dog": "AND",
+    "a cat:1.2 AND": "AND",
+    "a cat <lyco:ink:0.8>": "<lyco:ink:0.8>",
+    "<hypernet:none:1>": "<hypernet:none:1>",
+}
+READ = [
+    *("", "a [cat]", "a [[cat]]", "[a:b]", r"\[cat:dog:0.5\]", r"\[cat|dog\]", r"[cat\|dog]", "[(cat:1.2)]", "10:30"),
+    *("sand and ANDES", "a cat BREAK a dog", "<lora:ink:0.8> a cat", "cat|dog", "3 < 4 > 2: 1", "] a:0.5]", "[a:0.5", "\\"),
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
+def test_what_only_the_webui_reads_is_refused(text: str, field: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        check(Parameters(**{field: text}))
+    message = str(refused.value)
+    assert_sentence(message)
+    assert REFUSED[text] in message
+    assert message.startswith("The negative prompt has" if field == "negative_prompt" else "The prompt has")
+
+
+@pytest.mark.parametrize("text", READ)
+def test_all_else_is_read(text: str) -> None:
+    check_syntax(text, text if "<lora" not in text else "")
+
+
+def test_a_lora_belongs_into_the_prompt() -> None:
+    with pytest.raises(SettingsError, match="The negative prompt has '<lora:ink:1>'; write it into the prompt"):
+        check_syntax("a cat", "<lora:ink:1>")
+
+
+def test_the_demo_refuses_it_too(tmp_path: Path) -> None:
+    for given in ({"prompt": "a AND b"}, {"prompt": "a", "negative": "[a|b]"}):
+        with pytest.raises(SettingsError, match="prompt has"):
+            Request(**given, random=True, out=tmp_path / "x.png")
+
+
+def test_very_many_brackets_take_no_time() -> None:
+    check_syntax("[" * 30_000 + "a" + "]" * 30_000, "[a]" * 30_000)

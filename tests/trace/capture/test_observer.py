@@ -1,0 +1,325 @@
+"""A forward that does more than compute stays in PyTorch, and a trace leaves nothing of itself behind."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.util
+import inspect
+import logging
+import pathlib
+import random
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from ov_backend import Settings
+from ov_backend.trace.capture.forward import Disturbed, undisturbed
+from ov_backend.trace.capture.observer import Observer
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+class Collecting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features: list[torch.Tensor] = []
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.features.append(x * 2)
+        return x + 1
+
+
+class Remembering(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = torch.zeros(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = x + self.before
+        self.before = x
+        return result
+
+
+class Drawing(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * random.random()
+
+
+class Timed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if time.time() > 0 else -x
+
+
+class AskingTheLog(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -x if logging.getLogger("a name").isEnabledFor(logging.DEBUG) else x
+
+
+class AskingTheStack(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if inspect.currentframe() else -x
+
+
+class Growing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.parts.append(torch.nn.Identity())
+        return x * len(self.parts)
+
+
+class Moving(torch.nn.Module):
+    """A weight gets other memory at every call, which no operator of the trace shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data = self.weight.data * 2
+        return x * self.weight
+
+
+class MovingItsInput(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.data = x.data * 2
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Counting, Collecting, Remembering, Drawing, Timed, AskingTheLog, AskingTheStack, Growing, Moving, MovingItsInput],
+)
+def test_a_forward_with_side_effects_stays_in_pytorch(strict: Strict, kind: type[torch.nn.Module]) -> None:
+    module, reference = kind(), kind()
+    network = engine_for(strict(fallback="pytorch"), module)
+    for number in range(4):
+        random.seed(number)
+        answer = network(X * number)
+        random.seed(number)
+        torch.testing.assert_close(answer, reference(X * number))
+    assert network.statistics.calls == 0
+    assert network.statistics.fallbacks.total() == 4
+    if isinstance(module, Collecting):
+        assert [type(feature) for feature in module.features] == [torch.Tensor] * 4
+    if isinstance(module, Counting):
+        assert module.calls == 4
+
+
+class Slicing(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts[:-1]:
+            x = part(x)
+        return x
+
+
+def test_a_slice_of_a_list_of_modules_is_no_effect(strict: Strict) -> None:
+    module = Slicing()
+    network = engine_for(strict(), module)
+    torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-5)
+    assert network.statistics.calls == 1
+
+
+class Asserting(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async(x.max() < 3)
+        return x * 2
+
+
+def test_an_assertion_about_values_is_made_at_every_call(strict: Strict) -> None:
+    network = engine_for(strict(fallback="pytorch"), Asserting())
+    torch.testing.assert_close(network(X), X * 2)
+    with pytest.raises(RuntimeError):
+        network(X * 9)
+    assert "asserts something" in next(iter(network.statistics.fallbacks))
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: random.randint(0, 9), lambda: random.gauss(0, 1), np.random.rand])
+def test_random_numbers_that_are_drawn_are_seen_and_given_back(draw: Callable[[], object]) -> None:
+    state = random.getstate(), np.random.get_state()[2]
+    with Observer() as observer:
+        draw()
+    assert observer.effects == ["draws random numbers of Python or numpy"]
+    assert not observer.disturbed
+    assert (random.getstate(), np.random.get_state()[2]) == state
+
+
+def test_random_numbers_of_another_thread_disturb_a_trace_and_are_no_effect_of_it() -> None:
+    go, done = list[bool](), list[bool]()
+
+    def draw() -> None:
+        while not go:
+            time.sleep(0.001)
+        random.random()
+        done.append(True)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    with Observer() as observer:
+        go.append(True)
+        while not done:
+            pass
+        state = random.getstate()
+    thread.join()
+    assert observer.disturbed
+    assert observer.effects == []
+    assert random.getstate() == state, "the other thread's numbers are not drawn twice"
+
+
+def test_a_draw_that_no_profiler_sees_disturbs_as_well() -> None:
+    with Observer() as observer:
+        list(map(random.getrandbits, [3]))
+    assert observer.disturbed
+
+
+def test_a_disturbed_trace_is_tried_again_but_not_for_ever() -> None:
+    attempts = []
+
+    def attempt(disturbed: int) -> int:
+        attempts.append(disturbed)
+        if len(attempts) <= disturbed:
+            raise Disturbed("random numbers")
+        return len(attempts)
+
+    assert undisturbed(lambda: attempt(1)) == 2
+    attempts.clear()
+    with pytest.raises(Disturbed):
+        undisturbed(lambda: attempt(9))
+
+
+def _of_a_new_generator(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    return x + torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+
+
+def _of_a_held_generator(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    return x + torch.rand(3, 4, generator=held)
+
+
+def _after_a_seed(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    torch.manual_seed(3)
+    return x + torch.randn_like(x)
+
+
+def _in_a_fork(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return x + torch.randn_like(x)
+
+
+def _of_the_seed(x: torch.Tensor, held: torch.Generator) -> torch.Tensor:
+    return x * float(torch.initial_seed() % 97)
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor, torch.Generator], torch.Tensor]) -> None:
+        super().__init__()
+        self.function, self.held = function, torch.Generator().manual_seed(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, self.held)
+
+
+_GENERATORS = [_of_a_new_generator, _of_a_held_generator, _after_a_seed, _in_a_fork, _of_the_seed]
+
+
+@pytest.mark.parametrize("forward", _GENERATORS, ids=lambda function: function.__name__.strip("_").replace("_", " "))
+def test_a_forward_that_seeds_a_generator_stays_in_pytorch(
+    strict: Strict, forward: Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+) -> None:
+    module, reference = Calling(forward), Calling(forward)
+    network = engine_for(strict(fallback="pytorch"), module)
+    torch.manual_seed(0)
+    expected = [reference(X) for _ in range(3)]
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    torch.testing.assert_close([network(X) for _ in range(3)], expected)
+    assert network.statistics.calls == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(module.held.get_state(), reference.held.get_state())
+
+
+@functools.lru_cache
+def _angles(count: int) -> torch.Tensor:
+    return torch.arange(count).float() / count
+
+
+def test_a_trace_leaves_nothing_in_the_cache_of_a_function(strict: Strict) -> None:
+    class Rotating(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + _angles(x.shape[1])
+
+    network, module = engine_for(strict(fallback="pytorch"), Rotating()), Rotating()
+    for _ in range(2):
+        torch.testing.assert_close(network(X), module(X))
+        assert type(_angles(X.shape[1])) is torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: datetime.datetime.now().microsecond,
+        lambda: len(pathlib.Path(__file__).read_bytes()),
+        lambda: uuid.uuid4().int % 7,
+        lambda: random.Random(3).random(),
+        lambda: threading.current_thread() is threading.main_thread(),
+    ],
+)
+def test_what_asks_the_machine_stays_in_pytorch(strict: Strict, ask: Callable[[], float]) -> None:
+    class AskingTheMachine(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + float(ask())
+
+    network = engine_for(strict(fallback="pytorch"), AskingTheMachine())
+    network(X)
+    assert network.statistics.calls == 0
+
+
+def test_who_looks_for_a_package_is_no_code_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Finder:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            (lambda: None)()  # as that of setuptools does
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with Observer() as observer:
+        assert importlib.util.find_spec("no_such_package_here") is None
+    assert not {"find_spec", "<lambda>"} & {code.co_name for code in observer.executed if code.co_filename == __file__}
+
+
+def test_what_a_module_does_when_it_is_imported_is_no_code_of_the_forward(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_in_a_trace.py").write_text("import time\nNOW = time.time()\ndef f():\n    return 2.0\nf()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Observer() as observer:
+        import imported_in_a_trace  # type: ignore[import-not-found]
+
+        imported_in_a_trace.f()
+    assert "calls time.time" not in observer.effects
+    names = [code.co_name for code, module in observer.executed.items() if module == "imported_in_a_trace"]
+    assert names == ["f"], "only what the forward itself calls"

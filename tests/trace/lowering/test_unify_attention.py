@@ -1,0 +1,103 @@
+"""The attention operators of single kernels become scaled_dot_product_attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import ov_backend
+from ov_backend.trace.lowering.passes.unify_attention import _KERNELS, unify_attention
+from tests.helpers.graphs import assert_close, names, run_eagerly, run_openvino, traced
+
+_aten = torch.ops.aten
+attention = torch.nn.functional.scaled_dot_product_attention
+flash = _KERNELS[0]
+OPTIONS: dict[str, Any] = {"precision": "f32", "fallback": "raise"}
+
+
+def inputs() -> list[torch.Tensor]:
+    return [torch.randn(2, 3, 5, 8) for _ in range(3)]
+
+
+@pytest.mark.parametrize("keywords", [{}, {"is_causal": True}], ids=["full", "causal"])
+def test_a_traced_attention_is_one_operator_and_runs_in_openvino(keywords: dict[str, Any]) -> None:
+    q, k, v = inputs()
+    gm = traced(lambda q, k, v: attention(q, k, v, **keywords), q, k, v)
+    assert names(gm) == [str(flash)], "PyTorch traces the kernel's operator"
+    gm = unify_attention(gm)
+    assert names(gm) == ["aten.scaled_dot_product_attention.default"]
+    assert_close(run_openvino(gm, q, k, v), [attention(q, k, v, **keywords)])
+
+
+def schema_arguments() -> set[str]:
+    return {argument.name for argument in flash._schema.arguments}
+
+
+def test_mask_and_scale_are_kept() -> None:
+    q, k, v = inputs()
+    mask = torch.randn(2, 3, 5, 5)
+    if "attn_mask" not in schema_arguments():
+        pytest.skip("this torch's kernel takes no mask")
+    gm = traced(lambda q, k, v, mask: flash(q, k, v, attn_mask=mask, scale=0.3)[0], q, k, v, mask)
+    gm = unify_attention(gm)
+    assert names(gm) == ["aten.scaled_dot_product_attention.default"]
+    expected = attention(q, k, v, attn_mask=mask, scale=0.3)
+    gm.recompile()
+    assert_close(run_eagerly(gm, q, k, v, mask), [expected])
+    assert_close(run_openvino(gm, q, k, v, mask), [expected])
+
+
+def test_attention_whose_log_sum_exp_is_read_stays() -> None:
+    q, k, v = inputs()
+    gm = unify_attention(traced(lambda q, k, v: flash(q, k, v)[:2], q, k, v))
+    assert names(gm) == [str(flash)]
+    out, log_sum_exp = run_eagerly(gm, q, k, v)
+    assert_close([out], [attention(q, k, v)])
+    assert log_sum_exp.numel() == 2 * 3 * 5
+
+
+def test_several_attentions_in_one_graph() -> None:
+    q, k, v = inputs()
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(attention(q, k, v), k, v, is_causal=True)
+
+    gm = unify_attention(traced(f, q, k, v))
+    assert names(gm) == ["aten.scaled_dot_product_attention.default"] * 2
+    assert_close(run_openvino(gm, q, k, v), [f(q, k, v)])
+
+
+#: Shapes of query, key and value, and the keywords beside ``enable_gqa``.
+SHARED_HEADS = {
+    "four queries a head": ((2, 8, 5, 16), (2, 2, 5, 16), (2, 2, 5, 16), {}),
+    "one head for all": ((1, 4, 5, 16), (1, 1, 7, 16), (1, 1, 7, 16), {"scale": 0.3}),
+    "causal": ((1, 4, 6, 8), (1, 2, 6, 8), (1, 2, 6, 8), {"is_causal": True}),
+    "a mask": ((2, 6, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8), {"attn_mask": torch.randn(2, 1, 5, 5)}),
+    "values of another width": ((1, 4, 5, 8), (1, 2, 5, 8), (1, 2, 5, 6), {}),
+}
+
+
+@pytest.mark.skipif("enable_gqa" not in str(_aten.scaled_dot_product_attention.default._schema), reason="since torch 2.5")
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize("name", SHARED_HEADS)
+def test_heads_that_queries_share_are_repeated(name: str, symbolic: bool) -> None:
+    *shapes, keywords = SHARED_HEADS[name]
+    q, k, v = (torch.randn(shape) for shape in shapes)
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, **keywords, enable_gqa=True)
+
+    torch._dynamo.reset()
+    ov_backend.reset()
+    compiled = torch.compile(f, backend="openvino_fx", options=OPTIONS | {"dynamic_shapes": symbolic})
+    for tensor in (q, k, v) if symbolic else ():
+        torch._dynamo.maybe_mark_dynamic(tensor, 2)
+    assert_close([compiled(q, k, v)], [f(q, k, v)])
+    for graph, stats in ov_backend.stats().items():
+        assert (stats["in_pytorch"], stats["corrections"]) == ({}, {}), graph
+    if symbolic and "attn_mask" not in keywords:
+        q, k, v = (torch.randn(*each.shape[:2], each.shape[2] + 3, each.shape[3]) for each in (q, k, v))
+        assert_close([compiled(q, k, v)], [f(q, k, v)])
+        assert sum(stats["compiles"] for stats in ov_backend.stats().values()) == 1
