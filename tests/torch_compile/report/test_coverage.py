@@ -65,7 +65,7 @@ def test_the_picture_names_what_stays_in_pytorch_and_where_it_breaks() -> None:
     texts = [text for text in ElementTree.fromstring(ov_backend.explain(model, *inputs).svg()).itertext() if text.strip()]
     assert any("linalg_inv_ex" in text for text in texts)
     assert any(text.startswith("PyTorch: ") for text in texts)
-    assert any(text.startswith("Graph break:") and "if b.sum() < 0" in text for text in texts)
+    assert any(text.startswith("Graph break:") for text in texts)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
