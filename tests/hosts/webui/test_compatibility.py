@@ -84,7 +84,12 @@ def test_whether_attention_is_as_usual_is_tried_without_a_trace_of_it(
     place = next(each for each in attention._CLASSES if each[1] == class_name and attention._owner(each) is not None)
     owner, whole = attention._owner(place), getattr(attention.optimizations, place[2])
     state, seen = torch.get_rng_state(), list[Any]()
-    assert attention._computes_the_same(owner, whole)
+
+    def computes(layer: Any, x: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(torch.get_rng_state(), state), "a generation in another thread draws its noise from it"
+        return whole(layer, x)
+
+    assert attention._computes_the_same(owner, computes)
     assert torch.equal(torch.get_rng_state(), state)
     assert not attention._computes_the_same(owner, lambda layer, x: whole(layer, x) * 1.01)
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args))

@@ -84,13 +84,21 @@ def attention_in_one_piece(network: torch.nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def _computes_the_same(owner: Any, whole: Callable[..., Any]) -> bool:
-    """Whether a small layer of a class gives the same with its own forward and with another; random numbers stay as they are."""
+    """Whether a small layer of a class gives the same with its own forward and with another.
+
+    Nothing is drawn from the process's generator: after an interruption a trace may go on beside a generation that draws from it.
+    """
     if torch.nn.modules.module._global_forward_hooks or torch.nn.modules.module._global_forward_pre_hooks:
         return False  # they would see the small layer
     arguments, shape = _SMALL[owner.__name__]
-    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # of what somebody else has put there
-        torch.manual_seed(0)
-        layer, x = owner(*arguments).eval(), torch.randn(shape)
+    generator = torch.Generator().manual_seed(0)
+    with contextlib.suppress(Exception):  # of what somebody else has put there
+        with torch.device("meta"):
+            layer = owner(*arguments).eval()
+        layer.to_empty(device="cpu")
+        for weight in (*layer.parameters(), *layer.buffers()):
+            weight.normal_(std=0.2, generator=generator)
+        x = torch.randn(shape, generator=generator)
         expected = owner.forward(layer, x)
         return torch.allclose(whole(layer, x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
     return False
