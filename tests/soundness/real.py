@@ -256,7 +256,7 @@ def _t5() -> Case:
 
 def _webui(module: torch.nn.Module) -> Any:
     """The LoRA extension of the stand-in for the WebUI with this UNet, classes patched as there; and what undoes that."""
-    folder = str(Path(__file__).parents[1] / "webui" / "host")
+    folder = str(Path(__file__).parents[1] / "hosts" / "webui" / "host")
     if folder not in sys.path:
         sys.path.append(folder)
     host = importlib.import_module("networks")

@@ -19,7 +19,7 @@ from ov_backend.hosts.webui.settings_page import defaults
 from ov_backend.ui.choices import Choices
 
 #: The extension's folder.
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 __all__ = ["before_batch", "before_process", "before_sampling", "defaults", "register", "report", "run"]
 

@@ -87,7 +87,7 @@ def test_a_block_is_a_graph_unless_its_code_calls_what_an_extension_put_there(
         return h * 2
 
     module = Divided().requires_grad_(False)
-    host = importlib.import_module(f"ov_backend.hosts.webui.known.{name}").HOST
+    host = importlib.import_module(f"ov_backend.hosts.webui.{name}").HOST
     network = by_blocks_of(module, host, strict, {"patches": {kind: [patch]}})
     assert (len(called), network.statistics.compiles) == (2, compiles)
 

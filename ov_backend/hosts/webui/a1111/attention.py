@@ -84,14 +84,11 @@ def attention_in_one_piece(network: torch.nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def _computes_the_same(owner: Any, whole: Callable[..., Any]) -> bool:
-    """Whether a small layer of a class gives the same with its own forward and with another.
-
-    Nothing is drawn from the process's generator: after an interruption a trace may go on beside a generation that draws from it.
-    """
+    """Whether a small layer of a class gives the same with its own forward and with another."""
     if torch.nn.modules.module._global_forward_hooks or torch.nn.modules.module._global_forward_pre_hooks:
         return False  # they would see the small layer
     arguments, shape = _SMALL[owner.__name__]
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)  # the process's own draws the noise of a generation beside this trace
     with contextlib.suppress(Exception):  # of what somebody else has put there
         with torch.device("meta"):
             layer = owner(*arguments).eval()
