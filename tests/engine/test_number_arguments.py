@@ -53,6 +53,9 @@ _ALLOWED: dict[str, tuple[Forward, Sequence[Any]]] = {
     "whole": (lambda net, y, number: y * number, range(10)),
     "whole, added to whole tensors": (lambda net, y, number: (y * 10).int() + number, range(10)),
     "unused": (lambda net, y, number: y.relu(), _FLOATS),
+    "an operator that stays in PyTorch": (lambda net, y, number: (y * 10).long() % number, range(1, 9)),
+    "the same, of floats": (lambda net, y, number: y % number, _FLOATS[:4]),
+    "a result without axes": (lambda net, y, number: (y * 10).long().sum() + torch.full((), number), range(4)),
 }
 
 
@@ -107,6 +110,12 @@ def test_more_than_eight_graphs_are_not_made(strict: Strict) -> None:
     ((reason, times),) = statistics.fallbacks.items()
     assert times == 2
     assert "8 different values" in reason
+
+
+@pytest.mark.parametrize("values", [[1, 2, 2.5, 3, 0.5, True], [0.5, 0.7, 2, 3, 1.5, True]])
+def test_a_whole_number_is_no_float(values: Sequence[Any], strict: Strict) -> None:
+    for forward in (lambda net, y, number: y * number, lambda net, y, number: (y * 10).long() * number):
+        _answers(strict(model_caching=False), _net(forward), values)
 
 
 def test_a_change_of_the_code_is_seen_where_numbers_are_inputs(strict: Strict) -> None:
