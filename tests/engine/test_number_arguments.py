@@ -103,6 +103,23 @@ def test_what_computes_otherwise_for_some_number_gets_a_graph_each(kind: str, st
     assert not statistics.fallbacks
 
 
+_ROUNDED: dict[str, Forward] = {
+    "cancels out": lambda net, y, number: y * ((number + 1e16) - 1e16),
+    "cancels out in part": lambda net, y, number: y * ((number + 1e16) - (1e16 - 4)),
+    "is infinite in between": lambda net, y, number: y * (number * 1e200 * 1e200 * 1e-200 * 1e-200),
+    "less itself": lambda net, y, number: y + (number - number),
+    "times nothing": lambda net, y, number: y + number * 0,
+}
+
+
+@pytest.mark.parametrize("kind", _ROUNDED)
+def test_numbers_are_computed_step_by_step(kind: str, strict: Strict) -> None:
+    net, x = _net(_ROUNDED[kind]), torch.randn(3, 4)
+    network = engine_for(strict(model_caching=False), net)
+    for value in (0.0, 4.0, 8.0, 0.5, math.inf):
+        torch.testing.assert_close(network(x, value), net(x, value), equal_nan=True)
+
+
 def test_more_than_eight_graphs_are_not_made(strict: Strict) -> None:
     settings = strict(model_caching=False, fallback="pytorch")
     statistics = _answers(settings, _net(_short_circuit), _FLOATS)
