@@ -139,12 +139,12 @@ def _arguments(spec: Spec, numbers: Sequence[float], tensors: Sequence[Any]) -> 
 
 
 def _without_numbers(spec: Any, count: int, numbers: list[float]) -> Any:
-    """A description with its numbers as further tensors, from number ``count`` on."""
+    """A description with its numbers as further tensors, from number ``count`` on, each with its class: 2 is no 2.0."""
     if not isinstance(spec, dict):
         return spec
     if type(spec.get("value")) in (float, int):
         numbers.append(spec["value"])
-        return {"tensor": count + len(numbers) - 1}
+        return {"tensor": count + len(numbers) - 1, "number": type(spec["value"]).__name__}
     if "list" in spec:
         return {**spec, "list": [_without_numbers(each, count, numbers) for each in spec["list"]]}
     if "dict" in spec:

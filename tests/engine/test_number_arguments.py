@@ -53,6 +53,9 @@ _ALLOWED: dict[str, tuple[Forward, Sequence[Any]]] = {
     "whole": (lambda net, y, number: y * number, range(10)),
     "whole, added to whole tensors": (lambda net, y, number: (y * 10).int() + number, range(10)),
     "unused": (lambda net, y, number: y.relu(), _FLOATS),
+    "an operator that stays in PyTorch": (lambda net, y, number: (y * 10).long() % number, range(1, 9)),
+    "the same, of floats": (lambda net, y, number: y % number, _FLOATS[:4]),
+    "a result without axes": (lambda net, y, number: (y * 10).long().sum() + torch.full((), number), range(4)),
 }
 
 
@@ -100,6 +103,23 @@ def test_what_computes_otherwise_for_some_number_gets_a_graph_each(kind: str, st
     assert not statistics.fallbacks
 
 
+_ROUNDED: dict[str, Forward] = {
+    "cancels out": lambda net, y, number: y * ((number + 1e16) - 1e16),
+    "cancels out in part": lambda net, y, number: y * ((number + 1e16) - (1e16 - 4)),
+    "is infinite in between": lambda net, y, number: y * (number * 1e200 * 1e200 * 1e-200 * 1e-200),
+    "less itself": lambda net, y, number: y + (number - number),
+    "times nothing": lambda net, y, number: y + number * 0,
+}
+
+
+@pytest.mark.parametrize("kind", _ROUNDED)
+def test_numbers_are_computed_step_by_step(kind: str, strict: Strict) -> None:
+    net, x = _net(_ROUNDED[kind]), torch.randn(3, 4)
+    network = engine_for(strict(model_caching=False), net)
+    for value in (0.0, 4.0, 8.0, 0.5, math.inf):
+        torch.testing.assert_close(network(x, value), net(x, value), equal_nan=True)
+
+
 def test_more_than_eight_graphs_are_not_made(strict: Strict) -> None:
     settings = strict(model_caching=False, fallback="pytorch")
     statistics = _answers(settings, _net(_short_circuit), _FLOATS)
@@ -107,6 +127,12 @@ def test_more_than_eight_graphs_are_not_made(strict: Strict) -> None:
     ((reason, times),) = statistics.fallbacks.items()
     assert times == 2
     assert "8 different values" in reason
+
+
+@pytest.mark.parametrize("values", [[1, 2, 2.5, 3, 0.5, True], [0.5, 0.7, 2, 3, 1.5, True]])
+def test_a_whole_number_is_no_float(values: Sequence[Any], strict: Strict) -> None:
+    for forward in (lambda net, y, number: y * number, lambda net, y, number: (y * 10).long() * number):
+        _answers(strict(model_caching=False), _net(forward), values)
 
 
 def test_a_change_of_the_code_is_seen_where_numbers_are_inputs(strict: Strict) -> None:

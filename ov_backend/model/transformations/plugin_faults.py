@@ -84,6 +84,15 @@ def compare_results_with_zero(node: ov.Node, constants: Constants) -> None:
             port.replace_source_output(opset13.not_equal(value, zero).output(0))
 
 
+def _has_no_axes(node: ov.Node, constants: Constants) -> bool:
+    return bool(node.get_output_partial_shape(0) == ov.PartialShape([]))
+
+
+def reshape_to_no_axes(node: ov.Node, constants: Constants) -> None:
+    """Take the single number as it is."""
+    replace(node, opset13.reshape(node.input_value(0), np.array([], dtype=np.int64), False))
+
+
 def _has_an_extreme_factor(node: ov.Node, constants: Constants) -> bool:
     return _extreme_factor(node, constants) is not None
 
@@ -135,6 +144,12 @@ _OWN = (
         frozenset({"GroupNormalization"}),
         _has_two_axes,
         group_norm_in_3d,
+    ),
+    Rule(
+        "the process ends where an input of the graph, as a value without axes, is a result; one that is tiled is undefined",
+        frozenset({"Broadcast", "Tile"}),
+        _has_no_axes,
+        reshape_to_no_axes,
     ),
     Rule("one of several results of an operator as a boolean is refused", _OF_BOOLEANS, _is_boolean, compare_results_with_zero),
     Rule(

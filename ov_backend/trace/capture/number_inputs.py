@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
 
 from ov_backend.core.errors import CaptureError
 from ov_backend.core.fx_utils import NUMBERS, graph_text, number, output_node, placeholders
@@ -22,6 +24,9 @@ from ov_backend.trace.capture.trace import Captured
 
 #: Globals by which code asks for the class of a number: that of a trace has another.
 _CLASSES = frozenset({"float", "int", "type", "numbers", "Number", "Real", "Complex", "Integral", "Rational", "builtins"})
+
+#: Numbers by which it shows that an expression was simplified.
+_TRIED = {float: (0.1, 3.7), int: (3, -7)}
 
 #: Traces one call with these numbers.
 Trace = Callable[[Sequence[Any]], Captured]
@@ -48,8 +53,10 @@ class NumberInputs:
         """The graph's last inputs in a call.
 
         Raises:
-            Exception: Python raises where it computes them.
+            Exception: Python raises where it computes them, or one is infinite: less itself that is not 0, as a trace has it.
         """
+        if not all(map(math.isfinite, numbers)):
+            raise ArithmeticError("a number is not finite")
         values = {symbol.node.expr: value for symbol, value in zip(self._symbols, numbers)}
         return [torch.tensor(number(each, values), dtype=dtype_of(each)) for each in self.inputs.values()]
 
@@ -69,6 +76,8 @@ class NumberInputs:
         if reach is not None and _asks_for_classes(reach.executed):
             raise CaptureError("its code asks for the class of a number")
         _check(captured.gm)
+        for tried in zip(*(_TRIED[type(each)] for each in self._calls[0])):
+            self._try(captured.gm, tried)
         known = len(self.inputs)
         take_as_inputs(captured.gm, self.inputs, 0)
         if len(self.inputs) > known:
@@ -77,6 +86,22 @@ class NumberInputs:
             if graph_text(self._with(captured.gm, numbers)) != graph_text(expected.gm) or captured.output != expected.output:
                 raise CaptureError("another number makes it compute otherwise")
         return replace(captured, inputs=tuple(names))
+
+    def _try(self, gm: GraphModule, numbers: Sequence[Any]) -> None:
+        """Raise if an expression, which sympy may have simplified, is not what Python computes step by step."""
+        values = {symbol.node.expr: value for symbol, value in zip(self._symbols, numbers)}
+        computed: dict[Any, Any] = {}
+        for node in gm.graph.nodes:
+            if isinstance(value := node.meta.get("val"), NUMBERS):
+                args, kwargs = map_arg((node.args, node.kwargs), computed.__getitem__)
+                is_given = node.op == "placeholder"
+                try:
+                    expected = number(value, values)
+                    computed[node] = expected if is_given else node.target(*args, **kwargs)
+                except (ArithmeticError, TypeError, ValueError):  # as the forward may raise for such a number
+                    return
+                if repr(computed[node]) != repr(expected) or not (is_given or node.users):
+                    raise CaptureError("it computes with a number what cancels out, and is rounded in Python")
 
     def _with(self, gm: GraphModule, of_call: Sequence[Any]) -> GraphModule:
         """A graph with numbers in the place of its last inputs."""

@@ -202,6 +202,7 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
     outer = partitioner.fuse_partitions(partitions) if partitions else gm
     _drop_drawing_order(outer)
     check_memory(outer)
+    _give_numbers(outer)
     outer.recompile()
     parts = tuple(name for name, _ in outer.named_children() if name not in before and name.startswith(PREFIX))
     return Split(outer, parts, too_small)
@@ -250,6 +251,26 @@ def _drop_drawing_order(gm: GraphModule) -> None:
             for user in list(node.users):
                 user.args = tuple(value if argument is node else argument for argument in user.args)
             gm.graph.erase_node(node)
+
+
+def _give_numbers(outer: GraphModule) -> None:
+    """Let PyTorch's operators take Python numbers where their schema has no tensor: numbers of a call are tensors in a graph."""
+
+    def number_of(source: Node) -> Node:
+        if not isinstance(source.meta.get("val"), torch.Tensor):
+            return source
+        with outer.graph.inserting_before(node):
+            return outer.graph.call_method("item", (source,))
+
+    for node in [each for each in outer.graph.nodes if isinstance(each.target, torch._ops.OpOverload)]:
+        types = [(each.name, str(each.type)) for each in node.target._schema.arguments]
+        numbers = {name for name, kind in types if "Tensor" not in kind}
+        node.args = tuple(
+            torch.fx.node.map_arg(value, number_of) if name in numbers else value for (name, _), value in zip(types, node.args)
+        )
+        node.kwargs = {
+            name: torch.fx.node.map_arg(value, number_of) if name in numbers else value for name, value in node.kwargs.items()
+        }
 
 
 class _Supported(OperatorSupportBase):
