@@ -18,7 +18,7 @@ from ov_backend.store.key import cache_key
 from ov_backend.store.store import GraphStore
 
 #: Increased whenever the same graph is compiled to another blob.
-BLOB_VERSION = 2
+BLOB_VERSION = 3
 _SLOW_TO_COMPILE = ("GPU", "NPU")
 
 

@@ -16,7 +16,7 @@ import torch
 from ov_backend.core import devices
 from ov_backend.core.errors import InputMismatch, PositionOutOfRange, as_failure, is_failure, last_line
 from ov_backend.core.settings import Settings
-from ov_backend.core.tensors import FROM_NAME, TensorSpec, share, with_strides
+from ov_backend.core.tensors import FROM_NAME, TO_OV, TensorSpec, share, with_strides
 from ov_backend.model import transformations
 from ov_backend.model.conversion.index_limits import Limit, check_limits
 from ov_backend.model.conversion.model import WeightlessModel
@@ -308,7 +308,7 @@ def _bound(
         if precision == "bf16":
             keep_angles_exact(model)
     else:
-        model, buffers = _in_computed_type(graph, live, precision, settings) or (bind(graph, live), ())
+        model, buffers = _in_computed_type(graph, live, precision, settings) or (_without_float16(graph, live, precision), ())
         if isinstance(rewrite, Observe):
             observed = _Observed(observe(model, live, precision), rewrite.observer)
     transformations.apply(model, precision)
@@ -341,6 +341,20 @@ def _in_computed_type(
         log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
         return None
     return model, (buffer,)
+
+
+def _without_float16(graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str) -> ov.Model:
+    """The bound model, in f32 without float16: where the device removes that, it loses the bias of a layer that is converted."""
+    model, half = bind(graph, live), TO_OV[torch.float16]
+    if precision != "f32" or all(each.get_element_type() != half for node in model.get_ops() for each in node.outputs()):
+        return model
+    try:
+        convert_precision(model, torch.float16, torch.float32)
+    except RuntimeError as error:
+        if not is_failure(error):
+            raise
+        return bind(graph, live)
+    return model
 
 
 def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any], dynamic: bool) -> tuple[ov.CompiledModel, Timings] | None:

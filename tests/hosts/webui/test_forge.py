@@ -82,7 +82,7 @@ class KModel(torch.nn.Module):
 @pytest.fixture
 def forge(_webui: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The host with one model, of the classes here."""
-    from ov_backend.hosts.webui.known import forge, unet_call
+    from ov_backend.hosts.webui import forge, unet_call
 
     def point(name: str, switch: str, **more: Any) -> PatchPoint:
         return PatchPoint(__name__, name, "forward", switch, **more)

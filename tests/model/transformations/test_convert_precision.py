@@ -221,3 +221,22 @@ def test_an_operator_that_keeps_its_type_is_named() -> None:
     model = ov.Model([ops.relu(x), ops.convert(counts, "i32")], [x])
     with pytest.raises(RuntimeError, match=r"counts \(Range\) stays in torch.float16"):
         convert_precision.convert_precision(model, torch.float16, torch.float32)
+
+
+class ConvertedSum(torch.nn.Module):
+    """A layer in float32 whose result goes on in float16; it has no half-precision weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).half() + torch.full((4,), 1.0, dtype=torch.half)
+
+
+@PRECISIONS
+def test_a_layer_keeps_its_bias_where_its_result_goes_on_in_float16(precision: str, strict: Strict) -> None:
+    module, x = ConvertedSum(), torch.randn(2, 4)
+    expected = module(x)
+    actual = engine_for(strict(precision=precision), module)(x)
+    assert torch.allclose(actual, expected, atol=2e-3 if precision == "f32" else 2e-2)
