@@ -127,7 +127,7 @@ def convert_precision(model: ov.Model, source: torch.dtype, target: torch.dtype)
         if operator == "Constant" and node.get_element_type() == old:
             _replace(node, constant(_content(node, source).to(target), shared=False))
         elif operator == "Convert" and node.get_attributes()["destination_type"] == old.to_string():
-            _replace(node, ops.convert(node.input_value(0), new.to_string()))
+            _replace(node, _rounded(node, source, target) or ops.convert(node.input_value(0), new.to_string()))
         elif operator == "Parameter" and node.get_element_type() == old:
             readers = node.output(0).get_target_inputs()
             cast = ops.convert(node, new.to_string())
@@ -141,6 +141,14 @@ def convert_precision(model: ov.Model, source: torch.dtype, target: torch.dtype)
     unconverted = next((node for node in model.get_ordered_ops() if _computes_in(old, node)), None)
     if unconverted is not None:
         raise RuntimeError(f"{unconverted.get_friendly_name()} ({unconverted.get_type_name()}) stays in {source}")
+
+
+def _rounded(node: ov.Node, source: torch.dtype, target: torch.dtype) -> ov.Node | None:
+    """A small constant that is converted, with the digits of the source type: a number may be 0 in it, or infinite."""
+    value = node.input_value(0).get_node()
+    if value.get_type_name() != "Constant" or value.get_output_shape(0) != ov.Shape([]):
+        return None
+    return constant(torch.tensor(value.data.item()).to(source).to(target), shared=False)
 
 
 def _computes_in(element_type: ov.Type, node: ov.Node) -> bool:
