@@ -93,8 +93,11 @@ _of_thread = _OfThread()
 
 def _depth() -> int:
     """How many autocasts this thread is inside of."""
-    depth: int = torch.autocast_increment_nesting()
-    torch.autocast_decrement_nesting()
+    depth = 1
+    try:
+        depth = torch.autocast_increment_nesting()
+    finally:  # also where the handler of a signal raises in between
+        torch.autocast_decrement_nesting()
     return depth - 1
 
 

@@ -23,6 +23,7 @@ from ov_backend.core.errors import is_failure
 from ov_backend.engine.ahead.ahead import AheadWorker
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.engine.worker import Worker
+from ov_backend.guards import autocast
 from ov_backend.torch_compile.backend import openvino_fx
 from ov_backend.torch_compile.side_effects import analyze
 
@@ -275,3 +276,18 @@ def raised_in(module: str, code: str) -> Exception:
 )
 def test_a_failure_is_of_this_packages_code_and_of_a_class_that_it_may_raise(module: str, code: str, expected: bool) -> None:
     assert is_failure(raised_in(module, code)) is expected
+
+
+def test_an_exception_while_autocasts_are_counted_leaves_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = torch.autocast_increment_nesting
+
+    def interrupted() -> int:
+        count()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "autocast_increment_nesting", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        autocast.of_program()
+    depth = count()
+    torch.autocast_decrement_nesting()
+    assert depth == 1
