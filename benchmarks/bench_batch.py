@@ -80,7 +80,7 @@ class StandIn:
 
     def render(self, row: Row) -> RenderedRow:
         """Make the picture of a row."""
-        return RenderedRow([_IMAGE], 0.1, 0.0, "a stand-in")
+        return RenderedRow([_IMAGE], 0.1, 0.0, "no network")
 
 
 @dataclass

@@ -58,7 +58,7 @@ def module_name(path: Path) -> str:
 
 
 def package_of_name(name: str) -> str:
-    """The package of a module: ``engine``, or ``model/runtime`` in a room that has packages of its own."""
+    """The package of a module: ``engine``, or ``model/runtime``, which is a package in another."""
     parts = name.split(".")[1:]
     inner = "/".join(parts[:2])
     return inner if inner in MAY_IMPORT else parts[0] if parts else "__init__"

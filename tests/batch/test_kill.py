@@ -92,6 +92,6 @@ def test_a_killed_run_loses_no_row_makes_none_twice_and_leaves_no_broken_file(
         assert sha256(out / record["file"]) == record["sha256"]
         with Image.open(out / record["file"]) as picture:
             picture.load()
-            assert picture.getpixel((0, 0))[2] == record["row"] % 256  # the stand-in renderer the row's number
+            assert picture.getpixel((0, 0))[2] == record["row"] % 256  # the renderer of these tests draws the number of the row
     pictures = {record["file"] for record in made}
     assert {path.name for path in out.iterdir()} - {"manifest.parquet"} == {*pictures, "manifest.jsonl"}

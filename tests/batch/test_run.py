@@ -1,4 +1,4 @@
-"""Runs and resumed runs: every row once, whatever ends a run; failures and damage. A stand-in makes the pictures."""
+"""Runs and resumed runs: every row once, whatever ends a run; failures and damage. No network makes the pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells when the calls of one picture begin, which a recipe for int8 is calibrated on, as far as a network can know that."""
+"""Tells when a picture begins: a recipe for int8 is calibrated on the calls of one picture."""
 
 from __future__ import annotations
 
