@@ -154,6 +154,19 @@
         return runs && !document.querySelector("#interrupt:disabled");
     }
 
+    // What every WebUI has, and what a tab of one has while its own generation runs.
+    const [WEBUI, OWN_PROGRESS] = ["#txt2img_generate", ".progressDiv"];
+    const OTHERS = "Another page or the API: ";
+    // The last generation that was seen, and whether this tab had begun it.
+    let seen = { number: 0, own: true };
+
+    // What stands before the headline of a generation, and of how it ended.
+    function owner({ run, job }) {
+        if (!run || job || !document.querySelector(WEBUI)) return "";
+        if (run.active && run.number !== seen.number) seen = { number: run.number, own: document.querySelector(OWN_PROGRESS) !== null };
+        return seen.own || run.number !== seen.number ? "" : OTHERS;
+    }
+
     function interrupt() {
         interrupting = true;
         for (const root of roots()) for (const name of ["headline", "spoken"]) setText(part(root, name), INTERRUPTING);
@@ -166,8 +179,9 @@
         root.dataset.openvinoState = snapshot.state;
         root.dataset.openvinoOutcome = OpenVINOText.outcome(snapshot);
         interrupting &&= isInterruptible(snapshot);
-        setText(part(root, "headline"), interrupting ? INTERRUPTING : OpenVINOText.headline(snapshot));
-        setText(part(root, "spoken"), interrupting ? INTERRUPTING : OpenVINOText.spoken(snapshot));
+        for (const name of ["headline", "spoken"]) {
+            setText(part(root, name), interrupting ? INTERRUPTING : `${owner(snapshot)}${OpenVINOText[name](snapshot)}`);
+        }
         setText(part(root, "timing"), OpenVINOText.timing(snapshot));
         setText(part(root, "result"), OpenVINOText.jobResult(snapshot.job));
         setText(part(root, "cache"), cacheSummary);

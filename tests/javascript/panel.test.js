@@ -55,6 +55,26 @@ test("a name that looks like HTML stays text, wherever it is shown", () => {
     assert.equal(window.broken, undefined);
 });
 
+test("a tab says of a generation that it has not begun whose it is", () => {
+    const { window, part } = open({});
+    const root = window.document.querySelector(".openvino-view");
+    const run = { what: "txt2img", active: true, seconds: 2, step: 1, steps: 4, seconds_per_step: null, error: "", shares: {}, number: 1 };
+    const shown = (changes) => {
+        window.OpenVINOPanel.render(root, snapshot({ state: changes.active === false ? "idle" : "running", run: { ...run, ...changes } }));
+        return part("headline").textContent;
+    };
+    const added = (tag) => window.document.body.appendChild(window.document.createElement(tag));
+    added("button").id = "txt2img_generate";
+    assert.equal(shown({}), "Another page or the API: txt2img, step 1 of 4");
+    assert.equal(shown({ active: false }), "Another page or the API: Done in 2.0 s");
+    const bar = added("div");
+    bar.className = "progressDiv";
+    assert.equal(shown({ number: 2 }), "txt2img, step 1 of 4");
+    bar.remove(); // the WebUI's bar may go before the generation's end is seen
+    assert.equal(shown({ number: 2, step: 4 }), "txt2img, step 4 of 4");
+    assert.equal(shown({ number: 2, active: false }), "Done in 2.0 s");
+});
+
 test("what is ready is compared with the page's fields", () => {
     const { window, part } = open({});
     const root = window.document.querySelector(".openvino-view");
