@@ -24,9 +24,6 @@ from ov_backend.model.transformations.rule import Rule, apply_rules
 #: Of two factors between this and its reciprocal the product is neither 0 nor infinite.
 _SMALL = np.float32(2.0**-62)
 _FLOATS = frozenset({"f16", "bf16", "f32"})
-#: What may have several results, and what may read numbers as booleans.
-_OF_SEVERAL = frozenset({"MaxPool", "Split", "TopK", "VariadicSplit"})
-_OF_BOOLEANS = frozenset({"Convert", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor"})
 
 
 def _is_behind_a_concatenation(node: ov.Node, constants: Constants) -> bool:
@@ -75,13 +72,12 @@ def _is_boolean(node: ov.Node, constants: Constants) -> bool:
     return bool(node.get_output_element_type(0).to_string() == "boolean")
 
 
-def compare_results_with_zero(node: ov.Node, constants: Constants) -> None:
-    """Have a node that reads numbers as booleans compare them with 0 where they are one of several results."""
+def compare_with_zero(node: ov.Node, constants: Constants) -> None:
+    """Compare with 0 what a node reads as a boolean."""
     for port in node.inputs():
-        value = port.get_source_output()
-        if value.get_node().get_type_name() in _OF_SEVERAL and value.get_element_type().to_string() != "boolean":
-            zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])
-            port.replace_source_output(opset13.not_equal(value, zero).output(0))
+        value, kind = port.get_source_output(), port.get_element_type()
+        if kind.to_string() != "boolean":
+            port.replace_source_output(opset13.not_equal(value, ov.op.Constant(kind, ov.Shape([]), [0])).output(0))
 
 
 def _has_no_axes(node: ov.Node, constants: Constants) -> bool:
@@ -91,6 +87,16 @@ def _has_no_axes(node: ov.Node, constants: Constants) -> bool:
 def reshape_to_no_axes(node: ov.Node, constants: Constants) -> None:
     """Take the single number as it is."""
     replace(node, opset13.reshape(node.input_value(0), np.array([], dtype=np.int64), False))
+
+
+def _compares_floats(node: ov.Node, constants: Constants) -> bool:
+    return bool(node.get_input_element_type(0).is_real())
+
+
+def swap_sides(node: ov.Node, constants: Constants) -> None:
+    """Ask whether the second value is less."""
+    compare = opset13.less if node.get_type_name() == "Greater" else opset13.less_equal
+    replace(node, compare(node.input_value(1), node.input_value(0)))
 
 
 def _has_an_extreme_factor(node: ov.Node, constants: Constants) -> bool:
@@ -151,7 +157,13 @@ _OWN = (
         _has_no_axes,
         reshape_to_no_axes,
     ),
-    Rule("one of several results of an operator as a boolean is refused", _OF_BOOLEANS, _is_boolean, compare_results_with_zero),
+    Rule(
+        "NaN as a boolean is false, and one of several results of an operator as a boolean is refused",
+        frozenset({"Convert", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor"}),
+        _is_boolean,
+        compare_with_zero,
+    ),
+    Rule("NaN is greater than all numbers", frozenset({"Greater", "GreaterEqual"}), _compares_floats, swap_sides),
     Rule(
         "a product with an infinite or another extreme constant is merged with the constants of the arithmetic before it",
         frozenset({"Multiply"}),

@@ -60,7 +60,8 @@ CASES: dict[str, tuple[Compute, tuple[int, ...]]] = {
     "resize_to_the_middle": (lambda x, w: functional.interpolate(x, size=(1, 1), mode="bilinear"), (1, 2, 5, 5)),
     "group_norm_in_3d": (lambda x, w: functional.group_norm(x, 2) - x.exp(), (3, 4)),
     "reshape_to_no_axes": (lambda x, w: x.expand(()), ()),
-    "compare_results_with_zero": (lambda x, w: x.topk(1).values.bool().float() + 1, (2, 4)),
+    "compare_with_zero": (lambda x, w: x.topk(1).values.bool().float() + 1, (2, 4)),
+    "swap_sides": (lambda x, w: (x.log() > 0) + 0.5, (4, 4)),
     "hide_extreme_factor": (lambda x, w: (x + 1.5) * 1e30, (3, 4)),
 }
 
