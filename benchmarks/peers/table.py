@@ -55,6 +55,7 @@ def figures(peer: dict[str, Any]) -> dict[str, float | None]:
         "export": exports[0] if exports else None,
         "process": new["first"]["at"] if "first" in new else None,
         "wide": seconds("wide"),
+        "again": seconds("again"),
         "back": seconds("back"),
         "second": seconds("second checkpoint"),
         "lora": seconds("LoRA"),
@@ -62,6 +63,23 @@ def figures(peer: dict[str, Any]) -> dict[str, float | None]:
         "one": new["first"]["peak"] / 1024 if "first" in new else None,
         "disk": disk[0] if disk else None,
         "error": max((line["error"] for line in cold.values() if line["error"] is not None), default=None),
+    }
+
+
+def compact(peer: dict[str, Any]) -> dict[str, Any]:
+    """What the documents show of a peer: its row, the pictures' times since the start, memory by resolution, and how it ended."""
+    row, drawn = figures(peer), pictures(peer)
+    sizes = [line["rss"] / 1024 for line in pictures(peer, "new").values()]
+    stale = [line["label"] for line in peer["lines"] if line["key"] == "picture" and line["stale"]]
+    return {
+        **{f"{name}_s": row[name] for name in ("step", "decode", "cold", "process", "wide", "again", "back", "second", "lora")},
+        "disk_mib": row["disk"],
+        "peak_gib": row["peak"],
+        "relative_error": row["error"],
+        "pictures_at_s": {label: drawn[label]["at"] for label in PICTURES if label in drawn},
+        "resident_gib": sizes,
+        "stale": stale,
+        "ends": peer["ends"],
     }
 
 
@@ -91,9 +109,7 @@ first picture. MiB: stored on disk for one checkpoint. Error: the largest relati
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
     conditions = results["conditions"]
-    first = f"{conditions['size']}x{conditions['size']}, {conditions['steps']} steps per picture, "
-    first += f"{conditions['cpu']}, {conditions['cores']} cores, load {conditions['load']}"
-    first += ", TINY networks" if conditions["tiny"] else ""
+    first = f"{conditions['size']}, {conditions['steps_count']} steps per picture"
     width = max(map(len, LABELS.values()))
     heads = "".join(f"{head:>{column}}" for head, column, _ in COLUMNS.values())
     lines = [first, "", f"{'':{width}}{heads}{'error':>9}"]
