@@ -68,7 +68,7 @@ class Files:
         return run.figures if run is not None else {}
 
     def caption(self) -> str:
-        """Commands, machines, versions, load, date and commit of what was used.
+        """Commands, machines and their versions, load, date and commit of what was used.
 
         Raises:
             ValueError: the runs are of different commits.
@@ -79,10 +79,10 @@ class Files:
         if len({run.commit for run in runs}) > 1:
             raise ValueError(f"the runs {', '.join(self.used)} are of different commits")
         loads = [load for run in runs for load in run.load]
+        versions = dict.fromkeys(_versions(run) for run in runs)
         parts = (
             _each(f"`{' '.join(['python -m benchmarks', *_command(run)])}`" for run in runs),
-            _each(run.machine.text for run in runs),
-            _each(", ".join(f"{name} {number}" for name, number in run.versions.items()) for run in runs),
+            *(f"{_each(run.machine.text for run in runs if _versions(run) == each)} ({each})" for each in versions),
             f"load {min(loads):.1f} to {max(loads):.1f}",
             f"{_each(run.date for run in runs)}, commit {next(iter(runs)).commit[:9]}",
         )
@@ -91,6 +91,10 @@ class Files:
 
 def _each(texts: Iterator[str]) -> str:
     return ", ".join(dict.fromkeys(texts))
+
+
+def _versions(run: Run) -> str:
+    return f"torch {run.versions.get('torch')}, OpenVINO {run.versions.get('openvino')}"
 
 
 def _command(run: Run) -> list[str]:

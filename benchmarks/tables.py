@@ -184,12 +184,12 @@ def lifetimes(files: Files, slug: str) -> Rows:
 
 
 def webui(files: Files, slug: str) -> Rows:
-    """What changes in a WebUI cost."""
+    """What changes in a WebUI cost: each state with all its pictures, in their order."""
     rows = [["seconds of a picture", "script off", "script on", "compiles"]]
     for part in files.figures(f"webui-{slug}").get("parts", {}).values():
-        for number, row in enumerate(part):
-            again = ", again" if number == 1 else ", back" if row["return"] else ""
-            rows.append([row["name"] + again, short(row["off_s"]), short(row["on_s"]), short(row["compiles_count"])])
+        for name in dict.fromkeys(row["name"] for row in part):
+            keys = ("off_s", "on_s", "compiles_count")
+            rows.append([name, *(", ".join(short(row[key]) for row in part if row["name"] == name) for key in keys)])
     return rows
 
 

@@ -25,7 +25,8 @@ OFF = re.compile(r"<!-- figures off: ([^>]+?) -->.*?<!-- end -->", re.DOTALL)
 
 MACHINE = Machine("Intel(R) Xeon(R) Processor @ 2.60GHz", 16, 128, ("AMX", "bf16", "VNNI", "AVX-512", "AVX2"))
 STEPS = {"PyTorch f32": {"first_call_s": 1.9, "step_s": 1.8046, "slowest_step_s": 1.91, "relative_error": 0.0}}
-RUN = Run("precisions", (), "a" * 40, "b" * 64, "2026-11-28", MACHINE, {"torch": "2.13.0"}, (0.1, 1.2), STEPS)
+VERSIONS = {"torch": "2.13.0", "openvino": "2026.4.1"}
+RUN = Run("precisions", (), "a" * 40, "b" * 64, "2026-11-28", MACHINE, VERSIONS, (0.1, 1.2), STEPS)
 PAGE = "# A page\n\n<!-- figures: precisions intel-amx-16 -->\n| typed | 1.70 |\n<!-- end -->\nEnd.\n"
 
 
@@ -82,8 +83,8 @@ def test_a_table_is_filled_with_machine_versions_and_commit(root: Path) -> None:
     RUN.write(root)
     text = filled(root)
     assert "| PyTorch f32 | 1.90 | 1.80 | 1.91 | - |" in text
-    caption = "16 cores of an Intel Xeon with AMX; torch 2.13.0; load 0.1 to 1.2; 2026-11-28, commit aaaaaaaaa."
-    assert caption in text.replace("\n", " ")
+    machine = "16 cores of an Intel Xeon with AMX (torch 2.13.0, OpenVINO 2026.4.1)"
+    assert f"{machine}; load 0.1 to 1.2; 2026-11-28, commit aaaaaaaaa." in text.replace("\n", " ")
     assert "typed" not in text
     (root / "README.md").write_text(text)
     assert filled(root) == text, "a second time leaves no difference"
