@@ -181,7 +181,7 @@ def made(root: Path = ROOT, results: Path = RESULTS) -> dict[Path, str]:
             try:
                 text, drawn = content(mark.group(1), files)
                 files.caption()
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, IndexError) as error:
                 raise ValueError(f"{page.name}, figures: {mark.group(1)}: {error}") from error
             if drawn:
                 texts[root / "docs" / "images" / f"{mark.group(1).split()[1]}.svg"] = drawn
