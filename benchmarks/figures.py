@@ -6,8 +6,9 @@ A mark names a function of :data:`TABLES` and what it takes, mostly the machines
     (the table, and a line with machine, versions, commit and date)
     <!-- end -->
 
-In a sentence, ``<!-- figures: value batch-amd-bf16-2 read_ms -->`` stands for one figure of one file. With ``figures off:`` a
-mark waits for its runs, and its table is left alone.
+In a sentence, ``<!-- figures: value batch-amd-bf16-2 read_ms -->`` stands for one figure of one file, and ``machine`` in place of
+``value`` for what it was measured on; such a mark must not begin a line, where it would end the paragraph. With ``figures off:``
+a mark waits for its runs, and what stands in it is left alone.
 """
 
 from __future__ import annotations
@@ -157,11 +158,14 @@ def content(spec: str, files: Files) -> tuple[str, str]:
     name, *arguments = spec.split()
     if name == "value":
         return value(files, arguments[0], " ".join(arguments[1:])), ""
+    if name == "machine":
+        run = files.run(arguments[0])
+        return run.machine.text if run is not None else "a machine that is not known yet", ""
     if name == "plot":
         drawn = plot_of(files, *arguments)
         return f"\n![{ALTERNATIVES[arguments[0]]}](images/{arguments[0]}.svg)\n\n{files.caption()}\n", drawn
     if name not in TABLES:
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}, plot and value")
+        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}, machine, plot and value")
     head, *rows = TABLES[name](files, *arguments)
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
     return "\n{}\n\n{}\n".format("\n".join(lines), files.caption()), ""

@@ -101,8 +101,9 @@ def test_a_figure_that_was_typed_is_replaced_and_one_without_a_run_is_not_measur
 
 def test_a_figure_in_a_sentence_is_filled_with_its_unit(root: Path) -> None:
     RUN.write(root)
-    (root / "README.md").write_text("It takes <!-- figures: value precisions-intel-amx-16 PyTorch f32/step_s -->9 h<!-- end -->.")
-    assert re.sub("<!--.*?-->", "", filled(root)) == "It takes 1.80 s."
+    step = "<!-- figures: value precisions-intel-amx-16 PyTorch f32/step_s -->9 h<!-- end -->"
+    (root / "README.md").write_text(f"It takes {step} on <!-- figures: machine precisions-intel-amx-16 -->mine<!-- end -->.")
+    assert re.sub("<!--.*?-->", "", filled(root)) == "It takes 1.80 s on 16 cores of an Intel Xeon with AMX."
 
 
 def changed_by_hand(fields: dict[str, Any]) -> None:
