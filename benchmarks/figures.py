@@ -166,7 +166,7 @@ def content(spec: str, files: Files) -> tuple[str, str]:
         return f"\n![{ALTERNATIVES[arguments[0]]}](images/{arguments[0]}.svg)\n\n{files.caption()}\n", drawn
     if name not in TABLES:
         raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}, machine, plot and value")
-    head, *rows = TABLES[name](files, *arguments)
+    head, *rows = TABLES[name](files.figures, *arguments)
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
     return "\n{}\n\n{}\n".format("\n".join(lines), files.caption()), ""
 

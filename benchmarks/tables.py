@@ -1,11 +1,11 @@
-"""The tables of the documents: each function makes the cells of one from the figures of runs, and rounds none by itself."""
+"""The tables of the documents: each function makes the cells of one from the figures of runs, rounded by the first functions here."""
 
 from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 #: What each program of bench_peers is called, and its colour.
 PEERS = {
@@ -21,13 +21,8 @@ PEERS = {
 }
 NOT_MEASURED = "not measured"
 Rows = list[list[str]]
-
-
-class Files(Protocol):
-    """What gives the figures of runs."""
-
-    def figures(self, name: str) -> dict[str, Any]:
-        """The figures of a run; empty where there is no such file."""
+#: The figures of a run by its name; empty where there is no such file.
+Figures = Callable[[str], dict[str, Any]]
 
 
 def short(value: float | None, missing: str = NOT_MEASURED) -> str:
@@ -39,9 +34,9 @@ def short(value: float | None, missing: str = NOT_MEASURED) -> str:
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
 
 
-def decibel(values: Sequence[float], missing: str = NOT_MEASURED) -> str:
-    """The median, and the worst in brackets."""
-    return f"{statistics.median(values):.1f} ({min(values):.1f})" if values else missing
+def decibel(value: float, worst: float | None = None) -> str:
+    """A PSNR, with the worst in brackets."""
+    return f"{value:.1f}" + ("" if worst is None else f" ({worst:.1f})")
 
 
 def percent(error: float | None, missing: str = NOT_MEASURED) -> str:
@@ -70,11 +65,11 @@ def machine(slug: str) -> str:
     return f"{maker.title().replace('Amd', 'AMD')}, {kinds.get(name, name.upper())}, {cores} cores"
 
 
-def speed(files: Files, *slugs: str) -> Rows:
+def speed(figures_of: Figures, *slugs: str) -> Rows:
     """Seconds of a step by each program, a machine in each column; those of one run where other programs were measured too."""
     columns = []
     for slug in slugs:
-        steps, peers = files.figures(f"precisions-{slug}"), at(files.figures(f"peers-{slug}"), "peers") or {}
+        steps, peers = figures_of(f"precisions-{slug}"), at(figures_of(f"peers-{slug}"), "peers") or {}
         missing = "-" if steps or peers else NOT_MEASURED
         own = {"PyTorch f32": "eager", "PyTorch bf16": "eager_bf16", "OpenVINO bf16": "ours", "OpenVINO f32": "ours"}
         found = {name: at(peers, f"{own.get(name)}/step_s") or at(steps, f"{name}/step_s") for name in (*own, "OpenVINO int8")}
@@ -88,28 +83,28 @@ def speed(files: Files, *slugs: str) -> Rows:
     return [list(row) for row in zip([*names, "this project", "this project, int8"], *columns)]
 
 
-def precisions(files: Files, slug: str) -> Rows:
+def precisions(figures_of: Figures, slug: str) -> Rows:
     """Every precision on one machine."""
     rows = [["seconds", "first call", "fastest step", "slowest step", "error"]]
-    for name, each in files.figures(f"precisions-{slug}").items():
+    for name, each in figures_of(f"precisions-{slug}").items():
         seconds = [short(each[key]) for key in ("first_call_s", "step_s", "slowest_step_s")]
         rows.append([name, *seconds, percent(each["relative_error"] or None, "-")])
     return rows
 
 
-def limited(files: Files, *slugs: str) -> Rows:
+def limited(figures_of: Figures, *slugs: str) -> Rows:
     """PyTorch and OpenVINO in f32, a machine in each row."""
     rows = [["seconds of a step", "PyTorch f32", "OpenVINO f32", "", "OpenVINO int8"]]
     for slug in slugs:
         names = ("PyTorch f32", "OpenVINO f32", "OpenVINO int8")
-        eager, ours, int8 = (at(files.figures(f"precisions-{slug}"), f"{name}/step_s") for name in names)
+        eager, ours, int8 = (at(figures_of(f"precisions-{slug}"), f"{name}/step_s") for name in names)
         rows.append([machine(slug), short(eager), short(ours), times(eager, ours), short(int8)])
     return rows
 
 
-def unet(files: Files, slug: str) -> Rows:
+def unet(figures_of: Figures, slug: str) -> Rows:
     """A step, a decode and the first calls."""
-    figures, rows = files.figures(f"unet-{slug}"), [["seconds", "PyTorch, f32", "this project", ""]]
+    figures, rows = figures_of(f"unet-{slug}"), [["seconds", "PyTorch, f32", "this project", ""]]
     for name, title in (("unet", "one UNet step, batch 2"), ("vae_decode", "VAE decode")):
         eager, ours = (at(figures, f"{name}/cold/{key}") for key in ("eager_s", "ours_s"))
         rows.append([title, short(eager), short(ours), times(eager, ours)])
@@ -120,51 +115,52 @@ def unet(files: Files, slug: str) -> Rows:
     return rows
 
 
-def int8(files: Files, *slugs: str) -> Rows:
+def int8(figures_of: Figures, *slugs: str) -> Rows:
     """Steps in int8, and the waits that it adds, a machine in each row."""
     heads = ["seconds", "own precision", "int8", "int8 / own", "wait at once", "wait later"]
     rows = [heads]
     for slug in slugs:
-        figures = files.figures(f"int8-{slug}")
+        figures = figures_of(f"int8-{slug}")
         steps = [short(figures.get(key)) for key in ("own_s", "int8_s", "int8_ratio")]
         waits = [short(at(figures, f"wait_s/{when}/total")) for when in ("waited for", "in the background")]
         rows.append([machine(slug), f"{steps[0]} ({figures['own']})" if figures else steps[0], *steps[1:], *waits])
     return rows
 
 
-def judging(files: Files, *slugs: str) -> Rows:
+def judging(figures_of: Figures, *slugs: str) -> Rows:
     """How alike pictures in int8 are, a machine and precision in each row."""
     rows = [["PSNR in dB", "pictures", "median (worst)", "median by recipe", "below 28 dB", "below 26 dB"]]
     for slug in slugs:
-        figures = files.figures(f"int8_judging-{slug}")
+        figures = figures_of(f"int8_judging-{slug}")
         recipes = list(figures.get("int8_db", {}).values())
         for name, values in ((figures.get("own", "own precision"), [figures.get("own_db", [])]), ("int8", recipes)):
             together = [value for each in values for value in each]
             medians = sorted(statistics.median(each) for each in values if each)
             below = [str(sum(value < bound for value in together)) if together else NOT_MEASURED for bound in (28, 26)]
-            by_recipe = f"{medians[0]:.1f} to {medians[-1]:.1f}" if len(medians) > 1 else "-"
-            rows.append([f"{name}: {machine(slug)}", str(len(together)), decibel(together), by_recipe, *below])
+            by_recipe = f"{decibel(medians[0])} to {decibel(medians[-1])}" if len(medians) > 1 else "-"
+            likeness = decibel(statistics.median(together), min(together)) if together else NOT_MEASURED
+            rows.append([f"{name}: {machine(slug)}", str(len(together)), likeness, by_recipe, *below])
     return rows
 
 
-def fidelity(files: Files, slug: str) -> Rows:
+def fidelity(figures_of: Figures, slug: str) -> Rows:
     """How alike pictures in f32 and in the device's own precision are, by sampler."""
-    figures = files.figures(f"fidelity-{slug}")
+    figures = figures_of(f"fidelity-{slug}")
     rows = [["sampler", *(f"{name}: {what}" for name in figures for what in ("PSNR in dB", "largest", "mean"))]]
     for sampler in next(iter(figures.values()), {}):
         each = [by_sampler[sampler] for by_sampler in figures.values()]
-        likeness = [f"{x['median_db']:.1f} ({x['worst_db']:.1f})" for x in each]
+        likeness = [decibel(x["median_db"], x["worst_db"]) for x in each]
         cells = zip(likeness, (short(x["largest_levels"]) for x in each), (short(x["mean_levels"]) for x in each))
         rows.append([sampler, *(cell for three in cells for cell in three)])
     return rows
 
 
-def memory(files: Files, slug: str) -> Rows:
+def memory(figures_of: Figures, slug: str) -> Rows:
     """The memory of whole pipelines."""
     rows = [["MiB resident", "loaded", "peak of the first picture", "after it"]]
     names = {"pytorch": "PyTorch, f32", "default": '`low_memory="off"`', "low memory": '`low_memory="on"`'}
     for benchmark, network in (("memory", "SD1.5, 512x512"), ("memory-sdxl", "SDXL, 1024x1024")):
-        ways = files.figures(f"{benchmark}-{slug}").get("ways", {})
+        ways = figures_of(f"{benchmark}-{slug}").get("ways", {})
         for way, name in names.items():
             paths = ("loaded/after_mib", "first picture/peak_mib", "first picture/after_mib")
             missing = "did not fit" if "did not fit" in ways.get(way, {}) else NOT_MEASURED
@@ -172,9 +168,9 @@ def memory(files: Files, slug: str) -> Rows:
     return rows
 
 
-def lifetimes(files: Files, slug: str) -> Rows:
+def lifetimes(figures_of: Figures, slug: str) -> Rows:
     """The memory of one network while it is compiled."""
-    figures = files.figures(f"lifetimes-{slug}")
+    figures = figures_of(f"lifetimes-{slug}")
     keys = {"weights_mib": "weights", "before_mib": "resident before", "peak_extra_mib": "more at most"}
     keys["kept_extra_mib"] = "more after"
     rows = [["MiB", *keys.values()]]
@@ -183,19 +179,19 @@ def lifetimes(files: Files, slug: str) -> Rows:
     return rows
 
 
-def webui(files: Files, slug: str) -> Rows:
+def webui(figures_of: Figures, slug: str) -> Rows:
     """What changes in a WebUI cost: each state with all its pictures, in their order."""
     rows = [["seconds of a picture", "script off", "script on", "compiles"]]
-    for part in files.figures(f"webui-{slug}").get("parts", {}).values():
+    for part in figures_of(f"webui-{slug}").get("parts", {}).values():
         for name in dict.fromkeys(row["name"] for row in part):
             keys = ("off_s", "on_s", "compiles_count")
             rows.append([name, *(", ".join(short(row[key]) for row in part if row["name"] == name) for key in keys)])
     return rows
 
 
-def controlnet(files: Files, slug: str) -> Rows:
+def controlnet(figures_of: Figures, slug: str) -> Rows:
     """The UNet with a ControlNet."""
-    figures = files.figures(f"controlnet-{slug}")
+    figures = figures_of(f"controlnet-{slug}")
     rows = [["", "a step of both networks, s", "first picture, s", "highest memory, MiB"]]
     names = {"eager": "PyTorch, f32", "blocks": "OpenVINO, the UNet by its blocks", "whole": "OpenVINO, the UNet whole"}
     for way, name in names.items():
@@ -203,24 +199,24 @@ def controlnet(files: Files, slug: str) -> Rows:
     return rows
 
 
-def batch(files: Files, slug: str) -> Rows:
+def batch(figures_of: Figures, slug: str) -> Rows:
     """A batch and loops over the same rows."""
     rows = [["", "pictures an hour", "networks compiled", "preparing, s", "all, s"]]
     names = {"batch": "a batch", "loop": "a pipeline for each checkpoint, row by row", "standalone": "one pipeline, row by row"}
-    for way, each in files.figures(f"batch_networks-{slug}").get("ways", {}).items():
+    for way, each in figures_of(f"batch_networks-{slug}").get("ways", {}).items():
         keys = ("pictures_per_hour", "compiles_count", "prepared_s", "all_s")
         rows.append([names.get(way, "a loop over the API of a WebUI with this extension"), *(short(each[key]) for key in keys)])
     return rows
 
 
-def peers(files: Files, slug: str) -> Rows:
+def peers(figures_of: Figures, slug: str) -> Rows:
     """All programs on one machine."""
     columns = {
         "step_s": "a step", "decode_s": "VAE", "cold_s": "first picture ever", "again_s": "a later one",
         "process_s": "after a restart", "second_s": "second checkpoint", "lora_s": "LoRA", "disk_mib": "MiB on disk",
     }  # fmt: skip
     rows = [["seconds", *columns.values()]]
-    measured = at(files.figures(f"peers-{slug}"), "peers") or {}
+    measured = at(figures_of(f"peers-{slug}"), "peers") or {}
     for name in (name for name in PEERS if name in measured):
         peer, cells, said = measured[name], [PEERS[name][0]], set()
         for key in columns:
