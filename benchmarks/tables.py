@@ -1,4 +1,4 @@
-"""The tables of the documents: each function makes the cells of one from the figures of runs, rounded by the first functions here."""
+"""The tables of the documents: each function makes the cells of one from the figures of runs, rounded by the first functions."""
 
 from __future__ import annotations
 
