@@ -8,7 +8,7 @@ from html import escape
 
 #: Readable on white and on black.
 INK = "#7d828c"
-WIDTH, HEIGHT = 800, 420
+WIDTH, HEIGHT = 840, 420
 LEFT, RIGHT, TOP, BOTTOM = 46, 590, 44, 370
 #: Pixels between the names of two lines.
 GAP = 17
@@ -54,14 +54,23 @@ def plot(title: str, ticks: Sequence[str], lines: Sequence[Line]) -> str:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="{4 if line.is_bold else 2}"/>')
         if len(line.points) <= 12:
             parts += [f'<circle cx="{x_of(x)}" cy="{y_of(y)}" r="3.5" fill="{line.colour}"/>' for x, y in line.points]
-    ceiling = float(HEIGHT)
-    for line in sorted(lines, key=lambda line: line.points[-1][1]):
-        x, y = line.points[-1]
-        ceiling = min(y_of(y), ceiling - GAP)
-        name = line.name + (" (stopped)" if x < len(ticks) else "")
-        parts.append(_text(RIGHT + 8, ceiling + 4, name, colour=line.colour, weight="bold" if line.is_bold else "normal"))
+    ordered = sorted(lines, key=lambda line: -line.points[-1][1])
+    for line, y in zip(ordered, _apart([y_of(line.points[-1][1]) for line in ordered])):
+        name = line.name + (" (stopped)" if line.points[-1][0] < len(ticks) else "")
+        parts.append(_text(RIGHT + 8, y + 4, name, colour=line.colour, weight="bold" if line.is_bold else "normal"))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
     return "\n".join([head, *parts, "</svg>", ""])
+
+
+def _apart(places: list[float]) -> list[float]:
+    """Places from the top to the bottom, moved down so that they do not overlap, and up again where they leave the plot."""
+    for number in range(1, len(places)):
+        places[number] = max(places[number], places[number - 1] + GAP)
+    limit = float(BOTTOM)
+    for number in reversed(range(len(places))):
+        places[number] = limit = min(places[number], limit)
+        limit -= GAP
+    return places
 
 
 def _text(

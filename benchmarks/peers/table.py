@@ -1,4 +1,4 @@
-"""The figures as text: table, ratios and remarks; and checks of ov_backend's figures."""
+"""The figures as text: table and remarks; and checks of ov_backend's figures."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def table(results: dict[str, Any]) -> str:
         error = "-" if row["error"] is None else f"{row['error']:.1e}"
         lines.append(f"{LABELS[name]:{width}}{cells}{error:>9}")
         lines += [f"    {remark}" for remark in (*filter(None, [NOTES.get(name)]), *remarks(peer))]
-    return "\n".join([*lines, "", *ratios(results["peers"]), "", EXPLANATION]) + "\n"
+    return "\n".join([*lines, "", EXPLANATION])
 
 
 def remarks(peer: dict[str, Any]) -> list[str]:
@@ -142,29 +142,6 @@ def remarks(peer: dict[str, Any]) -> list[str]:
     if versions:
         remarks.append(", ".join(f"{name} {version}" for name, version in versions[0].items()))
     return remarks
-
-
-def ratios(peers: dict[str, Any]) -> list[str]:
-    """The peers' figures relative to those of ov_backend."""
-    rows = {name: figures(peer) for name, peer in peers.items()}
-    if OURS not in rows:
-        return []
-    lines = ["as multiples of ours:"]
-    for name, row in rows.items():
-        parts = []
-        for key in ("step", "decode", "cold", "process", "wide", "back", "second", "lora"):
-            value, ours = row[key], rows[OURS][key]
-            if value is not None and ours:
-                parts.append(f"{COLUMNS[key][0]} {value / ours:.2f}")
-        if name != OURS and parts:
-            lines.append(f"    {LABELS[name]}: {', '.join(parts)}")
-    for key in ("step", "decode"):
-        others = [(value, name) for name, row in rows.items() if name != OURS and (value := row[key]) is not None]
-        ours = rows[OURS][key]
-        if others and ours is not None:
-            best, name = min(others)
-            lines.append(f"{COLUMNS[key][0]}: ours is {ours / best:.3f} times the best peer's ({LABELS[name]})")
-    return lines
 
 
 def check(results: dict[str, Any]) -> None:
