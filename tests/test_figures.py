@@ -19,8 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FILES = sorted(RESULTS.glob("*.json"))
 #: Headings of docs/measurements.md and docs/peers.md whose tables no benchmark makes.
 TYPED = {"peers.md: Other ways to run Stable Diffusion on a CPU"}
-#: Any comment that is meant as a mark.
-MEANT = re.compile(r"<!--[^>]*figures[^>]*-->")
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 OFF = re.compile(r"<!-- figures off: ([^>]+?) -->.*?<!-- end -->", re.DOTALL)
 
 MACHINE = Machine("Intel(R) Xeon(R) Processor @ 2.60GHz", 16, 128, ("AMX", "bf16", "VNNI", "AVX-512", "AVX2"))
@@ -62,13 +61,23 @@ def test_a_file_names_its_machine_date_and_a_commit_that_has_its_sources(path: P
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_whatever_is_meant_as_a_mark_is_one_and_a_mark_that_waits_could_be_filled(page: Path, tmp_path: Path) -> None:
+def test_a_comment_belongs_to_a_mark_and_a_mark_that_waits_could_be_filled(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     marks = [match.group() for match in (*MARK.finditer(text), *OFF.finditer(text))]
-    assert len(MEANT.findall(text)) == len(marks)
+    assert len(COMMENT.findall(text)) == 2 * len(marks)
     assert all("\n" in mark or not re.search(f"^{re.escape(mark)}", text, re.MULTILINE) for mark in marks), "it begins a line"
     for match in OFF.finditer(text):
         figures.content(match.group(1), figures.Files(tmp_path))
+
+
+def test_a_file_is_shown_on_a_page() -> None:
+    shown = figures.Files(RESULTS)
+    for page in PAGES:
+        for pattern in (MARK, OFF):
+            for match in pattern.finditer(page.read_text(encoding="utf-8")):
+                figures.content(match.group(1), files := figures.Files(RESULTS))
+                shown.used |= files.used
+    assert {path.stem for path in FILES} == shown.used.keys()
 
 
 @pytest.mark.parametrize("name", ["measurements.md", "peers.md"])
