@@ -69,8 +69,9 @@ def figures(peer: dict[str, Any]) -> dict[str, float | None]:
 def compact(peer: dict[str, Any]) -> dict[str, Any]:
     """What the documents show of a peer: its row, the pictures' times since the start, memory by resolution, and how it ended."""
     row, drawn = figures(peer), pictures(peer)
-    sizes = [line["rss"] / 1024 for line in pictures(peer, "new").values()]
-    stale = [line["label"] for line in peer["lines"] if line["key"] == "picture" and line["stale"]]
+    lines = [line for line in peer["lines"] if line["key"] == "picture"]
+    sizes = [line["rss"] / 1024 for line in lines if line["phase"] == "new"]  # a picture of each
+    stale = [line["label"] for line in lines if line["stale"]]
     return {
         **{f"{name}_s": row[name] for name in ("step", "decode", "cold", "process", "wide", "again", "back", "second", "lora")},
         "disk_mib": row["disk"],
