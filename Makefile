@@ -9,6 +9,7 @@
 # make fuzz               thousands of random inputs at every entry (FUZZ=n)
 # make audit              known holes in the packages that are installed (pip-audit, npm audit)
 # make test-matrix        a short part of the suite with torch 2.1 to 2.13 and Python 3.10 to 3.13 (ARGS="2.6.0/3.13 --list")
+# make figures            the tables, numbers and plots of README.md and docs/ from benchmarks/results
 # make recording          docs/images/recording.webp, by a real browser; of a real WebUI with WEBUI_URL, or WEBUI_DIR and WEBUI_PYTHON
 # make bench              the benchmarks; the peers' packages go into .venv-peers, .venv-peers-onnx and .venv-peers-openvino
 # Everything is installed into .venv (.venv-webui-pins) in this folder. TORCH=torch==2.x chooses another torch.
@@ -38,7 +39,7 @@ PINS_TESTS ?= $(wildcard tests/model/test_compiler.py tests/soundness/test_rando
                 $(addprefix tests/integration/,architectures browser/test_webui.py e2e fidelity operators)) \
               $(addprefix --ignore=tests/,$(addprefix engine/test_,faults.py forged_entries.py history.py crash_sentinel.py) torch_compile/report)
 
-.PHONY: demo test test-full soundness test-webui-pins test-longest test-matrix lint javascript fuzz kills audit bench recording clean
+.PHONY: demo test test-full soundness test-webui-pins test-longest test-matrix lint javascript fuzz kills audit bench figures recording clean
 
 demo: $(VENV)/.ready
 	$(VENV)/bin/python -m ov_backend demo $(ARGS)
@@ -100,8 +101,11 @@ $(AUDIT)/.ready:
 	touch $@
 
 bench: $(VENV)/.ready-test $(PEERS)/.ready $(PEERS)/.ready-cpp $(PEERS_ONNX)/.ready $(PEERS_OPENVINO)/.ready
-	$(VENV)/bin/$(PIP) -e '.[bench]'
 	$(VENV)/bin/python -m benchmarks $(ARGS)
+
+# Refuses what was changed by hand, and runs of different commits in one table.
+figures: $(VENV)/.ready
+	$(VENV)/bin/python -m benchmarks.figures
 
 recording: $(VENV)/.ready-test
 	$(VENV)/bin/python -m docs.record $(ARGS)

@@ -1,6 +1,6 @@
 """What a batch costs beside its pictures: reading and checking rows, ordering them, writing and recording pictures, going on.
 
-    python -m benchmarks.bench_batch [--rows 100000] [--workers 4] [--json]
+    python -m benchmarks.bench_batch [--rows 100000] [--workers 4] [--out FOLDER] [--json]
 
 A stand-in makes the pictures, of 64x64 pixels in one colour, so that nothing but the batch itself is measured: a shuffled job of
 two checkpoints, four mixes of LoRAs and three sizes. With --workers, the stand-ins are processes on Ray. The result is checked:
@@ -16,7 +16,6 @@ import functools
 import itertools
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,14 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 from PIL import Image
-from safetensors.torch import save_file
 
+from benchmarks.batch_lists import LORAS, write_loras
+from benchmarks.command import parser_of, show, write_line
 from ov_backend.batch import pictures
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.executor import RenderedRow
 from ov_backend.batch.journal import read_records
+from ov_backend.batch.plan import groups
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 
@@ -45,16 +45,14 @@ def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(options.rows, Path(folder), options.workers)
-    sys.stdout.write(json.dumps(result, indent=1) + "\n" if options.json else table(result))
+    show(result, options, lambda result, _: write_line(table(result)))
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "300 rows")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--workers", type=int, help="processes on Ray; default: this process")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="300 rows, to test the benchmark")
     options, _ = parser.parse_known_args()
     options.rows = 300 if options.tiny else options.rows
     return options
@@ -63,15 +61,15 @@ def parse() -> argparse.Namespace:
 def table(result: dict[str, Any]) -> str:
     """The figures as text."""
     return (
-        f"{result['rows']} rows, {result['groups']} groups\n"
+        f"{result['rows_count']} rows, {result['groups_count']} groups\n"
         f"read and check     {result['read_ms']:.3f} ms a row\n"
         f"order              {result['order_ms']:.3f} ms a row\n"
         f"run                {result['run_ms']:.3f} ms a row: {result['encode_ms']:.3f} encode the picture,"
         f" {result['write_ms']:.3f} write and flush its file, {result['schedule_ms']:.3f} schedule\n"
         f"go on, all there   {result['resume_ms']:.3f} ms a row\n"
-        f"memory             {result['before_mb']:.0f} MiB before, {result['read_mb']:.0f} with the rows,"
-        f" {result['tenth_mb']:.0f} after a tenth of the run, {result['end_mb']:.0f} at its end,"
-        f" {result['written_mb']:.0f} with manifest.parquet\n"
+        f"memory             {result['before_mib']:.0f} MiB before, {result['read_mib']:.0f} with the rows,"
+        f" {result['tenth_mib']:.0f} after a tenth of the run, {result['end_mib']:.0f} at its end,"
+        f" {result['written_mib']:.0f} with manifest.parquet"
     )
 
 
@@ -130,10 +128,9 @@ def write_job(rows: int, folder: Path) -> Path:
     """A shuffled job, with what it names beside it."""
     for seed, name in enumerate(("first", "second")):
         write_random_checkpoint(folder / f"{name}.safetensors", seed)
-    weights = {"lora_unet_x.lora_down.weight": torch.zeros(1, 1), "lora_unet_x.lora_up.weight": torch.zeros(1, 1)}
-    for name in ("a", "b", "c"):
-        save_file(weights, folder / f"{name}.safetensors")
-    mixes = ("", "<lora:a:1>", "<lora:b:0.5>", "<lora:a:1> <lora:c:0.3>")
+    write_loras(folder / "first.safetensors", folder / "lora")
+    a, b, c = LORAS
+    mixes = ("", f"<lora:{a}:1>", f"<lora:{b}:0.5>", f"<lora:{a}:1> <lora:{c}:0.3>")
     kinds = list(itertools.product(("first", "second"), mixes, ("64x64", "64x128", "128x64")))
     chance = random.Random(0)
     with (folder / "job.jsonl").open("w", encoding="utf-8") as file:
@@ -164,9 +161,10 @@ def measure(rows: int, folder: Path, workers: int | None = None) -> dict[str, An
     seconds = {"read": read, "order": order, "run": run, **parts, "resume": resume}
     seconds["schedule"] = run - parts["encode"] - parts["write"]
     return {
-        "rows": rows, "groups": len(plan.groups), **{f"{name}_ms": each / rows * 1000 for name, each in seconds.items()},
-        "before_mb": before, "read_mb": with_rows, "tenth_mb": watch.memory[max(rows // 10, 1)], "end_mb": watch.memory[rows],
-        "written_mb": written,
+        "rows_count": rows, "groups_count": len(groups(plan.pending)),
+        **{f"{name}_ms": each / rows * 1000 for name, each in seconds.items()},
+        "before_mib": before, "read_mib": with_rows, "tenth_mib": watch.memory[max(rows // 10, 1)], "end_mib": watch.memory[rows],
+        "written_mib": written,
     }
 
 

@@ -1,7 +1,7 @@
 """Pictures an hour by a batch, and by loops over the same rows in the order of the job, with real networks.
 
     python -m benchmarks.bench_batch_networks [--networks small|demo|sd15] [--rows 48] [--size 128] [--steps 20]
-        [--sampler LCM] [--cfg-scale 7] [--ways batch loop standalone webui] [--json]
+        [--sampler LCM] [--cfg-scale 7] [--ways batch loop standalone webui] [--out FOLDER]
 
 The job is mixed and shuffled: two checkpoints, four mixes of LoRAs, three sizes. The ways:
 
@@ -17,7 +17,6 @@ Preparing is loading checkpoints, adding LoRAs, tracing and compiling; compiles 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -32,6 +31,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.batch_lists import NETWORKS, write_job
+from benchmarks.command import parser_of, show, write_line
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.renderer import PipelineRenderer
 from ov_backend.core.settings import Settings
@@ -44,12 +44,12 @@ def main() -> None:
     options = parse()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         result = measure(options, Path(folder))
-    sys.stdout.write(json.dumps(result, indent=1) + "\n" if options.json else table(result, options))
+    show(result, options, lambda result, options: write_line(table(result, options)))
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "6 rows of one step")
     parser.add_argument("--networks", choices=NETWORKS, default="small", help="of random weights, or the demo checkpoint's")
     parser.add_argument("--checkpoint", type=Path, action="append", default=[], help="twice, in place of --networks")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
@@ -60,8 +60,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sampler", default="DPM++ 2M")
     parser.add_argument("--cfg-scale", type=float, default=7.0)
     parser.add_argument("--folder", type=Path, help="of temporary files; default: the system's")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="6 rows of one step, to test the benchmark")
     options, _ = parser.parse_known_args()
     if len(options.checkpoint) not in (0, 2):
         parser.error("give --checkpoint twice, or not at all")
@@ -72,14 +70,13 @@ def parse() -> argparse.Namespace:
 
 def table(result: dict[str, Any], options: argparse.Namespace) -> str:
     """The figures as text."""
-    load = f"load {result['load'][0]:.1f} before and {result['load'][1]:.1f} after"
-    lines = [f"{options.rows} rows, {options.steps} steps of {options.sampler}, sizes up to {options.size}, {load}"]
+    lines = [f"{options.rows} rows, {options.steps} steps of {options.sampler}, sizes up to {options.size}"]
     for name, each in result["ways"].items():
-        share = f"{each['seconds']:.0f} s, {each['prepared'] / each['seconds']:.1%} of it preparing, {each['cpu']:.0f} s of CPU"
-        lines.append(f"{name:10} {each['an_hour']:8.0f} pictures an hour, {each['compiles']:4} compiles, {share}")
-    for name, ratio in result["batch_by"].items():
+        share = f"{each['all_s']:.0f} s, {each['prepared_s'] / each['all_s']:.1%} of it preparing, {each['cpu_s']:.0f} s of CPU"
+        lines.append(f"{name:10} {each['pictures_per_hour']:8.0f} pictures an hour, {each['compiles_count']:4} compiles, {share}")
+    for name, ratio in result["batch_by_ratio"].items():
         lines.append(f"the batch makes {ratio:.2f} times as many as {name}")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 class Count:
@@ -101,12 +98,13 @@ class Count:
 
 def figures(seconds: float, cpu: float, rows: int, prepared: float, compiles: int) -> dict[str, float]:
     """The figures of one way; its seconds of CPU say more where the machine does other work meanwhile."""
-    return {"seconds": seconds, "cpu": cpu, "an_hour": rows / seconds * 3600, "prepared": prepared, "compiles": compiles}
+    hourly = rows / seconds * 3600
+    return {"all_s": seconds, "cpu_s": cpu, "pictures_per_hour": hourly, "prepared_s": prepared, "compiles_count": compiles}
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Seconds, pictures an hour and compiles of every way, and how many times as many the batch makes."""
-    job, before = write_job(options, folder), os.getloadavg()[0]
+    job = write_job(options, folder)
     known: dict[str, Callable[[Path, Path], dict[str, float]]] = {
         "batch": run_batch, "loop": run_loop, "standalone": run_standalone,
         "webui": partial(run_webui, networks=None if options.checkpoint else options.networks),
@@ -121,8 +119,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         sys.stderr.write(f"{name}: {ways[name]}\n")
     compare(folder, [name for name in ways if name != "webui"])
     others = [name for name in ways if name != "batch"] if "batch" in ways else []
-    ratios = {name: ways[name]["seconds"] / ways["batch"]["seconds"] for name in others}
-    return {"ways": ways, "batch_by": ratios, "load": (before, os.getloadavg()[0])}
+    ratios = {name: ways[name]["all_s"] / ways["batch"]["all_s"] for name in others}
+    return {"ways": ways, "batch_by_ratio": ratios}
 
 
 def compare(folder: Path, ways: list[str]) -> None:

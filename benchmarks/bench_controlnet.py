@@ -133,22 +133,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     logging.basicConfig(level=logging.WARNING)
     networks = Networks(options.size, options.tiny)
     eager = networks.controlled_by(networks.controlnet, networks.unet)
-    result: dict[str, Any] = {"weights": resident()}
+    result: dict[str, Any] = {"weights_mib": resident()}
     if options.way == "eager":
         with Peak() as peak:
-            result["picture"], latent = timed(lambda: networks.picture(eager, options.steps))
-        result.update(peak=peak.peak, resident=resident())
+            result["picture_s"], latent = timed(lambda: networks.picture(eager, options.steps))
+        result.update(peak_mib=peak.peak, after_mib=resident())
         answer = eager(networks.latent, torch.tensor([500.0, 500.0]))
         torch.save((answer, latent), options.folder / "eager.pt")
         return {**result, **steps(networks, eager, None, options.repeats)}
     calls = patch_calls()
     engine, step = prepare(networks, options)
     with Peak() as peak:
-        result["picture"], latent = timed(lambda: networks.picture(step, options.steps))
-    result.update(peak=peak.peak, resident=resident())
+        result["picture_s"], latent = timed(lambda: networks.picture(step, options.steps))
+    result.update(peak_mib=peak.peak, after_mib=resident())
     compare(options, result, step(networks.latent, torch.tensor([500.0, 500.0])), latent)
     check_what_answered(engine, options.way)
-    result["captures"] = sum(stats["captures"] for stats in engine.stats().values())
+    result["graphs_count"] = sum(stats["captures"] for stats in engine.stats().values())
     result.update(steps(networks, step, eager, options.repeats))
     calls.undo()
     return result
@@ -184,7 +184,7 @@ def add(engine: Engine, name: str, module: torch.nn.Module) -> Blockwise:
 def compare(options: argparse.Namespace, result: dict[str, Any], answer: torch.Tensor, latent: torch.Tensor) -> None:
     """Note the relative errors of one step and of the picture, and check the step's."""
     expected_answer, expected_latent = torch.load(options.folder / "eager.pt")
-    result["error"] = error = relative_error(answer, expected_answer)
+    result["relative_error"] = error = relative_error(answer, expected_answer)
     result["picture_error"] = relative_error(latent, expected_latent)
     assert error < TOLERANCE[options.precision], f"relative error {error} of {options.way}"
 
@@ -210,7 +210,7 @@ def steps(networks: Networks, step: Step, eager: Step | None, repeats: int) -> d
         ours.append(seconds_of(lambda: step(networks.latent, timestep)))
         if eager is not None:
             ratios.append(seconds_of(lambda: eager(networks.latent, timestep)) / ours[-1])
-    return {"step": min(ours), "ratio": statistics.median(ratios) if ratios else 1.0}
+    return {"step_s": min(ours), "speed_ratio": statistics.median(ratios) if ratios else 1.0}
 
 
 def report(results: dict[str, dict[str, Any]], options: argparse.Namespace) -> None:
@@ -220,9 +220,10 @@ def report(results: dict[str, dict[str, Any]], options: argparse.Namespace) -> N
     heads = ("step, s", "times", f"{options.steps} steps, s", "graphs", "error", "weights", "peak", "after, MiB")
     write_line(f"{'':24s}" + "".join(f"{head:>13s}" for head in heads))
     for way, result in results.items():
-        error = f"{result['error']:.1e}" if "error" in result else "-"
-        times = (f"{result['step']:.3f}", f"{result['ratio']:.2f}", f"{result['picture']:.2f}", result.get("captures", "-"))
-        memory = (result["weights"], result["peak"], result["resident"])
+        graphs = result.get("graphs_count", "-")
+        error = f"{result['relative_error']:.1e}" if "relative_error" in result else "-"
+        times = (f"{result['step_s']:.3f}", f"{result['speed_ratio']:.2f}", f"{result['picture_s']:.2f}", graphs)
+        memory = (result["weights_mib"], result["peak_mib"], result["after_mib"])
         write_line(f"{WAYS[way]:24s}" + "".join(f"{value!s:>13s}" for value in (*times, error, *memory)))
 
 

@@ -1,6 +1,6 @@
 """DenseNet-121 at its full size through ``torch.compile``, as in PyTorch's tutorial: eager f32 against ``openvino_fx``.
 
-    python -m benchmarks.bench_densenet [--batch 4] [--size 224] [--repeats 5] [--precision f32]
+    python -m benchmarks.bench_densenet [--batch 4] [--size 224] [--repeats 5] [--precision f32] [--out FOLDER] [--json]
 
 Results are compared before times are reported. Both are timed alternately, and the speed-up is the median ratio of the pairs.
 """
@@ -14,18 +14,20 @@ import time
 import torch
 
 import ov_backend
-from benchmarks.command import write_line
+from benchmarks.command import parser_of, show, write_line
 from benchmarks.networks import TOLERANCE, seconds_of
 from tests.helpers.densenet import DenseNet
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "one picture of 64 pixels")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--precision", default="f32", choices=["f32", "auto", "bf16"])
     options = parser.parse_args()
+    if options.tiny:
+        options.batch, options.size = 1, 64
     torch.manual_seed(0)
     model = DenseNet().eval()
     assert sum(p.numel() for p in model.parameters()) == 7_978_856, "not the number of parameters of DenseNet-121"
@@ -44,10 +46,16 @@ def main() -> None:
     assert (network["compiles"], network["fallbacks"]) == (1, {})
     eager, ours = (statistics.median(times) for times in zip(*pairs))
     ratio = statistics.median(a / b for a, b in pairs)
+    results = {"first_call_s": first, "eager_s": eager, "ours_s": ours, "speed_ratio": ratio, "relative_error": error}
+    show(results, options, report)
+
+
+def report(results: dict[str, float], options: argparse.Namespace) -> None:
+    """Print the figures."""
     shape = f"{options.batch} x 3 x {options.size} x {options.size}"
     write_line(f"DenseNet-121, {shape}, {options.precision}, {torch.get_num_threads()} threads")
-    write_line(f"relative error {error:.2g}; first call {first:.1f} s")
-    write_line(f"eager {eager:.3f} s, openvino_fx {ours:.3f} s, {ratio:.2f} times as fast")
+    for name, figure in results.items():
+        write_line(f"{name:16}{figure:.3g}")
 
 
 if __name__ == "__main__":

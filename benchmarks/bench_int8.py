@@ -1,6 +1,6 @@
 """int8 against the device's own precision: seconds of a step of SD1.5's UNet, and what the compiled forms take.
 
-    python -m benchmarks.bench_int8 [--size 512] [--repeats 5] [--pytorch] [--profile] [--also Add Multiply] [--tiny] [--json]
+    python -m benchmarks int8 [--size 512] [--repeats 5] [--pytorch] [--profile] [--also Add Multiply] [--out FOLDER] [--tiny]
 
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
@@ -43,8 +43,7 @@ def main() -> None:
     """Measure and print."""
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
-        results: dict[str, Any] = {"precision": devices.resolved_precision(Settings())}
-        results["step"] = steps(options, folder)
+        results = {"own": devices.resolved_precision(Settings()), **steps(options, folder)}
     show(results, options, report)
 
 
@@ -81,19 +80,19 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     assert error < _MAX_ERROR, f"relative error {error}"
     rounds = [[seconds_of(lambda n=n: n(*case.args, **case.kwargs)) for n in (own, int8)] for _ in range(options.repeats)]
     result = {
-        "own": min(own for own, _ in rounds),
-        "int8": min(int8 for _, int8 in rounds),
-        "ratio": statistics.median(int8 / own for own, int8 in rounds),
-        "wait": wait,
+        "own_s": min(own for own, _ in rounds),
+        "int8_s": min(int8 for _, int8 in rounds),
+        "int8_ratio": statistics.median(int8 / own for own, int8 in rounds),
+        "wait_s": wait,
         "relative_error": error,
-        "types": {kind: dict(counts) for kind, counts in types.items()},
-        "seconds": int8.stats()["seconds"],
-        "megabytes": {"own": _megabytes(own), "int8": _megabytes(int8)},
+        "layers_count": {kind: dict(counts) for kind, counts in types.items()},
+        "stages_s": int8.stats()["seconds"],
+        "compiled_mib": {"own": _megabytes(own), "int8": _megabytes(int8)},
     }
     if options.profile:
-        result["profile"] = {name: profile(network) for name, network in (("own", own), ("int8", int8))}
+        result["profile_ms"] = {name: profile(network) for name, network in (("own", own), ("int8", int8))}
     if options.pytorch:
-        result["pytorch"] = min(seconds_of(case) for _ in range(2))
+        result["pytorch_s"] = min(seconds_of(case) for _ in range(2))
     return result
 
 
@@ -185,17 +184,17 @@ def profile(network: Network) -> dict[str, float]:
 
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures."""
-    own = results["precision"]
+    own = results["own"]
     write_line(f"torch {torch.__version__}, OpenVINO {devices.openvino_version()}, {torch.get_num_threads()} threads; own: {own}")
-    step = results["step"]
     write_line(f"\nUNet of SD1.5, {options.size}x{options.size}, batch 2, random weights: seconds a step")
-    if "pytorch" in step:
-        write_line(f"  PyTorch f32     {step['pytorch']:8.3f}")
-    write_line(f"  {own:4}            {step['own']:8.3f}")
-    write_line(f"  int8            {step['int8']:8.3f}   {step['ratio']:.2f} of {own} (median of pairs)")
-    write_line(f"  relative error  {step['relative_error']:8.4f}   layers {step['types']}   MB {step['megabytes']}")
-    report_wait(step["wait"])
-    for name, kinds in step.get("profile", {}).items():
+    if "pytorch_s" in results:
+        write_line(f"  PyTorch f32     {results['pytorch_s']:8.3f}")
+    write_line(f"  {own:4}            {results['own_s']:8.3f}")
+    write_line(f"  int8            {results['int8_s']:8.3f}   {results['int8_ratio']:.2f} of {own} (median of pairs)")
+    write_line(f"  relative error  {results['relative_error']:8.4f}   layers {results['layers_count']}")
+    write_line(f"  compiled, MiB   {results['compiled_mib']}")
+    report_wait(results["wait_s"])
+    for name, kinds in results.get("profile_ms", {}).items():
         write_line(f"\nOne step in {name}, {sum(kinds.values()):.0f} ms")
         for kind, value in kinds.items():
             write_line(f"  {value:8.1f} ms  {kind}")

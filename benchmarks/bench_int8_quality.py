@@ -1,11 +1,11 @@
 """The pictures of the demo checkpoint in f32, in the device's own precision and in int8: how alike, and what a classifier sees.
 
-    python -m benchmarks.bench_int8_quality [--processes 2] [--out FOLDER] [--seeds 8] [--samplers ddim ...] [--judged 1000]
+    python -m benchmarks.bench_int8_quality [--processes 2] [--pictures FOLDER] [--seeds 8] [--judged 1000]
 
-One picture of another prompt calibrates int8. Then every sampler draws the prompts of ``training.fidelity``, 256x256, in all
+One picture of another prompt calibrates int8. Then every sampler draws the prompts of ``bench_fidelity``, 256x256, in all
 three precisions. With ``--judged`` a small classifier is trained on pictures in f32, and names the things in others, which the
 own precision and int8 draw from the same noise. The processes have cores of their own, and nothing is downloaded. The folder
-gets ``quality.json``, and ``pictures.png``: for each sampler f32, the own precision and int8 in rows, the prompts in columns. It
+gets ``pictures.png``: for each sampler f32, the own precision and int8 in rows, the prompts in columns. It
 is asserted that every picture in int8 was computed in int8.
 """
 
@@ -28,21 +28,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
+from benchmarks.bench_fidelity import PROMPTS
 from benchmarks.bench_int8 import change_what_is_left_out
-from benchmarks.command import write_line
+from benchmarks.command import parser_of, show, write_line
+from benchmarks.int8_pictures import Picture, demo_pipeline
+from benchmarks.int8_pictures import draw as draw_picture
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
 from ov_backend import Settings, accelerate
-from ov_backend.checkpoint import load_pipeline
 from ov_backend.core import devices
-from ov_backend.core.package_files import TRAINED
 from ov_backend.hosts.standalone.demo import SAMPLERS
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.model.transformations import weighted_layers
 from ov_backend.ui.comparison import psnr
-from training.fidelity import PROMPTS
 
 #: The reference, what the device prefers, and what is measured; in the order of the rows of a table of pictures.
 PRECISIONS = ("f32", "auto", "int8")
@@ -73,23 +72,22 @@ def main() -> None:
     if options.child is not None:
         child(options.work, options.child)
         return
-    options.out.mkdir(parents=True, exist_ok=True)
+    options.pictures.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        results = {"conditions": conditions(options), "int8": calibrate(folder, options.steps)}
+        own = devices.resolved_precision(Settings())
+        results: dict[str, Any] = {"own": own, "int8": calibrate(folder, options.steps)["text"]}
         if options.seeds:
-            results["likeness"] = likeness(options, Path(folder))
-            write(options.out, results)
+            results["likeness_db"] = likeness(options, Path(folder))
         if options.judged:
             results["classifier"] = classified(options, Path(folder))
-            write(options.out, results)
-    write_line(table(results))
+    show(results, options, lambda results, _: write_line(table(results)), "judged" if options.judged else "")
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "one picture of two steps by each sampler")
     parser.add_argument("--processes", type=int, default=1, help="that draw at the same time, each on its own cores")
-    parser.add_argument("--out", type=Path, default=Path("int8-quality"), help="folder of the results")
+    parser.add_argument("--pictures", type=Path, default=Path("int8-quality"), help="folder of the pictures")
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=list(SAMPLERS))
     parser.add_argument("--seeds", type=int, default=len(PROMPTS), help="pictures by each sampler; 0 leaves these out")
     parser.add_argument("--steps", type=int, default=20, help="of each picture")
@@ -101,21 +99,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out everywhere, by what they read")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def conditions(options: argparse.Namespace) -> dict[str, Any]:
-    """What the figures depend on."""
-    own = devices.resolved_precision(Settings())
-    versions = {"torch": torch.__version__, "openvino": devices.openvino_version()}
-    asked = {name: getattr(options, name) for name in ("steps", "seeds", "also", "everywhere")}
-    return {"own": own, "cores": len(os.sched_getaffinity(0)), **asked, **versions}
+    options = parser.parse_args()
+    if options.tiny:
+        options.seeds, options.steps = 1, 8
+    return options
 
 
 def calibrate(folder: str, steps: int) -> dict[str, Any]:
     """Make the recipe by one picture, and begin a second; returns what int8 says of itself."""
     suggestions = suggestions_for("fluent-sd")
-    pipe = _pipeline()
+    pipe = demo_pipeline()
     with accelerate(pipe, _settings("int8", folder)) as accelerated:
         for each in (steps, 1):
             draw(pipe, Task("int8", JUDGED_SAMPLER, suggestions.prompts[-1], 999, each))
@@ -130,7 +123,7 @@ def likeness(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     tasks = [Task(p, sampler, PROMPTS[seed % len(PROMPTS)], seed, options.steps) for p in PRECISIONS for sampler, seed in cases]
     drawn = dict(zip(((task.precision, task.sampler, task.seed) for task in tasks), draw_all(tasks, options, work)))
     rows = [[drawn[p, sampler, seed] for seed in range(options.seeds)] for sampler in options.samplers for p in PRECISIONS]
-    _grid(rows, SHOWN_SIDE).save(options.out / "pictures.png")
+    _grid(rows, SHOWN_SIDE).save(options.pictures / "pictures.png")
     result: dict[str, dict[str, list[float]]] = {}
     for precision in PRECISIONS[1:]:
         values = defaultdict(list)
@@ -140,7 +133,7 @@ def likeness(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         result[precision] = dict(values)
     for sampler in options.samplers:
         worst = int(np.argmin(result["int8"][sampler]))
-        _grid([[drawn[p, sampler, worst] for p in PRECISIONS]], SIDE).save(options.out / f"worst-{sampler}.png")
+        _grid([[drawn[p, sampler, worst] for p in PRECISIONS]], SIDE).save(options.pictures / f"worst-{sampler}.png")
     return result
 
 
@@ -162,7 +155,7 @@ def classified(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     things = [[thing for _, thing in cases] for cases in (seen, held_out)]
     network = trained(pictures[: len(seen)], things[0])
     own, int8 = np.split(pictures[len(seen) :], 2)
-    return {**compare(network, own, int8, things[1]), "training_seconds": round(time.perf_counter() - start, 1)}
+    return {**compare(network, own, int8, things[1]), "training_s": time.perf_counter() - start}
 
 
 def draw_all(tasks: Sequence[Task], options: argparse.Namespace, work: Path) -> list[np.ndarray]:
@@ -189,7 +182,7 @@ def draw_all(tasks: Sequence[Task], options: argparse.Namespace, work: Path) -> 
 def child(work: Path, number: int) -> None:
     """Draw the tasks of one process."""
     tasks: list[Task] = pickle.loads((work / f"{number}.tasks").read_bytes())
-    pipe, drawn = _pipeline(), {}
+    pipe, drawn = demo_pipeline(), {}
     for precision in dict.fromkeys(task.precision for task in tasks):
         with accelerate(pipe, _settings(precision, str(work))) as accelerated:
             drawn.update({task: draw(pipe, task) for task in tasks if task.precision == precision})
@@ -199,29 +192,12 @@ def child(work: Path, number: int) -> None:
 
 
 def draw(pipe: Any, task: Task) -> np.ndarray:
-    """One picture, [side, side, 3] uint8."""
-    import diffusers
-
-    pipe.scheduler = getattr(diffusers, SAMPLERS[task.sampler]).from_config(pipe.scheduler.config)
-    with torch.inference_mode():
-        (picture,) = pipe(
-            prompt=task.prompt,
-            width=SIDE,
-            height=SIDE,
-            num_inference_steps=task.steps,
-            guidance_scale=suggestions_for("fluent-sd").guidance,
-            generator=torch.Generator("cpu").manual_seed(task.seed),
-            output_type="pil",
-        ).images
-    if task.kept != SIDE:
-        picture = picture.resize((task.kept, task.kept), Image.Resampling.BOX)
-    return np.asarray(picture)
-
-
-def _pipeline() -> Any:
-    pipe = load_pipeline(TRAINED)
-    pipe.set_progress_bar_config(disable=True)
-    return pipe
+    """The picture of a task, [side, side, 3] uint8."""
+    guidance = suggestions_for("fluent-sd").guidance
+    drawn = draw_picture(pipe, Picture(task.prompt, task.seed, task.sampler, task.steps, guidance, SIDE))
+    if task.kept == SIDE:
+        return drawn
+    return np.asarray(Image.fromarray(drawn).resize((task.kept, task.kept), Image.Resampling.BOX))
 
 
 def _settings(precision: str, folder: str) -> Settings:
@@ -236,17 +212,12 @@ def _grid(rows: Sequence[Sequence[np.ndarray]], side: int) -> Image.Image:
     return grid
 
 
-def write(folder: Path, results: dict[str, Any]) -> None:
-    """Write the figures so far."""
-    (folder / "quality.json").write_text(json.dumps(results, indent=1) + "\n")
-
-
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
-    lines = [json.dumps(results["conditions"]), results["int8"]["text"]]
-    if "likeness" in results:
-        lines += ["", f"{'PSNR, median (worst)':24}{results['conditions']['own']:>16}{'int8':>16}"]
-        columns = [results["likeness"][precision] for precision in PRECISIONS[1:]]
+    lines = [results["int8"]]
+    if "likeness_db" in results:
+        lines += ["", f"{'PSNR, median (worst)':24}{results['own']:>16}{'int8':>16}"]
+        columns = [results["likeness_db"][precision] for precision in PRECISIONS[1:]]
         named = {sampler: [column[sampler] for column in columns] for sampler in columns[0]}
         named["all"] = [[*itertools.chain(*column.values())] for column in columns]
         lines += [f"{name:24}" + "".join(f"{_summary(values):>16}" for values in row) for name, row in named.items()]

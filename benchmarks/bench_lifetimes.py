@@ -1,6 +1,6 @@
 """What is compiled again, and what it costs: changing sizes, changed weights, the wrapper's overhead, memory over many sizes.
 
-    python -m benchmarks.bench_lifetimes [--size 512] [--parts PART ...] [--json] [--tiny] [--plot SVG]
+    python -m benchmarks.bench_lifetimes [--size 512] [--parts PART ...] [--out FOLDER] [--json] [--tiny]
 
 The network is SD1.5's UNet (batch 2) with random weights. Every part runs in a separate process and checks counts and results
 before its times are printed. Ratios are taken within one process, so that other work on the machine affects both sides.
@@ -14,11 +14,8 @@ before its times are printed. Ratios are taken within one process, so that other
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +25,7 @@ from typing import Any
 import torch
 
 import ov_backend
-from benchmarks.command import parser_of, run_child, write_result
+from benchmarks.command import parser_of, run_child, show, write_line, write_result
 from benchmarks.memory import Peak, resident
 from benchmarks.networks import STAGES, TOLERANCE, unet
 from ov_backend import Settings
@@ -79,8 +76,8 @@ class Bench:
         seconds = time.perf_counter() - start
         after = self.network.stats()
         spent = {s: round(after["seconds"].get(s, 0.0) - before["seconds"].get(s, 0.0), 4) for s in (*STAGES, "infer")}
-        counts = {name: after[name] - before[name] for name in ("captures", "graph_hits", "compiles")}
-        return output, {"seconds": seconds, "extra": seconds - spent["infer"], **counts, "stages": spent}
+        counts = {f"{name}_count": after[name] - before[name] for name in ("captures", "compiles")}
+        return output, {"call_s": seconds, "outside_s": seconds - spent["infer"], **counts, "stages_s": spent}
 
 
 @torch.no_grad()
@@ -95,7 +92,7 @@ def returning(options: argparse.Namespace) -> dict[str, Any]:
     errors = {"A": bench.error(outputs["A first"], bench.eager(*a))}
     assert torch.equal(outputs["A first"], outputs["A again"])
     assert torch.equal(outputs["B first"], outputs["B again"])
-    counts = [(call["captures"], call["compiles"]) for call in calls.values()]
+    counts = [(call["captures_count"], call["compiles_count"]) for call in calls.values()]
     assert counts == [(1, 1), (1, 1), (0, 0), (0, 0)], counts
 
     changed = [parameter for name, parameter in bench.module.named_parameters() if ".to_" in name and name.endswith("weight")]
@@ -113,8 +110,8 @@ def returning(options: argparse.Namespace) -> dict[str, Any]:
     outputs["back"], calls["LoRA taken out"] = bench.timed(*a)
     assert torch.equal(outputs["back"], outputs["A first"]), "a stale result"
     for name, expected in (("LoRA put in", (0, 1)), ("LoRA taken out", (0, 0))):
-        assert (calls[name]["captures"], calls[name]["compiles"]) == expected, (name, calls[name])
-    return {"calls": calls, "errors": errors, "changed_bytes": sum(tensor.nbytes for tensor in changed)}
+        assert (calls[name]["captures_count"], calls[name]["compiles_count"]) == expected, (name, calls[name])
+    return {"calls": calls, "relative_error": errors, "changed_mib": sum(tensor.nbytes for tensor in changed) / 2**20}
 
 
 class TimedRequest:
@@ -163,12 +160,12 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
         pairs.append(whole / (time.perf_counter() - start))
         assert torch.equal(expected, bench.module(*args, **kwargs) if options.tiny else expected)
     return {
-        "step": whole,
+        "step_s": whole,
         "relative_error": error,
-        "wrapper_share": statistics.median(shares),
-        "check_share": statistics.median(checks),
+        "wrapper_percent": 100 * statistics.median(shares),
+        "check_percent": 100 * statistics.median(checks),
         "wrapper_ms": 1000 * statistics.median(shares) * whole,
-        "ratio_to_bare_inference": statistics.median(pairs),
+        "to_bare_inference_ratio": statistics.median(pairs),
     }
 
 
@@ -191,9 +188,10 @@ def peak(options: argparse.Namespace) -> dict[str, Any]:
         "before_mib": memory.before,
         "peak_extra_mib": memory.peak - memory.before,
         "kept_extra_mib": compiled - memory.before,
-        "peak_extra_of_weights": (memory.peak - memory.before) / weights,
+        "peak_extra_of_weights_ratio": (memory.peak - memory.before) / weights,
         "measured_entry_mib": stats["bytes"] >> 20,
-        "captures": stats["captures"],
+        "captures_count": stats["captures"],
+        "stored_count": stats["graph_hits"],
         "relative_error": error,
     }
 
@@ -223,12 +221,12 @@ def bounded(options: argparse.Namespace) -> dict[str, Any]:
         "weights_mib": bench.weights >> 20,
         "before_mib": before,
         "series_mib": series,
-        "held": held,
-        "slope_mib_per_call": float(line.solution[0, 0]),
+        "held_count": held,
+        "slope_per_call_mib": float(line.solution[0, 0]),
         "spread_mib": max(rest) - min(rest),
-        "worst_relative_error": max(errors),
-        "compiles": stats["compiles"],
-        "evictions": engine.compiled.evictions,
+        "relative_error": max(errors),
+        "compiles_count": stats["compiles"],
+        "evictions_count": engine.compiled.evictions,
     }
 
 
@@ -254,12 +252,8 @@ def main() -> None:
             results[part] = in_child(part, options, folder)
             if part == "peak":
                 results["peak, stored"] = in_child(part, options, folder)
-                assert results["peak, stored"]["captures"] == 0
-    conditions = {"size": options.size, "precision": options.precision, "tiny": options.tiny, "cores": os.cpu_count()}
-    results["conditions"] = {**conditions, "torch": torch.__version__, "load": os.getloadavg()[0]}
-    if options.plot and "bounded" in results:
-        plot(results["bounded"], options.plot)
-    sys.stdout.write(json.dumps(results, indent=1) + "\n" if options.json else table(results))
+                assert results["peak, stored"]["captures_count"] == results["peak, stored"]["stored_count"] == 1
+    show(results, options, lambda results, _: write_line(table(results)))
 
 
 def parse() -> argparse.Namespace:
@@ -270,7 +264,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--repeats", type=int, default=5, help="calls of the part overhead")
     parser.add_argument("--generations", type=int, default=100, help="calls of the part bounded")
-    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw memory against sizes (needs matplotlib)")
     parser.add_argument("--child", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -285,38 +278,18 @@ def in_child(part: str, options: argparse.Namespace, store: str) -> Any:
 
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
-    lines = [", ".join(f"{name} {value}" for name, value in results["conditions"].items())]
+    lines = []
     for part, figures in results.items():
-        if part == "conditions":
-            continue
         lines += ["", part]
         for name, call in figures.get("calls", {}).items():
-            stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in call["stages"].items() if seconds >= 5e-4)
-            counts = f"captures {call['captures']}, compiles {call['compiles']}"
-            seconds = f"{call['seconds']:8.3f} s, {call['extra']:7.3f} s of it outside of inference"
+            stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in call["stages_s"].items() if seconds >= 5e-4)
+            counts = f"captures {call['captures_count']}, compiles {call['compiles_count']}"
+            seconds = f"{call['call_s']:8.3f} s, {call['outside_s']:7.3f} s of it outside of inference"
             lines.append(f"  {name:15}{seconds}; {counts} ({stages})")
         for name, value in figures.items():
             if name != "calls":
                 lines.append(f"  {name:26}{value:.4g}" if isinstance(value, float) else f"  {name:26}{value}")
-    return "\n".join(lines) + "\n"
-
-
-def plot(figures: dict[str, Any], path: Path) -> None:
-    """Plot resident memory after each call, as SVG."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
-    calls = range(1, len(figures["series_mib"]) + 1)
-    axes.plot(calls, [mib / 1024 for mib in figures["series_mib"]], marker=".", label="resident")
-    axes.axhline(figures["before_mib"] / 1024, linestyle="--", color="grey", label="PyTorch alone")
-    axes.axvline(CAPACITY + 0.5, linewidth=0.8, color="grey")
-    label = f"call, each of another size than the previous one ({len(SIZES)} sizes, memory for {CAPACITY})"
-    axes.set(xlabel=label, ylabel="GiB", ylim=(0, None))
-    axes.legend(loc="lower right")
-    figure.savefig(path, metadata={"Date": None})
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

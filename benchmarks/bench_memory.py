@@ -1,6 +1,6 @@
 """Resident memory of a whole pipeline: PyTorch, ours, and ours with low memory; loaded, at the peak, and afterwards.
 
-    python -m benchmarks.bench_memory [--sdxl] [--limit-gb N] [--more] [--mapped] [--weights FOLDER] [--json] [--tiny]
+    python -m benchmarks.bench_memory [--sdxl] [--limit-gb N] [--more] [--mapped] [--weights FOLDER] [--out FOLDER] [--json]
 
 Stable Diffusion 1.5, or with ``--sdxl`` SDXL, with random weights in float32 as diffusers' classes: text encoders, UNet, VAE.
 Each way to run it has a process of its own, with an empty folder for the graphs. Figures are VmRSS and VmHWM of the kernel, so
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -26,13 +25,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import parser_of, show, write_line
 from benchmarks.memory_limit import KINDS, DidNotFit, Limit
 
 WAYS = ("pytorch", "default", "low memory")
 #: Largest relative error of a picture: bf16 in a network of random weights.
 TOLERANCE = 0.2
-#: Bytes of weights that low memory gives back at least: most of SD1.5's 3.9 GiB, and of SDXL's 12.9.
-GIVEN_BACK = {"SD1.5": 3 << 30, "SDXL": 11 << 30}
+#: MiB of weights that low memory gives back at least: most of SD1.5's 3.9 GiB, and of SDXL's 12.9.
+GIVEN_BACK = {"SD1.5": 3 << 10, "SDXL": 11 << 10}
 DID_NOT_FIT = "did not fit"
 
 
@@ -56,11 +56,9 @@ def main() -> None:
             sys.stderr.write(f"Stopped; {', '.join(results) or 'nothing'} had been measured.\n")
         errors = compare(work, results)
     check(results, errors, options)
-    conditions = {"network": options.network, "size": options.size, "steps": options.steps, "tiny": options.tiny}
-    conditions |= {"cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 1)}
-    conditions |= {"limit": limit.name} if limit is not None else {}
-    report = {"conditions": conditions, "ways": results, "errors": errors}
-    sys.stdout.write(json.dumps(report, indent=1) + "\n" if options.json else table(report))
+    conditions = {"network": options.network, "limit": limit.name if limit is not None else ""}
+    report = {"conditions": conditions, "ways": results, "relative_error": errors}
+    show(report, options, lambda report, _: write_line(table(report)), "sdxl" if options.sdxl else "")
 
 
 def write_weights(options: argparse.Namespace) -> None:
@@ -123,7 +121,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     accelerated = None
     if options.child != "pytorch":
         accelerated = accelerate(peer.pipe, folder, options)
-    figures: dict[str, Any] = {"loaded": {"peak": status("VmHWM"), "after": status("VmRSS")}}
+    figures: dict[str, Any] = {"loaded": {"peak_mib": status("VmHWM"), "after_mib": status("VmRSS")}}
 
     def measured(name: str, change: Callable[[], None], width: int, height: int) -> None:
         reset_peak()
@@ -131,7 +129,8 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         change()
         drawn = peer.picture(width, height, options.steps)
         seconds = time.perf_counter() - start
-        figures[name] = {"peak": status("VmHWM"), "after": status("VmRSS"), "anonymous": status("RssAnon"), "seconds": seconds}
+        figures[name] = {"peak_mib": status("VmHWM"), "after_mib": status("VmRSS")}
+        figures[name] |= {"anonymous_mib": status("RssAnon"), "picture_s": seconds}
         np.save(options.work / f"{options.child}-{name}.npy", drawn.pixels)
 
     size = options.size
@@ -142,10 +141,11 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         measured("another size", lambda: None, size, size * 3 // 4 // 64 * 64)
     if accelerated is not None:
         stats = accelerated.stats()
-        figures["fallbacks"] = sum(sum(network["fallbacks"].values()) for network in stats.values())
-        figures["compiles"] = sum(network["compiles"] for network in stats.values())
+        figures["fallbacks_count"] = sum(sum(network["fallbacks"].values()) for network in stats.values())
+        figures["compiles_count"] = sum(network["compiles"] for network in stats.values())
         resources = accelerated.engine.resources
-        figures["low_memory"] = resources.low_memory.as_dict(resources.settings)
+        given_back = resources.low_memory.as_dict(resources.settings)["given_back_bytes"]
+        figures["given_back_mib"] = given_back / 2**20
     return figures
 
 
@@ -213,9 +213,9 @@ def check(results: dict[str, Any], errors: dict[str, float], options: argparse.N
     assert all(error < TOLERANCE for error in errors.values()), errors
     for way, figures in fitted(results).items():
         if way != "pytorch":
-            assert figures["fallbacks"] == 0, figures
+            assert figures["fallbacks_count"] == 0, figures
         if way == "low memory" and not options.tiny:
-            assert figures["low_memory"]["given_back_bytes"] > GIVEN_BACK[options.network], figures
+            assert figures["given_back_mib"] > GIVEN_BACK[options.network], figures
 
 
 def table(report: dict[str, Any]) -> str:
@@ -225,21 +225,21 @@ def table(report: dict[str, Any]) -> str:
     for way, figures in report["ways"].items():
         lines += ["", way]
         for name, values in figures.items():
-            if not isinstance(values, dict) or "peak" not in values:
+            if not isinstance(values, dict) or "peak_mib" not in values:
                 lines.append(f"  {name:16}{values}")
                 continue
-            keys = ("peak", "after")
+            keys = ("peak_mib", "after_mib")
             shares = [f" ({values[key] / reference[name][key]:.2f})" if name in reference else "" for key in keys]
-            text = ", ".join(f"{key} {values[key]:6} MiB{share}" for key, share in zip(keys, shares))
-            seconds = f", {values['seconds']:.1f} s" if "seconds" in values else ""
+            text = ", ".join(f"{key.removesuffix('_mib')} {values[key]:6} MiB{share}" for key, share in zip(keys, shares))
+            seconds = f", {values['picture_s']:.1f} s" if "picture_s" in values else ""
             lines.append(f"  {name:16}{text}{seconds}")
-    lines += ["", *(f"{name:30}relative error {error:.4f}" for name, error in report["errors"].items())]
-    return "\n".join(lines) + "\n"
+    lines += ["", *(f"{name:30}relative error {error:.4f}" for name, error in report["relative_error"].items())]
+    return "\n".join(lines)
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "small networks")
     parser.add_argument("--sdxl", action="store_true", help="SDXL, which takes four times the memory")
     parser.add_argument("--size", type=int, help="pixels of the square picture: 512, or 1024 with --sdxl")
     parser.add_argument("--steps", type=int, default=2)
@@ -251,8 +251,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit-by", choices=KINDS, default=KINDS[0], help="kind of limit; see benchmarks/memory_limit.py")
     parser.add_argument("--work", type=Path, default=Path.cwd(), help="folder for temporary files; it must lie on a disk")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--tiny", action="store_true", help="small networks, to test the benchmark")
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.network = "SDXL" if options.sdxl else "SD1.5"

@@ -1,7 +1,6 @@
 """Stable Diffusion 1.5 in every implementation that runs on this CPU; times are counted from the start of a process.
 
-    python -m benchmarks.bench_peers [--size 512] [--steps 2] [--peers NAME ...] [--limit 420] [--json] [--tiny]
-    python -m benchmarks.bench_peers --json-in out/peers.json      (prints the table and draws the plots again)
+    python -m benchmarks.bench_peers [--size 512] [--steps 2] [--peers NAME ...] [--limit 420] [--out FOLDER] [--json] [--tiny]
 
 All peers load the same random weights, from files in diffusers' layout. Each peer runs in two processes. The first one starts
 with an empty disk cache and draws six pictures: 512x512 twice, 512x768, 512x512, then with the weights of a second checkpoint,
@@ -14,9 +13,7 @@ Peers whose packages conflict with this project's have separate environments; ``
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -24,8 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import parser_of, show, write_line
 from benchmarks.peers.process import run_phase
-from benchmarks.peers.table import LABELS, check, table
+from benchmarks.peers.table import LABELS, check, compact, table
 
 ROOT = Path(__file__).parents[1]
 #: The environments of peers that do not run in this one.
@@ -43,20 +41,16 @@ REFERENCE = 1.5
 
 
 def main() -> None:
-    """Run every peer, print and draw the figures, and check them."""
+    """Run every peer, check the figures, and print them; where they are wrong, they are printed to say what is."""
     options = parse()
-    if options.json_in:
-        results = json.loads(options.json_in.read_text(encoding="utf-8"))
-    else:
-        results = measure(options)
-    sys.stdout.write(json.dumps(results, indent=1) + "\n" if options.json else table(results))
+    results = measure(options)
     try:
-        from benchmarks.peers.plots import draw
-    except ModuleNotFoundError as error:
-        sys.stderr.write(f"No plots: {error}\n")
-    else:
-        draw(results, options.out)
-    check(results)
+        check(results)
+    except AssertionError:
+        sys.stderr.write(table(results))
+        raise
+    figures_of = {name: compact(peer) for name, peer in results["peers"].items()}
+    show({"conditions": results["conditions"], "peers": figures_of}, options, lambda *_: write_line(table(results)))
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -72,16 +66,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             keep = work / "keep" / FOLDER_OF.get(name, name)
             keep.mkdir(parents=True, exist_ok=True)
             results["peers"][name] = one_peer(name, work, keep, options)
-            write_results(results, options.out)  # so that the figures are not lost if a later peer fails
             if not any(FOLDER_OF.get(later) == name for later in names[names.index(name) :]):
                 shutil.rmtree(keep)
     return results
-
-
-def write_results(results: dict[str, Any], folder: Path) -> None:
-    """Write the figures so far."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "peers.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def write_weights(work: Path, tiny: bool) -> None:
@@ -118,31 +105,19 @@ def one_peer(name: str, work: Path, keep: Path, options: argparse.Namespace) -> 
 
 
 def conditions(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the run, and the machine."""
-    model = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    return {
-        "size": options.size,
-        "steps": options.steps,
-        "tiny": options.tiny,
-        "limit": options.limit,
-        "cpu": model[0] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-    }
+    """The settings of the run."""
+    sizes = {"size": f"{options.size}x{options.size}", "wide": f"{options.size * 3 // 2}x{options.size}"}
+    return {**sizes, "steps_count": options.steps, "limit_s": options.limit}
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "small networks")
     parser.add_argument("--size", type=int, help="pixels of the square picture, a multiple of 128; default 512, tiny 256")
     parser.add_argument("--steps", type=int, default=2, help="steps per picture, at least 2 because the first may compile")
     parser.add_argument("--peers", nargs="+", default=list(LABELS), choices=list(LABELS))
     parser.add_argument("--limit", type=float, help="seconds for each peer; default 420, tiny 100")
     parser.add_argument("--memory", type=float, default=0.85, help="share of the machine's memory at which a peer is stopped")
-    parser.add_argument("--tiny", action="store_true", help="small networks, to test the benchmark")
-    parser.add_argument("--json", action="store_true", help="print all figures as JSON, instead of the table")
-    parser.add_argument("--json-in", type=Path, metavar="FILE", help="measure nothing, use the figures of an earlier run")
-    parser.add_argument("--out", type=Path, default=ROOT / "out", help="folder for peers.json and the plots")
     parser.add_argument("--work", type=Path, help="folder for weights and exports, 30 GB; default: the system's temporary one")
     options = parser.parse_args()
     if options.steps < 2:

@@ -1,6 +1,6 @@
 """A step of SD1.5's UNet in every precision, by PyTorch and in OpenVINO: the README's table of speed.
 
-    python -m benchmarks.bench_precisions [--size 512] [--rounds 5] [--json] [--tiny]
+    python -m benchmarks.bench_precisions [--size 512] [--rounds 5] [--out FOLDER] [--json] [--tiny]
 
 The weights are random. One process has all of them and times them in turn; the table has the fastest step of each. *first* is
 the first call, which traces, converts and compiles. The results are compared with PyTorch's in f32 before anything is printed.
@@ -59,11 +59,16 @@ def measure(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     firsts = {name: seconds_of(lambda step=step: step(500.0)) for name, step in steps.items()}
     if not calibrated(steps["OpenVINO int8"], engines["int8"]):
         del steps["OpenVINO int8"]
-    for name, step in steps.items():
-        error = float((step(500.0).float() - expected).norm() / expected.norm())
+    errors = {name: float((step(500.0).float() - expected).norm() / expected.norm()) for name, step in steps.items()}
+    for name, error in errors.items():
         assert error < {**TOLERANCE, "int8": _MAX_ERROR}[name.split()[-1]], f"{name}: relative error {error}"
     rounds = [{name: seconds_of(lambda step=step: step(500.0)) for name, step in steps.items()} for _ in range(options.rounds)]
-    return {name: {"first": firsts[name], "step": min(each[name] for each in rounds)} for name in steps}
+    return {name: {**row(firsts[name], [each[name] for each in rounds]), "relative_error": errors[name]} for name in steps}
+
+
+def row(first: float, steps: list[float]) -> dict[str, float]:
+    """Seconds of the first call, and of the fastest and the slowest step."""
+    return {"first_call_s": first, "step_s": min(steps), "slowest_step_s": max(steps)}
 
 
 def unet(tiny: bool) -> torch.nn.Module:
@@ -100,10 +105,10 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures."""
     versions = f"torch {torch.__version__}, OpenVINO {devices.openvino_version()}, {torch.get_num_threads()} threads"
     write_line(f"UNet of SD1.5, {options.size}x{options.size}, batch 2, random weights; {versions}")
-    slowest = results["PyTorch f32"]["step"]
+    slowest = results["PyTorch f32"]["step_s"]
     for name, seconds in results.items():
-        times = slowest / seconds["step"]
-        write_line(f"  {name:14} first {seconds['first']:7.2f} s   step {seconds['step']:7.3f} s   {times:5.2f} times as fast")
+        first, step = seconds["first_call_s"], seconds["step_s"]
+        write_line(f"  {name:14} first {first:7.2f} s   step {step:7.3f} s   {slowest / step:5.2f} times as fast")
 
 
 if __name__ == "__main__":

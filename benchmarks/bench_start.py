@@ -1,6 +1,6 @@
 """Pressing Generate soon after the start of ``serve``: does preparing networks in the background help, and does it ever delay?
 
-    python -m benchmarks.bench_start [--moments 30] [--within 8] [--size 256] [--other 384] [--checkpoint FILE] [--json]
+    python -m benchmarks.bench_start [--moments 30] [--within 8] [--size 256] [--other 384] [--checkpoint FILE] [--out FOLDER]
 
 One server process makes a picture of each size by PyTorch and by OpenVINO, and so fills the store; the last one is of ``--size``,
 which later processes prepare at their start: each finds the notes of earlier runs as the first has left them, whatever size was
@@ -13,8 +13,6 @@ compared with PyTorch's before its time counts.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import shutil
 import statistics
@@ -30,6 +28,7 @@ from typing import Any, NamedTuple
 import httpx
 from PIL import Image
 
+from benchmarks.command import parser_of, show, write_line
 from ov_backend.ui.comparison import psnr
 
 ROOT = Path(__file__).parents[1]
@@ -44,15 +43,15 @@ READING_S = 10.0
 class Press(NamedTuple):
     """One press of Generate: seconds since the page could be opened, and seconds from the press."""
 
-    size: int
-    moment: float
-    first_step: float
-    picture: float
+    size: str
+    moment_s: float
+    first_step_s: float
+    picture_s: float
 
 
 def main() -> None:
     """Measure and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "a few presses")
     parser.add_argument("--moments", type=int, default=30, help="random moments in all, alternately with the two sizes")
     parser.add_argument("--within", type=float, default=8.0, help="seconds after the start in which they lie")
     parser.add_argument("--without", type=int, default=4, help="presses of each size without preparing")
@@ -61,14 +60,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--checkpoint", type=Path, help="default: the demo checkpoint")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--tiny", action="store_true", help="a few presses, to test the benchmark")
     options, _ = parser.parse_known_args()
     if options.tiny:
         options.moments, options.within, options.without, options.size, options.other, options.steps = 2, 2.0, 1, 256, 192, 4
     with tempfile.TemporaryDirectory() as folder:
         result = Bench(options, Path(folder)).measure()
-    sys.stdout.write(json.dumps(result, indent=1) + "\n" if options.json else table(result, options))
+    show(result, options, lambda result, options: write_line(table(result, options)))
 
 
 class Bench:
@@ -98,12 +95,13 @@ class Bench:
         for size, prepare in kinds:
             presses[prepare] += self.pressed_after(drawn.uniform(0, options.within), size, prepare)
         read = [self.pressed_after(READING_S, options.size, prepare=True, again=True) for _ in range(min(3, options.moments))]
+        unprepared = [press for press in presses[False] if press.size == str(options.size)]
         return {
             "prepared": [press._asdict() for press in presses[True]],
             "without": [press._asdict() for press in presses[False]],
             "after reading": [first._asdict() for first, *_ in read],
             "later pictures": [later._asdict() for _, later in read],
-            "load": os.getloadavg()[2],
+            "median": {"read_first_step_s": median([first for first, *_ in read]), "unprepared_first_step_s": median(unprepared)},
         }
 
     def pressed_after(self, seconds: float, size: int, prepare: bool, again: bool = False) -> list[Press]:
@@ -119,7 +117,7 @@ class Bench:
         first_step, picture = page.generate(size)
         likeness = psnr(page.picture(), self.expected[size])
         assert likeness > LEAST_PSNR, f"the picture of {size} is not PyTorch's: PSNR {likeness:.1f} dB"
-        return Press(size, moment, first_step, picture)
+        return Press(str(size), moment, first_step, picture)
 
     @contextmanager
     def server(self, prepare: bool) -> Iterator[Page]:
@@ -139,6 +137,11 @@ class Bench:
         finally:
             process.terminate()
             process.wait()
+
+
+def median(presses: Sequence[Press]) -> float:
+    """The median of the seconds until the first step."""
+    return statistics.median(press.first_step_s for press in presses)
 
 
 class Page:
@@ -187,20 +190,20 @@ class Page:
 
 def table(result: dict[str, Any], options: argparse.Namespace) -> str:
     """The figures as text: seconds from the press to the first step and to the picture."""
-    lines = [f"{os.cpu_count()} cores, load of the last 15 minutes {result['load']:.1f}; seconds from the press of Generate"]
+    lines = ["seconds from the press of Generate"]
     lines.append(f"{'':44}{'first step':>22}{'picture':>22}")
     lines.append(f"{'':44}{'median':>11}{'largest':>11}{'median':>11}{'largest':>11}")
     for size, name in ((options.size, "prepared"), (options.other, "not prepared")):
         for key, what in (("without", "--no-prepare"), ("prepared", f"at random moments within {options.within:g} s")):
-            lines.append(row(f"{size} ({name}), {what}", [each for each in result[key] if each["size"] == size]))
+            lines.append(row(f"{size} ({name}), {what}", [each for each in result[key] if each["size"] == str(size)]))
     lines.append(row(f"{options.size}, after {READING_S:g} s of reading", result["after reading"]))
     lines.append(row(f"{options.size}, a later picture", result["later pictures"]))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def row(name: str, presses: Sequence[dict[str, Any]]) -> str:
     """One line of the table."""
-    cells = [f(press[what] for press in presses) for what in ("first_step", "picture") for f in (statistics.median, max)]
+    cells = [f(press[what] for press in presses) for what in ("first_step_s", "picture_s") for f in (statistics.median, max)]
     return f"{name:44}" + "".join(f"{cell:11.2f}" for cell in cells)
 
 

@@ -1,6 +1,6 @@
 """SD1.5's UNet (one step, batch 2) and VAE decode: PyTorch eager f32 against ov_backend, and the time of the first call.
 
-    python -m benchmarks.bench_unet [--size 512] [--repeats 3] [--precision auto] [--json] [--tiny]
+    python -m benchmarks.bench_unet [--size 512] [--repeats 3] [--precision auto] [--out FOLDER] [--json] [--tiny]
 
 Two processes measure each network: one with an empty graph store (cold), and one with the graph that the first stored (warm).
 The two implementations are timed alternately, so that a change of the machine's speed affects both; the ratio is the median
@@ -56,7 +56,7 @@ def cold_and_warm(name: str, options: argparse.Namespace, store: Path) -> dict[s
         arguments = ["--child", child, "--store", store, "--networks", name, "--size", options.size]
         arguments += ["--precision", options.precision, "--repeats", options.repeats]
         results[child] = run_child("benchmarks.bench_unet", options, *arguments)
-    results["bytes_on_disk"] = sum(file.stat().st_size for file in store.iterdir())
+    results["disk_mib"] = sum(file.stat().st_size for file in store.iterdir()) / 2**20
     return results
 
 
@@ -76,8 +76,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = time.perf_counter() - start
     rss["compiled"] = resident()
     stats = accelerated.stats()[name]
-    result: dict[str, Any] = {"first_call": first, "captures": stats["captures"], "graph_hits": stats["graph_hits"], "rss": rss}
-    result["stages"] = {stage: stats["seconds"].get(stage, 0.0) for stage in STAGES}
+    result: dict[str, Any] = {"first_call_s": first, "captures_count": stats["captures"], "resident_mib": rss}
+    result["stages_s"] = {stage: stats["seconds"].get(stage, 0.0) for stage in STAGES}
     if expected is not None:
         result["relative_error"] = error = float((actual - expected).norm() / expected.norm())
         assert error < TOLERANCE[options.precision], f"relative error {error}"
@@ -94,10 +94,10 @@ def steps(case: Case, accelerated: Any, repeats: int) -> dict[str, Any]:
         eager = seconds_of(lambda: forward(*case.args, **case.kwargs))
         pairs.append((eager, ours))
     return {
-        "eager": min(pair[0] for pair in pairs),
-        "ours": min(pair[1] for pair in pairs),
-        "ratio": statistics.median(eager / ours for eager, ours in pairs),
-        "pairs": pairs,
+        "eager_s": min(pair[0] for pair in pairs),
+        "ours_s": min(pair[1] for pair in pairs),
+        "speed_ratio": statistics.median(eager / ours for eager, ours in pairs),
+        "pairs_s": pairs,
     }
 
 
@@ -108,14 +108,14 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     for name, result in results.items():
         cold, warm = result["cold"], result["warm"]
         write_line(f"\n{name}")
-        write_line(f"  PyTorch eager f32   {cold['eager']:8.3f} s")
-        write_line(f"  ov_backend          {cold['ours']:8.3f} s   {cold['ratio']:.2f} times as fast (median of pairs)")
+        write_line(f"  PyTorch eager f32   {cold['eager_s']:8.3f} s")
+        write_line(f"  ov_backend          {cold['ours_s']:8.3f} s   {cold['speed_ratio']:.2f} times as fast (median of pairs)")
         write_line(f"  relative error      {cold['relative_error']:8.1e}")
         for label, child in (("cold", cold), ("warm", warm)):
-            stages = ", ".join(f"{stage} {child['stages'][stage]:.2f}" for stage in STAGES)
-            write_line(f"  first call, {label}    {child['first_call']:8.2f} s   captures {child['captures']} ({stages})")
-        write_line(f"  graph on disk       {result['bytes_on_disk'] / 2**20:8.2f} MiB")
-        write_line(f"  RSS                 {cold['rss']} MiB; in a second process {warm['rss']} MiB")
+            stages = ", ".join(f"{stage} {child['stages_s'][stage]:.2f}" for stage in STAGES)
+            write_line(f"  first call, {label}    {child['first_call_s']:8.2f} s   captures {child['captures_count']} ({stages})")
+        write_line(f"  graph on disk       {result['disk_mib']:8.2f} MiB")
+        write_line(f"  RSS                 {cold['resident_mib']} MiB; in a second process {warm['resident_mib']} MiB")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a change of checkpoint, refiner, LoRA or VAE costs in a real WebUI, with the script and without it.
 
     WEBUI_DIR=... WEBUI_PYTHON=... python -m benchmarks.bench_webui [--tiny] [--size 512] [--steps 4] [--precision auto]
-        [--parts checkpoints refiner lora vae sdxl] [--folder FOLDER] [--json]
+        [--parts checkpoints refiner lora vae sdxl] [--folder FOLDER] [--out FOLDER] [--json]
 
 The parts are rows of pictures, each in a WebUI of its own with an empty store of graphs: first all pictures without the script,
 then the same ones with it. The first two pictures of a part are equal: the second one changes nothing, and what another picture
@@ -75,14 +75,16 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         results = measure(options, Path(folder))
+    returns = [row["compiles_count"] for rows in results["parts"].values() for row in rows if row["return"]]
+    if any(returns) or results["faults"]:
+        report(results, options)
+        return 1
     show(results, options, report)
-    returns = [row["compiles"] for rows in results["parts"].values() for row in rows if row["return"]]
-    return int(any(returns) or bool(results["faults"]))
+    return 0
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rows of every part."""
-    before = os.getloadavg()[0]
     first, second = write_checkpoints(folder / "checkpoints", options.tiny)
     files = Files(folder, first, second, write_vae(second, folder / "vae" / "bench-vae.safetensors"))
     parts, faults = dict[str, list[dict[str, Any]]](), dict[str, str]()
@@ -97,7 +99,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         except (AssertionError, RuntimeError) as error:  # the other parts go on
             faults[name] = str(error)
         sys.stderr.write(f"{name}: {parts.get(name) or faults.get(name)}\n")
-    return {"parts": parts, "faults": faults, "cores": os.cpu_count(), "load": (before, os.getloadavg()[0])}
+    return {"parts": parts, "faults": faults}
 
 
 @contextmanager
@@ -156,13 +158,13 @@ def measure_part(webui: WebUI, shots: list[Shot], options: argparse.Namespace, p
         {
             "name": shot.name,
             "return": shot in shots[:i],
-            "off": off[i][1],
-            "on": on[i][1],
-            "over": on[i][1] - off[i][1],
-            "change_off": off[i][1] - off[1][1],
-            "change_on": on[i][1] - on[1][1],
-            "compiles": compiles[i + 1] - compiles[i],
-            "psnr": psnr(off[i][0].images[0], on[i][0].images[0]),
+            "off_s": off[i][1],
+            "on_s": on[i][1],
+            "over_s": on[i][1] - off[i][1],
+            "change_off_s": off[i][1] - off[1][1],
+            "change_on_s": on[i][1] - on[1][1],
+            "compiles_count": compiles[i + 1] - compiles[i],
+            "likeness_db": psnr(off[i][0].images[0], on[i][0].images[0]),
         }
         for i, shot in enumerate(shots)
     ]
@@ -197,8 +199,7 @@ def _check(shots: list[Shot], off: list[Pictures], on: list[Pictures], least: fl
 def report(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Write the table."""
     size = "small networks" if options.tiny else "SD1.5's shapes"
-    load = f"{results['cores']} cores, load {results['load'][0]:.1f} before and {results['load'][1]:.1f} after"
-    write_line(f"{size}, {options.size}x{options.size}, {options.steps} steps, precision {options.precision}, {load}")
+    write_line(f"{size}, {options.size}x{options.size}, {options.steps} steps, precision {options.precision}")
     write_line(f"{'':36}{'seconds of a picture':^27}{'of the change':^18}{'compiles':>9}{'PSNR':>7}")
     write_line(f"{'':36}" + "".join(f"{head:>9}" for head in ("off", "on", "over", "off", "on")))
     for part, fault in results["faults"].items():
@@ -207,8 +208,8 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
         write_line(part)
         for i, row in enumerate(rows):
             name = f"  {row['name']}{', again' if i == 1 else ', back' if row['return'] else ''}"
-            cells = "".join(f"{row[key]:9.1f}" for key in ("off", "on", "over", "change_off", "change_on"))
-            write_line(f"{name:36}{cells}{row['compiles']:9}{row['psnr']:7.1f}")
+            cells = "".join(f"{row[key]:9.1f}" for key in ("off_s", "on_s", "over_s", "change_off_s", "change_on_s"))
+            write_line(f"{name:36}{cells}{row['compiles_count']:9}{row['likeness_db']:7.1f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the command lines of benchmarks share: a parser, the results of a process of its own, and how results are written."""
+"""What the command lines of benchmarks share: a parser, the results of a process of its own, and how a run is shown and kept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from benchmarks.results import RESULTS, Run
 
 
 def parser_of(description: str | None, tiny: str) -> argparse.ArgumentParser:
-    """A parser with ``--json`` and ``--tiny``.
+    """A parser with ``--json``, ``--out`` and ``--tiny``; the run begins when it is made.
 
     Args:
         description: the docstring of the benchmark.
@@ -20,6 +23,8 @@ def parser_of(description: str | None, tiny: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help=f"{tiny}, to test the benchmark")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON, instead of the table")
+    parser.add_argument("--out", type=Path, help="folder of the run's file; default: benchmarks/results, with --tiny none")
+    parser.set_defaults(run=Run.begins(Path(sys.argv[0]).stem.removeprefix("bench_"), sys.argv[1:]))
     return parser
 
 
@@ -41,9 +46,26 @@ def write_result(result: Any) -> None:
     write_line(json.dumps(result))
 
 
-def show(results: Any, options: argparse.Namespace, report: Callable[[Any, argparse.Namespace], None]) -> None:
-    """Write results as JSON if that was asked for, else by ``report(results, options)``."""
+def show(
+    results: dict[str, Any], options: argparse.Namespace, report: Callable[[Any, argparse.Namespace], None], variant: str = ""
+) -> None:
+    """Write the run's file, and results as JSON if that was asked for, else by ``report(results, options)``.
+
+    Args:
+        results: the figures; the name of each ends in its unit (:data:`benchmarks.results.UNITS`).
+        options: of the parser above.
+        report: prints them.
+        variant: a word for the file's name, where options measure something else.
+    """
+    keep(results, options, variant)
     if options.json:
         write_line(json.dumps(results, indent=1))
     else:
         report(results, options)
+
+
+def keep(results: dict[str, Any], options: argparse.Namespace, variant: str = "") -> None:
+    """Write the run's file; small networks have none unless a folder is given."""
+    run: Run = options.run.ends(results, variant)
+    if options.out or not options.tiny:
+        sys.stderr.write(f"written: {run.write(options.out or RESULTS)}\n")

@@ -1,10 +1,17 @@
-"""The pictures by which rules of int8 are chosen, and others by which they are judged; the two share no prompt and no seed."""
+"""The pictures by which rules of int8 are chosen, and others by which they are judged, which share no prompt and no seed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from training.fidelity import PROMPTS
+import numpy as np
+import torch
+
+from benchmarks.bench_fidelity import PROMPTS
+from ov_backend.checkpoint import load_pipeline
+from ov_backend.core.package_files import TRAINED
+from ov_backend.hosts.standalone.demo import SAMPLERS
 
 
 @dataclass(frozen=True)
@@ -60,3 +67,28 @@ FIRST = tuple(
         )
     )
 )  # fmt: skip
+
+
+def demo_pipeline() -> Any:
+    """The demo checkpoint as a pipeline."""
+    pipe = load_pipeline(TRAINED)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def draw(pipe: Any, picture: Picture) -> np.ndarray:
+    """A picture, [side, side, 3] uint8."""
+    import diffusers
+
+    pipe.scheduler = getattr(diffusers, SAMPLERS[picture.sampler]).from_config(pipe.scheduler.config)
+    with torch.inference_mode():
+        (drawn,) = pipe(
+            prompt=picture.prompt,
+            width=picture.side,
+            height=picture.side,
+            num_inference_steps=picture.steps,
+            guidance_scale=picture.guidance,
+            generator=torch.Generator("cpu").manual_seed(picture.seed),
+            output_type="pil",
+        ).images
+    return np.asarray(drawn)

@@ -79,7 +79,8 @@ def compare(judge: Judge, own: np.ndarray, int8: np.ndarray, things: Sequence[in
         right = [(judge(_tensor(pictures)).argmax(1) == torch.tensor(things)) for pictures in (own, int8)]
     shares = [round(100 * float(each.float().mean()), 2) for each in right]
     own_only, int8_only = (int((a & ~b).sum()) for a, b in (right, right[::-1]))
-    return {"pictures": len(things), "own": shares[0], "int8": shares[1], "only_own": own_only, "only_int8": int8_only}
+    counts = {"pictures_count": len(things), "only_own_count": own_only, "only_int8_count": int8_only}
+    return {"own_percent": shares[0], "int8_percent": shares[1], **counts}
 
 
 def _tensor(pictures: np.ndarray) -> Tensor:

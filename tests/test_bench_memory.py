@@ -30,8 +30,8 @@ def test_sdxl_under_a_limit_in_which_it_fits(tmp_path: Path) -> None:
     assert report["conditions"]["network"] == "SDXL"
     assert report["conditions"]["limit"].startswith("RLIMIT_DATA of 16 GiB")
     assert report["ways"].keys() == {"pytorch", "low memory"}
-    assert report["ways"]["low memory"]["compiles"] == 4, "both text encoders, the UNet, the VAE"
-    assert report["errors"].keys() == {"low memory-first picture", "low memory-second picture"}
+    assert report["ways"]["low memory"]["compiles_count"] == 4, "both text encoders, the UNet, the VAE"
+    assert report["relative_error"].keys() == {"low memory-first picture", "low memory-second picture"}
 
 
 def test_what_did_not_fit_has_a_row(tmp_path: Path) -> None:

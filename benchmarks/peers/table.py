@@ -1,4 +1,4 @@
-"""The figures as text: table, ratios and remarks; and checks of ov_backend's figures."""
+"""The figures as text: table and remarks; and checks of ov_backend's figures."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def figures(peer: dict[str, Any]) -> dict[str, float | None]:
         "export": exports[0] if exports else None,
         "process": new["first"]["at"] if "first" in new else None,
         "wide": seconds("wide"),
+        "again": seconds("again"),
         "back": seconds("back"),
         "second": seconds("second checkpoint"),
         "lora": seconds("LoRA"),
@@ -62,6 +63,24 @@ def figures(peer: dict[str, Any]) -> dict[str, float | None]:
         "one": new["first"]["peak"] / 1024 if "first" in new else None,
         "disk": disk[0] if disk else None,
         "error": max((line["error"] for line in cold.values() if line["error"] is not None), default=None),
+    }
+
+
+def compact(peer: dict[str, Any]) -> dict[str, Any]:
+    """What the documents show of a peer: its row, the pictures' times since the start, memory by resolution, and how it ended."""
+    row, drawn = figures(peer), pictures(peer)
+    lines = [line for line in peer["lines"] if line["key"] == "picture"]
+    sizes = [line["rss"] / 1024 for line in lines if line["phase"] == "new"]  # a picture of each
+    stale = [line["label"] for line in lines if line["stale"]]
+    return {
+        **{f"{name}_s": row[name] for name in ("step", "decode", "cold", "process", "wide", "again", "back", "second", "lora")},
+        "disk_mib": row["disk"],
+        "peak_gib": row["peak"],
+        "relative_error": row["error"],
+        "pictures_at_s": {label: drawn[label]["at"] for label in PICTURES if label in drawn},
+        "resident_gib": sizes,
+        "stale": stale,
+        "ends": peer["ends"],
     }
 
 
@@ -91,9 +110,7 @@ first picture. MiB: stored on disk for one checkpoint. Error: the largest relati
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
     conditions = results["conditions"]
-    first = f"{conditions['size']}x{conditions['size']}, {conditions['steps']} steps per picture, "
-    first += f"{conditions['cpu']}, {conditions['cores']} cores, load {conditions['load']}"
-    first += ", TINY networks" if conditions["tiny"] else ""
+    first = f"{conditions['size']}, {conditions['steps_count']} steps per picture"
     width = max(map(len, LABELS.values()))
     heads = "".join(f"{head:>{column}}" for head, column, _ in COLUMNS.values())
     lines = [first, "", f"{'':{width}}{heads}{'error':>9}"]
@@ -106,7 +123,7 @@ def table(results: dict[str, Any]) -> str:
         error = "-" if row["error"] is None else f"{row['error']:.1e}"
         lines.append(f"{LABELS[name]:{width}}{cells}{error:>9}")
         lines += [f"    {remark}" for remark in (*filter(None, [NOTES.get(name)]), *remarks(peer))]
-    return "\n".join([*lines, "", *ratios(results["peers"]), "", EXPLANATION]) + "\n"
+    return "\n".join([*lines, "", EXPLANATION])
 
 
 def remarks(peer: dict[str, Any]) -> list[str]:
@@ -126,29 +143,6 @@ def remarks(peer: dict[str, Any]) -> list[str]:
     if versions:
         remarks.append(", ".join(f"{name} {version}" for name, version in versions[0].items()))
     return remarks
-
-
-def ratios(peers: dict[str, Any]) -> list[str]:
-    """The peers' figures relative to those of ov_backend."""
-    rows = {name: figures(peer) for name, peer in peers.items()}
-    if OURS not in rows:
-        return []
-    lines = ["as multiples of ours:"]
-    for name, row in rows.items():
-        parts = []
-        for key in ("step", "decode", "cold", "process", "wide", "back", "second", "lora"):
-            value, ours = row[key], rows[OURS][key]
-            if value is not None and ours:
-                parts.append(f"{COLUMNS[key][0]} {value / ours:.2f}")
-        if name != OURS and parts:
-            lines.append(f"    {LABELS[name]}: {', '.join(parts)}")
-    for key in ("step", "decode"):
-        others = [(value, name) for name, row in rows.items() if name != OURS and (value := row[key]) is not None]
-        ours = rows[OURS][key]
-        if others and ours is not None:
-            best, name = min(others)
-            lines.append(f"{COLUMNS[key][0]}: ours is {ours / best:.3f} times the best peer's ({LABELS[name]})")
-    return lines
 
 
 def check(results: dict[str, Any]) -> None:
@@ -173,4 +167,5 @@ def check(results: dict[str, Any]) -> None:
         assert drawn[before]["counts"]["compiles"] == drawn[after]["counts"]["compiles"], "compiled twice"
     for before, after in (("back", "second checkpoint"), ("second checkpoint", "LoRA")):
         assert drawn[before]["counts"]["captures"] == drawn[after]["counts"]["captures"], "captured twice"
-    assert pictures(peers[OURS], "new")["first"]["counts"]["captures"] == 0, "captured again in a new process"
+    counts = pictures(peers[OURS], "new")["first"]["counts"]
+    assert counts["captures"] == counts["graph_hits"], "converted again in a new process"

@@ -1,12 +1,12 @@
-"""Compares pictures of OpenVINO with those of PyTorch float32: PSNR and pixel differences per sampler and precision."""
+"""Pictures of the demo checkpoint by OpenVINO and by PyTorch in float32: PSNR and differences of pixels by sampler and precision.
+
+    python -m benchmarks.bench_fidelity [--seeds 8] [--steps 20] [--precision f32 auto] [--out FOLDER] [--json] [--tiny]
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
-import time
-from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -14,9 +14,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from .paths import CHECKPOINT_DIR, COMPANION_DIR, RESULTS_DIR
+import ov_backend
+from benchmarks.command import parser_of, show, write_line
+from ov_backend import Settings
+from ov_backend.core import devices
+from training.paths import CHECKPOINT_DIR, COMPANION_DIR
 
-log = logging.getLogger(__name__)
+#: Least PSNR in dB; another seed's picture is below 15.
+LEAST_PSNR = {"f32": 70.0, "bf16": 25.0, "f16": 40.0}
 SAMPLERS = {
     "DDIM": ("DDIMScheduler", {}),
     "Euler": ("EulerDiscreteScheduler", {}),
@@ -62,39 +67,47 @@ def compare(expected: np.ndarray, actual: np.ndarray) -> dict[str, float]:
     errors = (difference.astype(np.float64) ** 2).mean((1, 2, 3))
     values = np.where(errors > 0, 10 * np.log10(255**2 / np.maximum(errors, 1e-9)), 99.0)
     return {
-        "psnr_median_db": round(float(np.median(values)), 2), "psnr_worst_db": round(float(values.min()), 2),
-        "largest_difference": int(difference.max()), "mean_difference": round(float(difference.mean()), 4),
-    }  # fmt: skip
+        "median_db": float(np.median(values)),
+        "worst_db": float(values.min()),
+        "largest_levels": int(difference.max()),
+        "mean_levels": float(difference.mean()),
+    }
 
 
 def main() -> None:
-    """Parse the command line and compare."""
-    import ov_backend
-
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure and print."""
+    parser = parser_of(__doc__, "two pictures of two steps by each sampler")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--precision", nargs="+", default=["f32", "bf16"])
+    parser.add_argument("--precision", nargs="+", default=["f32", "auto"])
     parser.add_argument("--device", default="CPU")
-    parser.add_argument("--out", type=Path, default=RESULTS_DIR / "fidelity.json")
     options = parser.parse_args()
-    pipe = pipeline()
-    begin = time.monotonic()
+    if options.tiny:
+        options.seeds = options.steps = 2
+    show(measure(options), options, report)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of every sampler, by precision."""
+    pipe, results = pipeline(), dict[str, Any]()
     expected = pictures(pipe, options.seeds, options.steps, "PyTorch f32")
-    facts: dict[str, Any] = {"device": options.device, "seeds": options.seeds, "steps": options.steps, "guidance": 4.0,
-                             "size": "256x256", "torch": torch.__version__}  # fmt: skip
-    facts["seconds"] = {"PyTorch f32": round(time.monotonic() - begin, 1)}
-    for precision in options.precision:
-        begin = time.monotonic()
-        with ov_backend.accelerate(pipe, ov_backend.Settings(device=options.device, precision=precision)) as accelerated:
-            actual = pictures(pipe, options.seeds, options.steps, f"OpenVINO {precision}")
-            facts[f"fallbacks {precision}"] = {name: stats["fallbacks"] for name, stats in accelerated.stats().items()}
-        facts["seconds"][f"OpenVINO {precision}"] = round(time.monotonic() - begin, 1)
-        facts[precision] = {name: compare(expected[name], actual[name]) for name in expected}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(facts, indent=1) + "\n")
-    log.info("%s", json.dumps(facts, indent=1))
+    for asked in options.precision:
+        settings = Settings(device=options.device, precision=asked)
+        with ov_backend.accelerate(pipe, settings) as accelerated:
+            actual = pictures(pipe, options.seeds, options.steps, f"OpenVINO {asked}")
+            assert not any(stats["fallbacks"] for stats in accelerated.stats().values()), accelerated.stats()
+        precision = devices.resolved_precision(settings)
+        results[precision] = {name: compare(expected[name], actual[name]) for name in expected}
+        worst = min(each["worst_db"] for each in results[precision].values())
+        assert worst > LEAST_PSNR[precision], f"{precision}: the worst picture has {worst:.1f} dB"
+    return results
+
+
+def report(results: dict[str, Any], options: argparse.Namespace) -> None:
+    """Print the figures."""
+    for precision, by_sampler in results.items():
+        for name, figures in by_sampler.items():
+            write_line(f"{precision:5} {name:9} {json.dumps(figures)}")
 
 
 if __name__ == "__main__":
