@@ -30,6 +30,7 @@ _NETWORK_LABELS = {
     "image_encoder": "image encoder",
     "controlnet": "ControlNet",
     "adapter": "adapter",
+    "upscaler": "upscaler",
 }
 #: Stages of an engine's statistics that prepare a network, in their order.
 PREPARATION = ("read", "load", "capture", "convert", "bind", "compile")

@@ -154,6 +154,40 @@ def starting(panel: Panel) -> None:
     panel.page.wait_for_selector("#start canvas", state="visible")
 
 
+def enlarging(panel: Panel) -> None:
+    """The standalone page's list of upscalers is open, and hires fix is on."""
+    panel.page.fill("#hires input", "2")
+    panel.page.click("#upscaler input")
+    panel.page.get_by_role("option").last.wait_for()
+
+
+def masked(panel: Panel) -> None:
+    """A part of a picture to start from is painted over."""
+    panel.begin(64, 64, 2)
+    panel.wait_for("headline", "^Done in")
+    panel.page.click("#start_from_this")
+    panel.page.wait_for_selector("#start canvas", state="visible")
+    panel.page.wait_for_timeout(3000)  # Gradio's field draws the picture later
+    box = panel.page.locator("#start canvas").bounding_box()
+    panel.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    panel.page.mouse.down()
+    panel.page.mouse.move(box["x"] + box["width"] / 2 + 40, box["y"] + box["height"] / 2 + 30, steps=8)
+    panel.page.mouse.up()
+
+
+def waiting(panel: Panel) -> None:
+    """Another page's picture is made before this one's, and is not shown."""
+    other = panel.page.context.new_page()
+    other.goto(panel.page.url)
+    other.wait_for_function("document.querySelector('.openvino-view').dataset.openvinoState")
+    for name, value in (("steps", panel.most_steps), ("width", 64), ("height", 64)):
+        other.fill(f"#{name} input", str(value))
+    other.click("#generate")
+    panel.wait_for("headline", r"step \d+ of")
+    panel.begin(64, 64, 2)
+    panel.page.wait_for_selector("#live :text('Waiting for another')")
+
+
 #: Every state by its name.
 STATES: Mapping[str, Callable[[Any], None]] = {
     each.__name__: each for each in (idle, preparing, running, done, ready, refused, fallback, interrupted, compared)
@@ -161,7 +195,7 @@ STATES: Mapping[str, Callable[[Any], None]] = {
 #: Those of the standalone page, which has more than the panel.
 STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {
     **STATES,
-    **{each.__name__: each for each in (starting, failed, gone, history)},
+    **{each.__name__: each for each in (starting, masked, enlarging, failed, gone, history, waiting)},
 }
 
 
