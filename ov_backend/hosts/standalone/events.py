@@ -203,12 +203,14 @@ def add_lora(prompt: str | None, name: str | None) -> Changes:
     return {"prompt": f"{prompt or ''} {lora_tag(name, 1.0)}".strip(), "lora": None} if name else {}
 
 
-def size_like_picture(generator: PictureGenerator, picture: Any) -> Changes:
-    """Width and height with the aspect ratio of a picture to start from; unchanged without one."""
+def size_like_picture(generator: PictureGenerator, picture: Any, size: tuple[Any, Any]) -> Changes:
+    """Width and height with the aspect ratio of a picture to start from; unchanged where it has the ``size`` that is set."""
     start = start_of(picture)
     if start is None:
         return {}
     shown = start.picture if isinstance(start, Masked) else start
+    if shown.size == size:  # Gradio says "uploaded" of a picture that start_from has set, too
+        return {}
     width, height = size_like(shown.width, shown.height, generator.default_size)
     return {"width": width, "height": height}
 

@@ -244,7 +244,9 @@ def _connect(visitors: Visitors, blocks: Any, components: Components) -> None:
     lora.input(lambda *given: by_component(events.add_lora(*given)), [prompt, lora], [prompt, lora], **hidden)
     start, chosen = components["start"], components["chosen"]
     size = [components["width"], components["height"]]
-    start.upload(lambda given: by_component(events.size_like_picture(generator, given)), [start], size, **hidden)
+    start.upload(
+        lambda given, *size: by_component(events.size_like_picture(generator, given, size)), [start, *size], size, **hidden
+    )
     # told to the panel's scripts, which cannot look into the field; Gradio forgets what was read, so it is not read here
     started = gr.Checkbox(False, visible="hidden", elem_id="started")
     gr.on([start.upload, components["again"].click], lambda: True, None, [started], api_visibility="private", **hidden)

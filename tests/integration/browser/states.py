@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tests.integration.browser.conftest import AXE, SHOTS
-from tests.integration.browser.page import PANEL
+from tests.integration.browser.page import PANEL, Page
 
 #: Width of the window and colours; make test looks at two of the four, which have both of each.
 LOOKS = [(1400, "light"), (400, "dark"), (400, "light"), (1400, "dark")][: 4 if "SCREENSHOTS" in os.environ else 2]
@@ -155,10 +155,10 @@ def starting(panel: Panel) -> None:
 
 
 def enlarging(panel: Panel) -> None:
-    """The standalone page's list of upscalers is open, and hires fix is on."""
+    """The standalone page has a hires fix by the last of its upscalers."""
     panel.page.fill("#hires input", "2")
     panel.page.click("#upscaler input")
-    panel.page.get_by_role("option").last.wait_for()
+    panel.page.get_by_role("option").last.click()
 
 
 def masked(panel: Panel) -> None:
@@ -168,7 +168,7 @@ def masked(panel: Panel) -> None:
     panel.page.click("#start_from_this")
     panel.page.wait_for_selector("#start canvas", state="visible")
     panel.page.wait_for_timeout(3000)  # Gradio's field draws the picture later
-    box = panel.page.locator("#start canvas").bounding_box()
+    box = panel.page.locator("#start canvas").first.bounding_box()
     panel.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     panel.page.mouse.down()
     panel.page.mouse.move(box["x"] + box["width"] / 2 + 40, box["y"] + box["height"] / 2 + 30, steps=8)
@@ -177,15 +177,13 @@ def masked(panel: Panel) -> None:
 
 def waiting(panel: Panel) -> None:
     """Another page's picture is made before this one's, and is not shown."""
-    other = panel.page.context.new_page()
-    other.goto(panel.page.url)
-    other.wait_for_function("document.querySelector('.openvino-view').dataset.openvinoState")
-    for name, value in (("steps", panel.most_steps), ("width", 64), ("height", 64)):
-        other.fill(f"#{name} input", str(value))
-    other.click("#generate")
+    tab = panel.page.context.new_page()
+    tab.goto(panel.page.url)
+    Page(tab).begin(64, 64, panel.most_steps)
     panel.wait_for("headline", r"step \d+ of")
     panel.begin(64, 64, 2)
     panel.page.wait_for_selector("#live :text('Waiting for another')")
+    Held(panel.page, lambda _: True)
 
 
 #: Every state by its name.

@@ -302,6 +302,7 @@ def test_the_pictures_made_here_are_shown_again_and_used_again(at: Callable[...,
     assert page.page.input_value("#prompt textarea") == "seed 901"
     page.page.click("#start_from_this")
     page.page.wait_for_selector("#started input:checked", state="attached")
+    page.page.wait_for_timeout(3000)  # until Gradio's field has loaded the picture, which it takes for an upload
     assert [page.page.input_value(f"#{side} input") for side in ("width", "height")] == ["64", "72"]
     other = at()
     other.page.wait_for_timeout(1000)  # for pictures that should not come
