@@ -220,13 +220,13 @@ class PictureGenerator(Comparing):
         pictures = call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
         if parameters.hires == 1 or self._turns.is_interrupted():
             return pictures
-        pictures = self.upscalers.enlarge(parameters, pictures, self._tile_done)
+        pictures = self.upscalers.enlarge(parameters, pictures, self._tile_begins)
         width, height = parameters.final_size
         enlarged = dataclasses.replace(without_tags, width=width, height=height)
         return call_pipeline(self.pipe, self._own_sampler, enlarged, pictures, **overrides)
 
-    def _tile_done(self, done: int, total: int) -> None:
-        self.status.step(done, total)
+    def _tile_begins(self, number: int, total: int) -> None:
+        self.status.between_steps(f"Enlarging, tile {number} of {total}")
         if self._turns.is_interrupted():
             raise Interrupted("the user has interrupted the upscaler")
 

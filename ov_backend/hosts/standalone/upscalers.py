@@ -51,11 +51,11 @@ class Upscalers:
         if self._loaded is None or self._loaded.file != self._files[name]:
             self._loaded = Upscaler(self._files[name])
 
-    def enlarge(self, parameters: Parameters, pictures: list[Any], done: Callable[[int, int], None]) -> list[Any]:
+    def enlarge(self, parameters: Parameters, pictures: list[Any], begins: Callable[[int, int], None]) -> list[Any]:
         """Enlarge pictures by the network that is loaded, see :class:`Upscaler`; they stay as they are for Lanczos."""
         if parameters.upscaler == LANCZOS or self._loaded is None:
             return pictures
-        return self._loaded(pictures, parameters.final_size, done)
+        return self._loaded(pictures, parameters.final_size, begins)
 
 
 class Upscaler:
@@ -65,13 +65,13 @@ class Upscaler:
         self.file, self._reads = path, _read(path)
         self.module = self._reads.model
 
-    def __call__(self, pictures: list[Any], size: tuple[int, int], done: Callable[[int, int], None]) -> list[Any]:
-        """Enlarge pictures of one size until no side is shorter than in ``size``; ``done`` is told of each tile."""
+    def __call__(self, pictures: list[Any], size: tuple[int, int], begins: Callable[[int, int], None]) -> list[Any]:
+        """Enlarge pictures of one size until no side is shorter than in ``size``; ``begins`` is told of each tile."""
         while pictures[0].width < size[0] or pictures[0].height < size[1]:
-            pictures = [self._enlarged(each, done) for each in pictures]
+            pictures = [self._enlarged(each, begins) for each in pictures]
         return pictures
 
-    def _enlarged(self, picture: Any, done: Callable[[int, int], None]) -> Any:
+    def _enlarged(self, picture: Any, begins: Callable[[int, int], None]) -> Any:
         """One picture by the network; where tiles overlap, one fades into the other."""
         import numpy as np
         import torch
@@ -84,11 +84,11 @@ class Upscaler:
         fade = torch.outer(*(_fade(length * scale, _OVERLAP * scale) for length in side))
         places = [*itertools.product(_places(height), _places(width))]
         for number, (y, x) in enumerate(places, 1):
+            begins(number, len(places))
             tile = self._reads(pixels[..., y : y + side[0], x : x + side[1]].contiguous())[0]
             there = slice(y * scale, (y + side[0]) * scale), slice(x * scale, (x + side[1]) * scale)
             total[(slice(None), *there)] += tile * fade
             weights[there] += fade
-            done(number, len(places))
         return Image.fromarray(((total / weights).permute(1, 2, 0) * 255).round().byte().numpy())
 
 

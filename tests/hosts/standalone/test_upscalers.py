@@ -99,7 +99,7 @@ def test_tiles_are_spandrel_s_picture(spandrel: Any, folder: Path, name: str, si
     if where == "openvino":
         module = upscaler.module
         patch_forward(module, lambda forward: upscalers.upscaler_network(engine, "upscaler", module, forward))
-    (made,) = upscaler([picture], (size[0] + 8, size[1]), lambda *done: tiles.append(done))
+    (made,) = upscaler([picture], (size[0] + 8, size[1]), lambda *tile: tiles.append(tile))
     expected = by_spandrel(spandrel, folder / name, picture)
     assert made.size == expected.shape[1::-1]
     assert np.abs(np.asarray(made) - expected).max() < 1.01, "a seam, or another picture"
@@ -111,7 +111,7 @@ def test_tiles_are_spandrel_s_picture(spandrel: Any, folder: Path, name: str, si
 
 
 def test_it_enlarges_until_nothing_is_missing(spandrel: Any, folder: Path) -> None:
-    (made,) = upscalers.Upscaler(folder / "tiny.safetensors")([photograph(16, 16)], (40, 56), lambda *done: None)
+    (made,) = upscalers.Upscaler(folder / "tiny.safetensors")([photograph(16, 16)], (40, 56), lambda *tile: None)
     assert made.size == (64, 64)
 
 
@@ -147,8 +147,8 @@ def test_another_upscaler_takes_the_first_one_s_place(spandrel: Any, generator: 
 def test_an_interrupt_between_tiles_keeps_the_picture_before(
     spandrel: Any, generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tile_done = generator._tile_done
-    monkeypatch.setattr(generator, "_tile_done", lambda *done: (generator.interrupt(), tile_done(*done)))
+    tile_begins = generator._tile_begins
+    monkeypatch.setattr(generator, "_tile_begins", lambda *tile: (generator.interrupt(), tile_begins(*tile)))
     generated = generator.generate(HIRES, OPENVINO)
     assert generated.interrupted == (2, 2)
     assert Image.open(generated.files[0]).size == (64, 64)
