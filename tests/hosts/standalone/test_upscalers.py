@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,9 @@ from ov_backend.core.settings import Settings
 from ov_backend.engine.engine import Engine
 from ov_backend.hosts.standalone import upscaler_files, upscalers
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.controller import JobControl
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.snapshot import Job
 
 pytest.importorskip("diffusers")
 if not TOKENIZER.is_dir():
@@ -142,6 +145,15 @@ def test_another_upscaler_takes_the_first_one_s_place(spandrel: Any, generator: 
         assert name not in made or np.array_equal(made[name], by_openvino)
         made[name] = by_openvino
     assert np.abs(made["tiny"] - made["four"]).mean() > 4
+
+
+def test_a_comparison_enlarges_by_the_last_picture_s_upscaler(spandrel: Any, generator: PictureGenerator) -> None:
+    last = generator.generate(HIRES, OPENVINO)
+    generator.upscalers.load(dataclasses.replace(HIRES, upscaler="four"))  # as for a picture that was refused later
+    comparison = generator.controller.compare(OPENVINO, JobControl(Job("compare", total=2), threading.Event()))
+    for side in (comparison.first, comparison.second):
+        assert side.picture is not None
+        assert np.abs(np.asarray(side.picture, dtype=int) - pixels(last.files[0])).mean() < 1
 
 
 def test_an_interrupt_between_tiles_keeps_the_picture_before(
