@@ -30,6 +30,7 @@ class Upscalers:
     def __init__(self, folder: Path | None) -> None:
         self._files = upscaler_files(folder)
         self._loaded: Upscaler | None = None
+        self._version: tuple[Path, int] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -48,8 +49,10 @@ class Upscalers:
             return
         if name not in self._files:
             raise SettingsError(f"The upscaler {short_repr(name)} is not here; choose one of {', '.join(self.names)}.")
-        if self._loaded is None or self._loaded.file != self._files[name]:
-            self._loaded = Upscaler(self._files[name])
+        path = self._files[name]
+        version = path, path.stat().st_mtime_ns if path.is_file() else 0
+        if self._loaded is None or self._version != version:
+            self._loaded, self._version = Upscaler(path), version
 
     def enlarge(self, parameters: Parameters, pictures: list[Any], begins: Callable[[int, int], None]) -> list[Any]:
         """Enlarge pictures by the network that is loaded, see :class:`Upscaler`; they stay as they are for Lanczos."""
@@ -62,7 +65,7 @@ class Upscaler:
     """The network of one file."""
 
     def __init__(self, path: Path) -> None:
-        self.file, self._reads = path, _read(path)
+        self._reads = _read(path)
         self.module = self._reads.model
 
     def __call__(self, pictures: list[Any], size: tuple[int, int], begins: Callable[[int, int], None]) -> list[Any]:

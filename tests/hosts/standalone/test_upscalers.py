@@ -166,6 +166,22 @@ def test_an_interrupt_between_tiles_keeps_the_picture_before(
     assert Image.open(generated.files[0]).size == (64, 64)
 
 
+def test_a_file_is_read_again_once_it_was_replaced(spandrel: Any, tmp_path: Path) -> None:
+    parameters = dataclasses.replace(HIRES, upscaler="x", hires=2.0)
+    save_file(esrgan(), tmp_path / "x.safetensors")
+    known = upscalers.Upscalers(tmp_path)
+    known.load(parameters)
+    first = known.modules["upscaler"]
+    known.load(parameters)
+    assert known.modules["upscaler"] is first
+    save_file(esrgan(4), tmp_path / "x.safetensors")
+    known.load(parameters)
+    assert known.enlarge(parameters, [photograph(64, 64)], lambda *tile: None)[0].size == (256, 256)
+    (tmp_path / "x.safetensors").unlink()
+    with pytest.raises(OVBackendError, match="is no file; give the path of an upscaler"):
+        known.load(parameters)
+
+
 def test_without_a_chosen_precision_it_computes_in_f32() -> None:
     network = upscalers.UpscalerNetwork.__new__(upscalers.UpscalerNetwork)
     for given, expected in (("auto", "f32"), ("int8", "f32"), ("bf16", "bf16"), ("f32", "f32")):
