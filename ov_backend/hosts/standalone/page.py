@@ -210,7 +210,7 @@ def _connect(visitors: Visitors, blocks: Any, components: Components) -> None:
     hidden: dict[str, Any] = {"show_progress": "hidden"}
 
     def by_component(changes: Changes) -> dict[Any, Any]:
-        return {components[name]: value for name, value in changes.items()}
+        return {components[name]: value for name, value in changes.items()} or gr.skip()  # an empty dict is an error there
 
     def generate(key: str, picture: Any, number: Any, model: str | None, *values: Any) -> Iterator[dict[Any, Any]]:
         yield from map(by_component, events.generate(visitors, key, picture, values[:count], values[count:], number, model))

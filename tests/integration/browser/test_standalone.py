@@ -216,6 +216,8 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     third = at()
     third.restore(without)
     third.page.get_by_text("no picture that carries parameters").wait_for()
+    third.page.wait_for_timeout(1000)  # for what should not come
+    assert third.page.get_by_text("output values").count() == 0, "Gradio's own error"
 
 
 @only_in_full
