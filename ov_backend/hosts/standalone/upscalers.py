@@ -154,6 +154,8 @@ def _weights(path: Path) -> Any:
         if has_unet(read_shapes(path, _EXPECTED)):
             raise CheckpointError(f"{path.name} is a checkpoint; give {_EXPECTED}.")
         return load_file(path)
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):  # older ones can be made to run code all the same
+        raise CheckpointError(f"PyTorch {torch.__version__} does not read {path.name} safely; install 2.6 or give .safetensors.")
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip files, pickles and text are refused by many

@@ -166,6 +166,13 @@ def test_an_interrupt_between_tiles_keeps_the_picture_before(
     assert Image.open(generated.files[0]).size == (64, 64)
 
 
+def test_a_pickle_is_read_where_that_is_safe(spandrel: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(OVBackendError, match=r"PyTorch 2\.5\.1\+cpu does not read four\.pth safely; install 2\.6"):
+        upscalers.Upscaler(folder / "four.pth")
+    upscalers.Upscaler(folder / "tiny.safetensors")
+
+
 def test_a_file_is_read_again_once_it_was_replaced(spandrel: Any, tmp_path: Path) -> None:
     parameters = dataclasses.replace(HIRES, upscaler="x", hires=2.0)
     save_file(esrgan(), tmp_path / "x.safetensors")
