@@ -209,6 +209,7 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     Image.new("RGB", (8, 8)).save(bare, pnginfo=info)
     dropped.drop(bare, "#prompt textarea")
     dropped.page.wait_for_function("document.querySelector('#prompt textarea').value === 'a bare one'")
+    dropped.page.wait_for_function("document.querySelector('#seed input').value === '8'")  # fields change one after the other
     found = [dropped.page.input_value(f"#{name} :is(input, textarea)") for name in ("negative_prompt", "seed", "batch_count")]
     assert found == ["", "8", "1"]
     without = tmp_path / "without.png"
