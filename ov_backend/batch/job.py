@@ -277,7 +277,7 @@ def _strength(values: Mapping[str, Any]) -> float | None:
 
 def _chosen_seed(number: int, parameters: Parameters) -> int:
     """A seed for a row that has none: the same whenever the job is run, so that an interrupted one can go on."""
-    fields = [value for name, value in vars(parameters).items() if name != "hires"]  # which no job has
+    fields = [value for name, value in vars(parameters).items() if name not in ("hires", "upscaler")]  # no job has these
     text = json.dumps([number, *fields])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 

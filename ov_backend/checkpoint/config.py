@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header, read_header
+from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header, given_path, read_header
 from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, companion, read_text_config, read_yaml
 from ov_backend.core.errors import CheckpointError
 
@@ -64,7 +64,7 @@ def read_configuration(path: Path) -> tuple[Header, Configuration]:
     Raises:
         CheckpointError: the file is no checkpoint of a known architecture.
     """
-    path = Path(path)
+    path = given_path(path)
     header = read_header(path)
     return header, configuration(header, read_yaml(path), companion(path, "config.json"))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.file_kinds import EXPECTED, by_beginning, by_names, folder_problem
-from ov_backend.core.errors import CheckpointError
+from ov_backend.core.errors import CheckpointError, short_repr
 
 #: The longest header; a tensor takes some 130 bytes, and SDXL has 2500.
 MAX_HEADER_BYTES = 2 << 20
@@ -51,6 +51,17 @@ class Header:
     def under(self, prefix: str) -> dict[str, tuple[int, ...]]:
         """The shapes of the tensors whose names begin with ``prefix``, by the rest of the name."""
         return {name.removeprefix(prefix): shape for name, shape in self.shapes.items() if name.startswith(prefix)}
+
+
+def given_path(value: Any) -> Path:
+    """The path that a program gives.
+
+    Raises:
+        CheckpointError: it is none, or empty.
+    """
+    if not isinstance(value, (str, Path)) or not str(value).strip():
+        raise CheckpointError(f"{short_repr(value)} is no path of a checkpoint; give that of {EXPECTED}.")
+    return Path(value)
 
 
 def read_header(path: Path) -> Header:

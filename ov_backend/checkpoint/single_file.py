@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, parse_json, read_text
-from ov_backend.checkpoint.header import read_header, read_shapes
+from ov_backend.checkpoint.header import given_path, read_header, read_shapes
 from ov_backend.core.errors import CheckpointError, first_line
 
 #: What :func:`load_pipeline` reads from the file alone.
@@ -32,7 +32,7 @@ def load_any_pipeline(path: Path) -> Any:
     """
     from ov_backend.checkpoint.loader import load_pipeline
 
-    path = Path(path)
+    path = given_path(path)
     index = _index_beside(path)
     return load_pipeline(path) if index is None else _by_diffusers(path, path.with_suffix(""), index)
 

@@ -29,6 +29,7 @@ from ov_backend.hosts.standalone.address import listen
 from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.request import check_checkpoint, checkpoints_of
 from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
 from ov_backend.ui.hosts import MalformedHost, host_name
 
 
@@ -43,6 +44,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--port", type=whole_number(0, 65535, 7865), default=7865, help=what)
     parser.add_argument("--out", type=folder, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
     add_lora_dir(parser)
+    what = "folder of the upscalers for hires fix, default: the folder upscaler beside the checkpoint"
+    parser.add_argument("--upscaler-dir", type=folder, metavar="FOLDER", help=what)
     add_device_options(parser, low_memory=False)
     add_cache_dir(parser)
     what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
@@ -68,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
         path = options.checkpoints[0]
     check_checkpoint(path, options.random)
     lora_folders(Path(), options.lora_dir)
+    upscaler_folder(Path(), options.upscaler_dir)
     settings = Settings(precision=options.precision, **({"device": options.device} if options.device is not None else {}))
     check_device(settings)
     names = [each.name for each in dataclasses.fields(Options)]

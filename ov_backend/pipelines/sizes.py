@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ov_backend.core.errors import SettingsError, short_repr
@@ -17,6 +18,7 @@ GUIDANCE = f"a number from {MIN_GUIDANCE:g} (no guidance, and twice as fast) to 
 #: The most pixels of all pictures that are generated at once.
 MAX_PIXELS = LARGEST * LARGEST
 
+_INTEGER = re.compile("-?[0-9]{1,9}")
 #: Pictures within these bounds usually come out well: number of pixels relative to the trained size, and aspect ratio.
 _MOST, _LEAST, _LONGEST = 2.0, 0.5, 2.0
 
@@ -64,7 +66,7 @@ def parse_size(text: str) -> tuple[int, int]:
         SettingsError: the text is no picture size; the message says what is expected.
     """
     sides = [side.strip() for side in text.lower().split("x")]
-    if len(sides) not in (1, 2) or not all(side.isdecimal() and len(side) < 6 for side in sides):
+    if len(sides) not in (1, 2) or not all(_INTEGER.fullmatch(side) for side in sides):
         raise SettingsError(f"{short_repr(text)} is no size; write 512x768 or 512.")
     return check_size(int(sides[0]), int(sides[-1]))
 

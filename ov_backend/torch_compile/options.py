@@ -27,6 +27,8 @@ def parse(options: Mapping[str, Any] | None) -> Settings:
         SettingsError: an option is unknown (the message lists the known ones) or has an unusable value.
         DeviceError: the device does not exist, or does not take a property of ``config``.
     """
+    if not isinstance(options, (Mapping, type(None))):
+        raise SettingsError(f"options is {short_repr(options)}; it must be a dict, as {{'precision': 'f32'}}.")
     values = dict(options or {})
     for name in values:
         if name not in names():

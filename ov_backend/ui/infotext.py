@@ -14,6 +14,10 @@ from ov_backend.ui.snapshot import network_label
 
 _FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 _NEGATIVE = "Negative prompt:"
+#: The upscaler that is no network.
+LANCZOS = "Lanczos"
+#: The name of any other's network; the choice that switches it is the UNet's.
+UPSCALER = "upscaler"
 #: Radius in pixels by which the edge of a mask is blurred.
 MASK_BLUR = 4
 _INT8 = {"calibrating": " calibrating int8", "on": " in int8"}
@@ -24,7 +28,7 @@ class Parameters:
     """The parameters of one generation.
 
     Sizes are in pixels, and ``sampler`` "" is the checkpoint's own. ``hires`` above 1 is hires fix: the picture is enlarged by it
-    and made anew from there. ``strength`` is set only with hires fix, and where it starts from a picture.
+    with ``upscaler``, and made anew from there. ``strength`` is set only with hires fix, and where it starts from a picture.
     """
 
     prompt: str = ""
@@ -38,6 +42,7 @@ class Parameters:
     strength: float | None = None
     sampler: str = ""
     hires: float = 1.0
+    upscaler: str = LANCZOS
 
     @property
     def final_size(self) -> tuple[int, int]:
@@ -71,7 +76,7 @@ class Parameters:
             "Batch size": self.batch if self.batch > 1 else None,
             "Denoising strength": self.strength,
             "Hires upscale": self.hires if self.hires != 1 else None,
-            "Hires upscaler": "Lanczos" if self.hires != 1 else None,
+            "Hires upscaler": self.upscaler if self.hires != 1 else None,
             "Mask blur": MASK_BLUR if masked else None,
             "Interrupted after step": interrupted,
             "Model": model,
@@ -108,6 +113,7 @@ class Parameters:
             _number(float, fields.get("Denoising strength"), default.strength),
             fields.get("Sampler", default.sampler),
             _number(float, fields.get("Hires upscale"), default.hires),
+            fields.get("Hires upscaler", default.upscaler),
         )
         return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
 
@@ -137,15 +143,16 @@ def how_it_ran(switch: str, openvino: bool, pytorch: bool, blocks: bool, int8: s
 def ran_where(networks: Mapping[str, Mapping[str, Any]], choices: Choices) -> str:
     """Where the networks that were switched on ran in the last generation; ``networks`` are those of a status snapshot."""
     parts = []
-    for switch in SWITCHES:
-        own = [network for name, network in networks.items() if switch_of(name) == switch]
+    for kind in (*SWITCHES, UPSCALER):
+        switch = switch_of(kind)
+        own = [network for name, network in networks.items() if (name if name == UPSCALER else switch_of(name)) == kind]
         if own and getattr(choices, switch):
             openvino, pytorch, blocks = (
                 any(network[f"run_{key}"] for network in own) for key in ("calls", "fallbacks", "by_blocks")
             )
             states = [network["int8"].get("state", "") for network in own if network.get("int8")]
             if openvino or pytorch:  # after an interruption some were not called, or not as networks
-                parts.append(how_it_ran(switch, openvino, pytorch, blocks, (*states, "")[0]))
+                parts.append(how_it_ran(kind, openvino, pytorch, blocks, (*states, "")[0]))
     return ", ".join(parts)
 
 

@@ -30,6 +30,7 @@ _NETWORK_LABELS = {
     "image_encoder": "image encoder",
     "controlnet": "ControlNet",
     "adapter": "adapter",
+    "upscaler": "upscaler",
 }
 #: Stages of an engine's statistics that prepare a network, in their order.
 PREPARATION = ("read", "load", "capture", "convert", "bind", "compile")
@@ -116,6 +117,7 @@ class Run:
         computed_at_last_step: the seconds that networks have computed until then.
         ended: when it ended, or None; ``error`` says why where it failed.
         shares: how its seconds divide, once it has ended.
+        part: what is done between two passes, such as enlarging; "" during steps.
         counts_before: the :class:`Counts` of each network until then, with the statistics that they are of.
     """
 
@@ -135,6 +137,7 @@ class Run:
     ended: float | None = None
     error: str = ""
     shares: dict[str, float] = field(default_factory=dict)
+    part: str = ""
     counts_before: dict[str, tuple[Any, Counts]] = field(default_factory=dict)
 
     def add_step(self, step: int, steps: int, now: float, prepared: float) -> None:
@@ -145,7 +148,7 @@ class Run:
             waited = seconds - min(seconds, computed - self.computed_at_last_step)  # the rest was spent in networks
             self.last_step_seconds = seconds - min(waited, prepared - self.prepared_at_last_step)
             self.timed_steps, self.timed_seconds = self.timed_steps + 1, self.timed_seconds + self.last_step_seconds
-        self.step, self.steps, self.last_step_at = step, steps, now
+        self.step, self.steps, self.last_step_at, self.part = step, steps, now, ""
         self.prepared_at_last_step, self.computed_at_last_step = prepared, computed
 
     def shares_until(self, now: float, prepared: float) -> dict[str, float]:
@@ -164,11 +167,11 @@ class Run:
         average = self.timed_seconds / self.timed_steps if self.timed_steps else None
         shares = self.shares_until(now, prepared)
         return {
-            "what": self.what,
+            "what": self.part or self.what,
             "number": self.number,
             "active": self.ended is None,
             "seconds": round((self.ended if self.ended is not None else now) - self.started, 3),
-            "step": self.step,
+            "step": 0 if self.part else self.step,
             "steps": self.steps,
             "seconds_per_step": _rounded(self.last_step_seconds),
             "average_seconds_per_step": _rounded(average),

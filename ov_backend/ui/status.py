@@ -117,6 +117,12 @@ class Status:
             run.ledger.follow(self._engine)
             run.add_step(done, total, now, self._seconds_prepared(now))
 
+    def between_steps(self, what: str) -> None:
+        """The generation does something between two passes, until its next step."""
+        with self._lock:
+            if self._run is not None and self._run.ended is None:
+                self._run.part, self._run.last_step_at = what, None
+
     def end(self, error: str = "") -> None:
         """The generation is over; ``error`` says why where it failed."""
         now = self._clock()
@@ -127,7 +133,7 @@ class Status:
                 run.shares = run.shares_until(now, self._seconds_prepared(now))
                 if error and run.shares.get("other") == 1:  # refused before anything was computed: nothing to divide
                     run.shares = {}
-                run.ended, run.error, run.ledger = now, error, Ledger(None)
+                run.ended, run.error, run.ledger, run.part = now, error, Ledger(None), ""
                 self._messages_of_ended_run = list(self._messages)
         self._notify()
 

@@ -19,7 +19,7 @@ pytest.importorskip("diffusers")
 
 from safetensors.torch import save_file
 
-from ov_backend.checkpoint import keys, load_pipeline, read_header
+from ov_backend.checkpoint import keys, load_any_pipeline, load_pipeline, read_header
 from ov_backend.checkpoint.random_weights import write_random_checkpoint
 
 UNET, VAE, CLIP = "model.diffusion_model.", "first_stage_model.", "cond_stage_model.transformer."
@@ -201,6 +201,13 @@ def test_a_pickle_is_never_opened(name: str, zipped: bool, tmp_path: Path) -> No
         path.write_bytes(pickle.dumps(_Bomb(trace)))
     assert_refused(path, "is a pickle")
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("given", [None, "", b"x", 5])
+def test_what_is_no_path_is_refused(given: Any) -> None:
+    for load in (load_pipeline, load_any_pipeline):
+        with pytest.raises(CheckpointError, match="is no path of a checkpoint; give that of one"):
+            load(given)
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:

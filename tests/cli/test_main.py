@@ -195,7 +195,8 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
 BAD = [
     (["--size", "100x64"], "argument --size: The size 100x64 cannot be drawn: 100 is not a multiple of 8 from 64 to 4096. Write"),
     (["--size", "8"], "argument --size: The size 8x8 cannot be drawn: 8 is not"),
-    (["--size", "99999992"], "'99999992' is no size"),
+    (["--size", "99999992"], "99999992 is not a multiple of 8 from 64 to 4096"),
+    (["--size", "-64"], "-64 is not a multiple of 8 from 64 to 4096"),
     (["--size", "big"], "'big' is no size"),
     (["--guidance", "-3"], "it takes a number from 1 (no guidance, and twice as fast) to 1000, as 7, not '-3'"),
     (["--steps", "0"], "argument --steps: it takes a whole number from 1 to 1000, such as 20, not '0'"),

@@ -26,7 +26,7 @@ SLOW = (
     *(f"cli/test_{name}.py" for name in ("batch", "generate", "precompile", "process")),
     *(f"engine/test_{name}.py" for name in ("blocks_precision", "forged_entries", "low_precision", "when_int8")),
     *(f"guards/test_{name}.py" for name in ("code", "hash_seeds")),
-    *(f"hosts/standalone/test_{name}.py" for name in ("compare_int8", "demo", "generator", "readiness")),
+    *(f"hosts/standalone/test_{name}.py" for name in ("compare_int8", "demo", "generator", "readiness", "upscalers")),
     *("memory/test_mappings.py", "model/runtime/test_binding.py", "model/runtime/test_shared_kernels.py"),
     *(f"torch_compile/test_{name}.py" for name in ("aot_autograd", "cache_keys", "dynamic_shapes", "dynamic_sizes")),
 )

@@ -184,6 +184,7 @@ def test_every_option_of_the_guides_at_once(compiled: Compile) -> None:
     [
         ({"devise": "CPU"}, r"Unknown option 'devise'. Did you mean 'device'\? Known options: .*torch_executed_ops"),
         ({"use_python_runtime": True}, "Unknown option 'use_python_runtime'"),
+        ([1], r"options is \[1\]; it must be a dict"),
         ({"device": 3}, "device is 3"),
         ({"precision": "int3"}, "precision is 'int3'; it must be one of auto, f32, bf16, f16, int8"),
         ({"aot_autograd": "maybe"}, "aot_autograd is 'maybe'; it must be true or false"),

@@ -113,6 +113,26 @@ def test_seconds_per_step_leave_out_what_was_prepared_in_between(clock: Clock) -
     assert (run["step"], run["steps"], run["seconds_per_step"], run["average_seconds_per_step"]) == (3, 4, 4.0, 3.0)
 
 
+def test_what_is_done_between_two_passes_is_no_step(clock: Clock) -> None:
+    status = Status(clock=clock)
+    status.begin("Making 64x64", 2)
+    for step in (1, 2):
+        clock.now += 2
+        status.step(step, 2)
+    clock.now += 50
+    status.between_steps("Enlarging, tile 1 of 4")
+    run = status.snapshot()["run"]
+    assert (run["what"], run["step"], run["average_seconds_per_step"]) == ("Enlarging, tile 1 of 4", 0, 2.0)
+    for step in (1, 2):
+        clock.now += 2
+        status.step(step, 2)
+    run = status.snapshot()["run"]
+    assert (run["what"], run["step"], run["average_seconds_per_step"]) == ("Making 64x64", 2, 2.0)
+    status.between_steps("Enlarging, tile 1 of 4")
+    status.end()
+    assert status.snapshot()["run"]["what"] == "Making 64x64"
+
+
 def test_another_pass_is_not_timed_from_the_last_one(clock: Clock) -> None:
     status = Status(clock)
     status.begin("512x512", 2)

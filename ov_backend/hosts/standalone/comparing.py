@@ -15,6 +15,7 @@ from ov_backend.engine.engine import Engine, Network
 from ov_backend.hosts.standalone.measure import measure_picture, measure_step
 from ov_backend.hosts.standalone.pipeline_call import Start
 from ov_backend.hosts.standalone.turns import Turns
+from ov_backend.hosts.standalone.upscalers import Upscalers
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.compare_int8 import compare_int8
 from ov_backend.ui.comparison import Comparison, Measured
@@ -33,6 +34,7 @@ class Comparing(abc.ABC):
     #: The files of the generation that was compared last.
     compared: tuple[Path, ...] = ()
     _last_batch: int
+    upscalers: Upscalers
 
     @property
     @abc.abstractmethod
@@ -71,6 +73,7 @@ class Comparing(abc.ABC):
             if self._last is None:
                 yield (side, side), self._last_batch
             else:
+                self.upscalers.load(self._last[0])
                 yield (self._last[0].width, self._last[0].height), 1
 
     def _measure(self, control: JobControl, choices: Choices | None = None, seed: int = 0) -> Measured:

@@ -22,7 +22,7 @@ from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.visitors import Generation, Visitors
 from ov_backend.pipelines.sizes import size_like
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import Parameters, refused_choices
+from ov_backend.ui.infotext import LANCZOS, Parameters, refused_choices
 from ov_backend.ui.panel import as_listed, device_choices
 from ov_backend.ui.snapshot import INTERRUPTED
 
@@ -203,12 +203,14 @@ def add_lora(prompt: str | None, name: str | None) -> Changes:
     return {"prompt": f"{prompt or ''} {lora_tag(name, 1.0)}".strip(), "lora": None} if name else {}
 
 
-def size_like_picture(generator: PictureGenerator, picture: Any) -> Changes:
-    """Width and height with the aspect ratio of a picture to start from; unchanged without one."""
+def size_like_picture(generator: PictureGenerator, picture: Any, size: tuple[Any, Any]) -> Changes:
+    """Width and height with the aspect ratio of a picture to start from; unchanged where it has the ``size`` that is set."""
     start = start_of(picture)
     if start is None:
         return {}
     shown = start.picture if isinstance(start, Masked) else start
+    if shown.size == size:  # Gradio says "uploaded" of a picture that start_from has set, too
+        return {}
     width, height = size_like(shown.width, shown.height, generator.default_size)
     return {"width": width, "height": height}
 
@@ -233,12 +235,13 @@ def start_from(path: str) -> Changes:
     return {"start": field, "start_from": gr.update(open=True), "width": start.width, "height": start.height}
 
 
-def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
+def restore(path: str, initial: Parameters, upscalers: Sequence[str] = (LANCZOS,)) -> tuple[Changes, str]:
     """Set the page from a picture's parameters; what it does not have becomes as it was at the start.
 
     Args:
         path: of the picture.
         initial: what the page begins with.
+        upscalers: the names of those that are here.
 
     Returns:
         what changes, and a sentence for the user.
@@ -258,6 +261,9 @@ def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
     if parameters.sampler not in NAMES:
         changes["sampler"] = gr.update()
         messages.append(f"Its sampler {parameters.sampler!r} is not here.")
+    if parameters.upscaler not in upscalers:
+        changes["upscaler"] = LANCZOS
+        messages.append(f"Its upscaler {parameters.upscaler!r} is not here, {LANCZOS} takes its place.")
     if choices is not None:
         changes |= {**vars(choices), "device": as_listed(choices.device, device_choices()[0])}
         hidden = dataclasses.replace(choices, device=Choices.device, precision=Choices.precision)
@@ -267,7 +273,7 @@ def restore(path: str, initial: Parameters) -> tuple[Changes, str]:
 
 
 def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
-    prompt, negative, steps, guidance, seed, width, height, batch, strength, sampler, hires = values
+    prompt, negative, steps, guidance, seed, width, height, batch, strength, sampler, hires, upscaler = values
     try:
         hires = float(hires)
         return Parameters(
@@ -282,6 +288,7 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
             float(strength) if from_picture or hires != 1 else None,
             str(sampler or ""),
             hires,
+            str(upscaler or LANCZOS),
         )
     except (TypeError, ValueError, OverflowError):
         names = "steps, CFG scale, seed, width, height, batch size and hires fix"

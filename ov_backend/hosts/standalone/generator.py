@@ -25,18 +25,19 @@ from ov_backend.hosts.standalone.comparing import Comparing
 from ov_backend.hosts.standalone.generated import Generated, write_pictures
 from ov_backend.hosts.standalone.limits import check
 from ov_backend.hosts.standalone.lora_tags import lora_files, plain
-from ov_backend.hosts.standalone.pipeline_call import Masked, Start, call_pipeline
+from ov_backend.hosts.standalone.pipeline_call import Masked, Start, call_pipeline, decoded
 from ov_backend.hosts.standalone.preview import LatentPreview, Steps
 from ov_backend.hosts.standalone.readiness import STOPPED, Preparer, request_of
 from ov_backend.hosts.standalone.samplers import DEFAULT, make_sampler
 from ov_backend.hosts.standalone.turns import Turns
+from ov_backend.hosts.standalone.upscalers import Upscalers, upscaler_network
 from ov_backend.pipelines.accelerate import begin_run, networks_of
 from ov_backend.pipelines.forwards import forward_of, network_of
 from ov_backend.pipelines.sizes import own_size, size_hint
 from ov_backend.store.store import GraphStore
 from ov_backend.ui.choices import Choices, switch_of
 from ov_backend.ui.controller import Controller, JobControl, Size
-from ov_backend.ui.infotext import Parameters, ran_where
+from ov_backend.ui.infotext import UPSCALER, Parameters, ran_where
 from ov_backend.ui.likely import Likely, likely
 from ov_backend.ui.requested_shape import RequestedShape
 from ov_backend.ui.snapshot import INTERRUPTED
@@ -55,6 +56,7 @@ class PictureGenerator(Comparing):
         cache_dir: folder of the graph store; None is that of the environment, else the user's cache folder.
         lora_folders: of the LoRAs that prompts name.
         choices: what runs where, until a visitor chooses.
+        upscaler_folder: of the upscalers for hires fix, or None.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class PictureGenerator(Comparing):
         cache_dir: str | None = None,
         lora_folders: Sequence[Path] = (),
         choices: Choices | None = None,
+        upscaler_folder: Path | None = None,
     ) -> None:
         self.pipe, self.model, self.folder = pipe, model, folder
         #: Those to choose from, by name; none where there is no choice.
@@ -83,6 +86,7 @@ class PictureGenerator(Comparing):
         self._engine: Engine | None = None
         self.defaults = self._choices = choices or Choices()
         self.lora_folders, self._mix = lora_folders, LoraMix(pipe)
+        self.upscalers = Upscalers(upscaler_folder)
         self._turns = Turns()
         self._last_batch = 1
         #: Parameters and the picture to start from of the last generation, which a comparison repeats.
@@ -129,13 +133,15 @@ class PictureGenerator(Comparing):
             raise SettingsError("Hires fix needs a picture made from noise; set it to 1, or remove the picture to start from.")
         with self._turns.taken(withdrawn):
             self._load(model)
+            self.upscalers.load(parameters)
             self._last_batch = parameters.batch
             self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))
             error = ""
             steps = Steps(self.status, parameters.steps, self._turns.is_interrupted, self._show)
             self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
-            self._warn_about_size(parameters)
+            if hint := size_hint(self.pipe, parameters.width, parameters.height):
+                self.status.add_message(hint)
             try:
                 pictures = self._generate(parameters, choices, picture, steps)
                 is_small = self._turns.is_interrupted() and pictures[0].size != parameters.final_size
@@ -197,7 +203,7 @@ class PictureGenerator(Comparing):
         except Interrupted:
             if steps.latents is None:
                 raise
-        return self._decoded(steps.latents)
+        return decoded(self.pipe, steps.latents)
 
     def _fit_previews(self) -> None:
         """Fit the previews to the decoder, once; no turn can begin meanwhile, and the decoder is not patched."""
@@ -208,28 +214,21 @@ class PictureGenerator(Comparing):
         assert self._previews is not None
         self.preview = self._previews(latents)
 
-    def _decoded(self, latents: Any) -> list[Image.Image]:
-        import torch
-
-        vae = self.pipe.vae
-        with torch.inference_mode():
-            pictures = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample
-        return list(self.pipe.image_processor.postprocess(pictures, output_type="pil"))
-
-    def _warn_about_size(self, parameters: Parameters) -> None:
-        hint = size_hint(self.pipe, parameters.width, parameters.height)
-        if hint:
-            self.status.add_message(hint)
-
     def _pictures(self, parameters: Parameters, picture: Start, **overrides: Any) -> list[Image.Image]:
         self._mix.apply(lora_files(parameters.prompt, self.lora_folders))
         without_tags = dataclasses.replace(parameters, prompt=plain(parameters.prompt))
         pictures = call_pipeline(self.pipe, self._own_sampler, without_tags, picture, **overrides)
         if parameters.hires == 1 or self._turns.is_interrupted():
             return pictures
+        pictures = self.upscalers.enlarge(parameters, pictures, self._tile_begins)
         width, height = parameters.final_size
         enlarged = dataclasses.replace(without_tags, width=width, height=height)
         return call_pipeline(self.pipe, self._own_sampler, enlarged, pictures, **overrides)
+
+    def _tile_begins(self, number: int, total: int) -> None:
+        self.status.between_steps(f"Enlarging, tile {number} of {total}")
+        if self._turns.is_interrupted():
+            raise Interrupted("the user has interrupted the upscaler")
 
     @contextlib.contextmanager
     def _accelerated(self, choices: Choices, request: str = "") -> Iterator[None]:
@@ -243,7 +242,7 @@ class PictureGenerator(Comparing):
         patches: list[Patch] = []
         completed, networks = False, {}
         try:
-            for role, module in networks_of(self.pipe).items():
+            for role, module in {**networks_of(self.pipe), **self.upscalers.modules}.items():
                 if getattr(choices, switch_of(role)):
                     patches.append(patch_forward(module, self._replacement(engine, role, module)))
                     networks[role] = self._networks[role]
@@ -320,8 +319,9 @@ class PictureGenerator(Comparing):
         return lambda original: forward_of(self._network(engine, role, module, original), module, original)
 
     def _network(self, engine: Engine, role: str, module: Any, original: Callable[..., Any]) -> Network:
-        if role not in self._networks:
-            self._networks[role] = network_of(engine, role, module, original)
+        if role not in self._networks or self._networks[role].module is not module:
+            make = upscaler_network if role == UPSCALER else network_of
+            self._networks[role] = make(engine, role, module, original)
         return self._networks[role]
 
     def _configure(self, choices: Choices) -> Engine:

@@ -16,10 +16,11 @@ from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.live_html import live_html
 from ov_backend.hosts.standalone.lora_tags import lora_names
 from ov_backend.hosts.standalone.suggestions import suggestions_for
+from ov_backend.hosts.standalone.upscaler_files import missing_package
 from ov_backend.hosts.standalone.visitors import Visitors
 from ov_backend.pipelines.sizes import suggested_sizes
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.infotext import LANCZOS, Parameters
 from ov_backend.ui.panel import build_panel
 from ov_backend.ui.status_html import status_html
 
@@ -49,7 +50,7 @@ def page(visitors: Visitors) -> Any:
                     components |= _outcome()
                 with gr.Column(elem_id="settings"):
                     components |= _settings(generator)
-                    components |= _start_from()
+                    components |= _start_from(generator)
                     with gr.Column(elem_id="restore"):
                         components["restore"] = gr.UploadButton("Read settings from a picture", file_types=[".png"], size="sm")
                     components |= _panel(generator)
@@ -132,7 +133,7 @@ def _tools(**texts: str) -> list[Any]:
         return [gr.Button(text, size="sm", min_width=0, elem_id=name) for name, text in texts.items()]
 
 
-def _start_from() -> Components:
+def _start_from(generator: PictureGenerator) -> Components:
     import gradio as gr
 
     with gr.Accordion("Start from a picture", open=False, elem_id="start_from") as accordion:
@@ -141,11 +142,14 @@ def _start_from() -> Components:
         brush = gr.Brush(colors=["#ffffff"], color_mode="fixed")
         start = gr.ImageMask(label="Picture", brush=brush, elem_id="start", **options)
     with gr.Row():
-        info = "1 is none; 2 makes the picture, enlarges it twice (Lanczos; no upscaler is read here), and makes it once more"
+        info = "1 is none; 2 makes the picture, enlarges it twice, and makes it once more"
         hires = gr.Number(1, label="Hires fix", info=info, step=0.25, min_width=140, elem_id="hires")
+        info = missing_package() or "What enlarges it; networks such as ESRGAN are found in the folder upscaler"
+        options = {"label": "Upscaler", "info": info, "min_width": 140, "elem_id": "upscaler"}
+        upscaler = gr.Dropdown(generator.upscalers.names, value=LANCZOS, **options)
         label, info = "Denoising strength", "How much of the start changes, or of what hires fix has enlarged"
         strength = gr.Slider(0.05, 1.0, events.STRENGTH, step=0.05, label=label, info=info, min_width=140, elem_id="strength")
-    return {"start": start, "start_from": accordion, "hires": hires, "strength": strength}
+    return {"start": start, "start_from": accordion, "hires": hires, "upscaler": upscaler, "strength": strength}
 
 
 def _panel(generator: PictureGenerator) -> Components:
@@ -206,7 +210,7 @@ def _connect(visitors: Visitors, blocks: Any, components: Components) -> None:
     hidden: dict[str, Any] = {"show_progress": "hidden"}
 
     def by_component(changes: Changes) -> dict[Any, Any]:
-        return {components[name]: value for name, value in changes.items()}
+        return {components[name]: value for name, value in changes.items()} or gr.skip()  # an empty dict is an error there
 
     def generate(key: str, picture: Any, number: Any, model: str | None, *values: Any) -> Iterator[dict[Any, Any]]:
         yield from map(by_component, events.generate(visitors, key, picture, values[:count], values[count:], number, model))
@@ -221,7 +225,7 @@ def _connect(visitors: Visitors, blocks: Any, components: Components) -> None:
         yield from map(by_component, events.reloaded(visitors, key))
 
     def restore(path: str) -> dict[Any, Any]:
-        changes, sentence = events.restore(path, initial_parameters(generator))
+        changes, sentence = events.restore(path, initial_parameters(generator), generator.upscalers.names)
         (gr.Info if changes else gr.Warning)(sentence)
         return by_component(changes)
 
@@ -240,7 +244,9 @@ def _connect(visitors: Visitors, blocks: Any, components: Components) -> None:
     lora.input(lambda *given: by_component(events.add_lora(*given)), [prompt, lora], [prompt, lora], **hidden)
     start, chosen = components["start"], components["chosen"]
     size = [components["width"], components["height"]]
-    start.upload(lambda given: by_component(events.size_like_picture(generator, given)), [start], size, **hidden)
+    start.upload(
+        lambda given, *size: by_component(events.size_like_picture(generator, given, size)), [start, *size], size, **hidden
+    )
     # told to the panel's scripts, which cannot look into the field; Gradio forgets what was read, so it is not read here
     started = gr.Checkbox(False, visible="hidden", elem_id="started")
     gr.on([start.upload, components["again"].click], lambda: True, None, [started], api_visibility="private", **hidden)
@@ -263,7 +269,7 @@ def _keep_settings(blocks: Any, settings: list[Any]) -> None:
     """Keep the settings in the browser, so that a page that is loaded again has them, unless it begins with other ones now."""
     import gradio as gr
 
-    initial = [component.value for component in settings]
+    initial = [[component.value, getattr(component, "choices", None)] for component in settings]
     saved = gr.BrowserState(None, storage_key="openvino-settings", secret="openvino")
     hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     keep = f"(...values) => [{{initial: {json.dumps(json.dumps(initial))}, values}}]"

@@ -72,6 +72,16 @@ def call_pipeline(
         return _pictures(pipe, _other(pipe, "Img2Img")(image=start, **arguments).images)
 
 
+def decoded(pipe: Any, latents: Any) -> list[Any]:
+    """Pillow's pictures of latents, by the pipeline's VAE."""
+    import torch
+
+    vae = pipe.vae
+    with torch.inference_mode():
+        pictures = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample
+    return list(pipe.image_processor.postprocess(pictures, output_type="pil"))
+
+
 def check_finite(images: Any) -> None:
     """Check that pictures hold neither NaN nor infinity, which would be drawn black without a word.
 

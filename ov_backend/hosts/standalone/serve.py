@@ -15,6 +15,7 @@ from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.page import page
 from ov_backend.hosts.standalone.request import checkpoint_file
 from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
 from ov_backend.hosts.standalone.visitors import Visitors
 from ov_backend.ui.choices import Choices
 
@@ -55,7 +56,8 @@ def load(options: Options) -> PictureGenerator:
     path = checkpoint_file(options.checkpoint, options.random)
     choices = Choices(device=options.device or Choices.device, precision=options.precision)
     folders = lora_folders(path, options.lora_dir)
-    generator = PictureGenerator(load_pipeline(path), path.stem, options.out.resolve(), options.cache_dir, folders, choices)
+    found = options.out.resolve(), options.cache_dir, folders, choices, upscaler_folder(path, options.upscaler_dir)
+    generator = PictureGenerator(load_pipeline(path), path.stem, *found)
     generator.checkpoints = {each.stem: each for each in options.checkpoints}
     return generator
 

@@ -23,6 +23,7 @@ class Options:
         auth: the login to ask for, "user:password", or None.
         prepare: at the start, prepare the networks that the last generation has called.
         lora_dir: folder of the LoRAs that prompts name; None is the folder ``lora`` beside the checkpoint.
+        upscaler_dir: folder of the upscalers for hires fix; None is the folder ``upscaler`` beside the checkpoint.
         device: the panel's first choice; None is the default.
         precision: the panel's first choice.
         allow_host: further names that the page may be opened under, where no login is asked for.
@@ -39,6 +40,7 @@ class Options:
     prepare: bool = True
     allow_host: tuple[str, ...] = ()
     lora_dir: Path | None = None
+    upscaler_dir: Path | None = None
     device: str | None = None
     precision: str = "auto"
 

@@ -100,7 +100,7 @@ def test_without_a_login_page_and_routes_are_open(generator: serve.PictureGenera
     assert client.get("/openvino/status").json()["version"] == 1
 
 
-NUMBERS = [[None] * 11, ["", "", "x", 7, 1, 64, 64, 1, 0.5, "", 1], ["", "", float("inf"), 7, 1, 64, 64, 1, 0.5, "", 1]]
+NUMBERS = [[None] * 12, *(["", "", number, 7, 1, 64, 64, 1, 0.5, "", 1, ""] for number in ("x", float("inf")))]
 
 
 @pytest.mark.parametrize("values", NUMBERS)
@@ -127,7 +127,7 @@ def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> Non
 
 def values(**changes: object) -> list[object]:
     fields = {"prompt": "a cat", "negative_prompt": "", "steps": 2, "guidance": 7, "seed": 3, "width": 64, "height": 64}
-    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", "hires": 1, **changes}.values()]
+    return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", "hires": 1, "upscaler": "Lanczos", **changes}.values()]
 
 
 PYTORCH = ["CPU", "f32", False, False, False, True, 0, ""]
@@ -290,6 +290,17 @@ def test_a_sampler_that_is_not_here_is_left_as_it_is(tmp_path: Path) -> None:
     assert changes["more"]["open"] is changes["openvino"]["open"] is True
 
 
+def test_an_upscaler_that_is_not_here_is_lanczos(tmp_path: Path) -> None:
+    parameters = Parameters("a cat", sampler="Euler", strength=0.5, hires=2.0, upscaler="R-ESRGAN 4x+")
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", parameters.as_text("x", Choices()))
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    for here, expected in ((["Lanczos", "R-ESRGAN 4x+"], "R-ESRGAN 4x+"), (["Lanczos"], "Lanczos")):
+        changes, message = events.restore(str(tmp_path / "x.png"), Parameters(), here)
+        assert (changes["upscaler"], changes["hires"]) == (expected, 2.0)
+        assert ("Its upscaler 'R-ESRGAN 4x+' is not here" in message) is (expected == "Lanczos")
+
+
 def test_a_picture_clears_what_it_does_not_have(tmp_path: Path) -> None:
     info = PngImagePlugin.PngInfo()
     info.add_text("parameters", "a cat\nSteps: 3, Seed: 1, Size: 64x64")
@@ -297,8 +308,8 @@ def test_a_picture_clears_what_it_does_not_have(tmp_path: Path) -> None:
     initial = Parameters("not this", "nor this", 20, 4.0, -1, 256, 256, 1, None, "DPM++ 2M")
     changes, _ = events.restore(str(tmp_path / "x.png"), initial)
     expected = {"prompt": "a cat", "negative_prompt": "", "steps": 3, "guidance": 4.0, "seed": 1, "width": 64, "height": 64}
-    cleared = {"batch": 1, "strength": events.STRENGTH, "sampler": "DPM++ 2M", "hires": 1.0, "start": None, "count": 1}
-    assert changes == {**expected, **cleared}
+    cleared = {"batch": 1, "strength": events.STRENGTH, "sampler": "DPM++ 2M", "hires": 1.0, "upscaler": "Lanczos"}
+    assert changes == {**expected, **cleared, "start": None, "count": 1}
 
 
 def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:

@@ -76,7 +76,10 @@ class Server:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
-    return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"), NASTY, levels=2)
+    folder = tmp_path_factory.mktemp("checkpoint")
+    (folder / "upscaler").mkdir()
+    (folder / "upscaler" / "4x-sharp.safetensors").touch()
+    return write_small_checkpoint(folder, NASTY, levels=2)
 
 
 @pytest.fixture(scope="package")

@@ -60,9 +60,10 @@ class Page:
             self.page.wait_for_selector("#start canvas")
             self.page.wait_for_timeout(1000 * seconds)
             self.page.set_input_files("#start input[type=file]", str(picture))
-            self.page.wait_for_timeout(5000)
-            if self.page.locator("#started input:checked").count():
-                return
+            for _ in range(15):
+                self.page.wait_for_timeout(1000)
+                if self.page.locator("#started input:checked").count():
+                    return
             self.page.reload()
             Page(self.page)
         raise AssertionError("the page takes no picture to start from")

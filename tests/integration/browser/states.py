@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tests.integration.browser.conftest import AXE, SHOTS
-from tests.integration.browser.page import PANEL
+from tests.integration.browser.page import PANEL, Page
 
 #: Width of the window and colours; make test looks at two of the four, which have both of each.
 LOOKS = [(1400, "light"), (400, "dark"), (400, "light"), (1400, "dark")][: 4 if "SCREENSHOTS" in os.environ else 2]
@@ -154,6 +154,38 @@ def starting(panel: Panel) -> None:
     panel.page.wait_for_selector("#start canvas", state="visible")
 
 
+def enlarging(panel: Panel) -> None:
+    """The standalone page has a hires fix by the last of its upscalers."""
+    panel.page.fill("#hires input", "2")
+    panel.page.click("#upscaler input")
+    panel.page.get_by_role("option").last.click()
+
+
+def masked(panel: Panel) -> None:
+    """A part of a picture to start from is painted over."""
+    panel.begin(64, 64, 2)
+    panel.wait_for("headline", "^Done in")
+    panel.page.click("#start_from_this")
+    panel.page.wait_for_selector("#start canvas", state="visible")
+    panel.page.wait_for_timeout(3000)  # Gradio's field draws the picture later
+    box = panel.page.locator("#start canvas").first.bounding_box()
+    panel.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    panel.page.mouse.down()
+    panel.page.mouse.move(box["x"] + box["width"] / 2 + 40, box["y"] + box["height"] / 2 + 30, steps=8)
+    panel.page.mouse.up()
+
+
+def waiting(panel: Panel) -> None:
+    """Another page's picture is made before this one's, and is not shown."""
+    tab = panel.page.context.new_page()
+    tab.goto(panel.page.url)
+    Page(tab).begin(64, 64, panel.most_steps)
+    panel.wait_for("headline", r"step \d+ of")
+    panel.begin(64, 64, 2)
+    panel.page.wait_for_selector("#live :text('Waiting for another')")
+    Held(panel.page, lambda _: True)
+
+
 #: Every state by its name.
 STATES: Mapping[str, Callable[[Any], None]] = {
     each.__name__: each for each in (idle, preparing, running, done, ready, refused, fallback, interrupted, compared)
@@ -161,7 +193,7 @@ STATES: Mapping[str, Callable[[Any], None]] = {
 #: Those of the standalone page, which has more than the panel.
 STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {
     **STATES,
-    **{each.__name__: each for each in (starting, failed, gone, history)},
+    **{each.__name__: each for each in (starting, masked, enlarging, failed, gone, history, waiting)},
 }
 
 

@@ -209,6 +209,7 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     Image.new("RGB", (8, 8)).save(bare, pnginfo=info)
     dropped.drop(bare, "#prompt textarea")
     dropped.page.wait_for_function("document.querySelector('#prompt textarea').value === 'a bare one'")
+    dropped.page.wait_for_function("document.querySelector('#seed input').value === '8'")  # fields change one after the other
     found = [dropped.page.input_value(f"#{name} :is(input, textarea)") for name in ("negative_prompt", "seed", "batch_count")]
     assert found == ["", "8", "1"]
     without = tmp_path / "without.png"
@@ -216,6 +217,8 @@ def test_the_parameters_of_a_picture_restore_the_page(at: Callable[..., Page], s
     third = at()
     third.restore(without)
     third.page.get_by_text("no picture that carries parameters").wait_for()
+    third.page.wait_for_timeout(1000)  # for what should not come
+    assert third.page.get_by_text("output values").count() == 0, "Gradio's own error"
 
 
 @only_in_full
@@ -302,6 +305,7 @@ def test_the_pictures_made_here_are_shown_again_and_used_again(at: Callable[...,
     assert page.page.input_value("#prompt textarea") == "seed 901"
     page.page.click("#start_from_this")
     page.page.wait_for_selector("#started input:checked", state="attached")
+    page.page.wait_for_timeout(3000)  # until Gradio's field has loaded the picture, which it takes for an upload
     assert [page.page.input_value(f"#{side} input") for side in ("width", "height")] == ["64", "72"]
     other = at()
     other.page.wait_for_timeout(1000)  # for pictures that should not come
