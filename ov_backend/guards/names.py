@@ -36,7 +36,7 @@ from ov_backend.guards.options import OptionWalk
 from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
-from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, imports_of, makes_texts, names_in
+from ov_backend.guards.reads import chains_of, imports_of, makes_texts, names_in
 from ov_backend.guards.traced_code import TracedCode
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
@@ -276,11 +276,9 @@ class NameWalk(OptionWalk):
         raise NotImplementedError
 
     def _read_of_function(self, function: types.FunctionType) -> None:
-        """The attributes that code has put on a function and that are read, and its name and text where code asks for those."""
-        if self._names_of_functions:
-            for name in NAMES_OF_FUNCTIONS:
-                self.watch.attribute(function, name)
-                self._value(getattr(function, name), f"{function.__qualname__}.{name}")
+        """What a function is called, what is written about it, and the attributes that code has put on it and that are read."""
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            self._value(getattr(function, name), f"{function.__qualname__}.{name}")
         if function.__dict__.keys() - {"__wrapped__"}:
             self._attributes_of_function(function, [name for name in sorted(vars(function)) if self._is_read(name)])
 

@@ -89,7 +89,7 @@ class Walk(ModuleWalk):
         self.watch.ordered = traced is None or traced.lists_attributes
         self._in_order = traced is not None and traced.lists_attributes
         if traced is not None:
-            self._own_names, self._names_of_functions = traced.own_names, traced.names_functions
+            self._own_names = traced.own_names
         self._tables_read = sorted(quiet_tables_read(traced))
         self.watch.quiet = frozenset(self._tables_read)
         self._root = roots[0] if module is None else module
@@ -246,8 +246,7 @@ class Walk(ModuleWalk):
             return
         if not self._was_executed(function):
             self._add(code_digest(function.__code__), "not executed")
-            for name in ("__code__", "__defaults__", "__kwdefaults__"):
-                self.watch.attribute(function, name)
+            self.watch.function(function)
             for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these
                 self._defaults_of(function, name)
             self._read_of_function(function)
@@ -258,9 +257,8 @@ class Walk(ModuleWalk):
             return
         self.codes.update(codes_of(function.__code__))
         self._code(function, path)
-        self.watch.attribute(function, "__code__")
+        self.watch.function(function)
         for name in ("__defaults__", "__kwdefaults__"):
-            self.watch.attribute(function, name)
             self._value(getattr(function, name), f"{path}'s defaults")
         host = module_of(function) in self._host_modules
         self._cells(function, path)
