@@ -69,6 +69,8 @@ class Lookup:
         self._last = LastStates()
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
+        #: Whether any weights compute in f32; a network says so for all its blocks.
+        self.in_f32: Callable[[], bool] = bool
         #: The fingerprints of the code since the last answer from OpenVINO.
         self._unanswered: set[str] = set()
 
@@ -275,9 +277,9 @@ class Lookup:
         return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
 
     def _settings(self, digest: str) -> Settings:
-        """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
+        """The engine's settings, with precision f32 for weights that overflowed in a lower one, and where that was chosen."""
         settings = self._resources.settings
-        return settings.in_f32() if digest in self._in_f32 else settings
+        return settings.in_f32() if digest in self._in_f32 or self.in_f32() else settings
 
     def note_change(self, request: CompileRequest, code: CodeGuard, unseen: bool) -> None:
         """Take note that the trace of a request has changed something, see :meth:`Guards.note_change`."""

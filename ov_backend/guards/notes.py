@@ -35,6 +35,16 @@ class Notes:
         names: those of the attributes that are read; None stands for all.
     """
 
+    _value: Callable[[Any, str], None]
+    _function: Callable[[types.FunctionType, str], None]
+    _class: Callable[[type], None]
+    _global_class: Callable[[type], None]
+    _cache: Callable[[functools._lru_cache_wrapper[Any], str], None]
+    _cell: Callable[[types.CellType, str], None]
+    _python_module: Callable[[types.ModuleType, str], None]
+    _other_module: Callable[[torch.nn.Module, str], None]
+    _place_in_tree: Callable[[object], str | None]
+
     def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
         self.watch = Watch()
         self.tensors: list[LooseTensor] = []
@@ -48,8 +58,6 @@ class Notes:
         self._own_names: frozenset[str] = frozenset()
         #: A function that makes a text of something, and an object in whose text its address stands.
         self._makes_texts = self._has_address = ""
-        #: Whether code asks for the names and texts of functions.
-        self._names_of_functions = False
         #: The texts of the classes in the tree of modules.
         self._tree_classes: set[str] = set()
         #: The module or function that is walked.
@@ -64,33 +72,6 @@ class Notes:
         #: How deep values lie in each other, and those that are described later, for they lie too deep.
         self._depth = 0
         self._later: collections.deque[tuple[Any, str]] = collections.deque()
-
-    def _value(self, value: Any, path: str) -> None:
-        raise NotImplementedError
-
-    def _function(self, function: types.FunctionType, path: str) -> None:
-        raise NotImplementedError
-
-    def _class(self, cls: type) -> None:
-        raise NotImplementedError
-
-    def _global_class(self, cls: type) -> None:
-        raise NotImplementedError
-
-    def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
-        raise NotImplementedError
-
-    def _cell(self, cell: types.CellType, path: str) -> None:
-        raise NotImplementedError
-
-    def _python_module(self, module: types.ModuleType, path: str) -> None:
-        raise NotImplementedError
-
-    def _other_module(self, module: torch.nn.Module, path: str) -> None:
-        raise NotImplementedError
-
-    def _place_in_tree(self, value: object) -> str | None:
-        raise NotImplementedError
 
     def _is_read(self, name: str) -> bool:
         """Whether the attributes of this name count."""

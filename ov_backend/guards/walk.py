@@ -21,7 +21,6 @@ from ov_backend.guards.describe import (
     NO_CODE,
     OF_FIELDS,
     SCALARS,
-    SPECIAL_CODE,
     code_digest,
     codes_of,
     is_called_unnamed,
@@ -199,13 +198,11 @@ class Walk(ModuleWalk):
             elif self._traced is not None and self._is_named(name):
                 self._add(base.__qualname__, name)
                 self._member(base, name)
-            elif self._traced is not None and name in SPECIAL_CODE:
-                self._special(base, name, self._traced)
 
     def _is_named(self, name: str) -> bool:
         """Whether code that has a digest names a member that it mostly does not, or reads it by a function of ``dataclasses``."""
         by_function = name == "__dataclass_fields__" and not OF_FIELDS.isdisjoint(self._own_names)
-        return by_function or name in (NO_CODE | SPECIAL_CODE) & self._own_names
+        return by_function or name in NO_CODE & self._own_names
 
     def _is_mentioned(self, name: str) -> bool:
         return name in self._mentioned if self._traced is None else name not in NO_CODE and self._is_read(name)
