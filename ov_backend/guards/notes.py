@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, STREAMS, keeps_state
+from ov_backend.guards.describe import BUFFERS, DOCUMENTATION, GENERATORS, STREAMS, keeps_state
 from ov_backend.guards.description import Description
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.watch import LooseTensor, Watch
@@ -40,7 +40,6 @@ class Notes:
     _class: Callable[[type], None]
     _global_class: Callable[[type], None]
     _cache: Callable[[functools._lru_cache_wrapper[Any], str], None]
-    _cell: Callable[[types.CellType, str], None]
     _python_module: Callable[[types.ModuleType, str], None]
     _other_module: Callable[[torch.nn.Module, str], None]
     _place_in_tree: Callable[[object], str | None]
@@ -106,7 +105,7 @@ class Notes:
             self.watch.table(table)
 
     def _opaque(self, value: object, path: str) -> None:
-        if isinstance(value, GENERATORS):
+        if isinstance(value, (*GENERATORS, *BUFFERS)):
             self.watch.values.append(value)
         if isinstance(value, (*GENERATORS, *STREAMS)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"
