@@ -73,8 +73,7 @@ class Preparing:
                 self._offload(request)
                 return request
             with contextlib.suppress(Superseded):
-                ahead = self._resources.ahead.claim(request.compiled_key)
-                job = CompileJob(self._resources, request, self.context, ahead)
+                job = CompileJob(self._resources, request, self.context)
                 try:
                     self._requested = request.compiled_key
                     compiled: CompiledEntry = self._resources.worker.run(request.compiled_key, job.run, interrupted)

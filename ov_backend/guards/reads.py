@@ -137,7 +137,7 @@ _UNNAMED = frozenset(
     | {"pickle", "dumps", "dump", "Pickler", "marshal", "copyreg"}
 )
 #: Modules of the standard library whose functions read any attribute of what they are given.
-_READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
+READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
 
 
 @functools.lru_cache(maxsize=16384)
@@ -230,17 +230,6 @@ def _computes_names(code: types.CodeType) -> bool:
             named += name.opname == "LOAD_CONST" and isinstance(name.argval, str)
     reads = sum(each.opname in GLOBALS and each.argval in _BY_NAME for each in instructions)
     return named < reads
-
-
-def may_read_unnamed(code: types.CodeType, module: str, versioned: bool) -> bool:
-    """Whether code that ran may have read attributes whose names stand in no code that ran.
-
-    Args:
-        code: the code object.
-        module: its Python module.
-        versioned: whether a package's version stands for it; of those, only the readers of the standard library count.
-    """
-    return module.partition(".")[0] in _READERS if versioned else reads_unnamed(code)
 
 
 #: Members of classes that are read by a statement, or a function of Python's, without their names.

@@ -45,9 +45,6 @@ from ov_backend.guards.traced_code import TracedCode
 
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})
-#: A walk that has met this many objects goes no further: before the first trace, and after it.
-_MAX_NODES = 100_000
-_MAX_TRACED_NODES = 400_000
 
 
 def _may_be_gone_through(name: str, member: Any) -> bool:
@@ -82,13 +79,7 @@ class Walk(ModuleWalk):
         host_modules: frozenset[str] = frozenset(),
         traced: TracedCode | None = None,
     ) -> None:
-        bound, names = (_MAX_NODES, None) if traced is None else (_MAX_TRACED_NODES, traced.read)
-        super().__init__(ignore, bound, names, host_modules)
-        self._traced = traced
-        self.watch.ordered = traced is None or traced.lists_attributes
-        self._in_order = traced is not None and traced.lists_attributes
-        if traced is not None:
-            self._own_names = traced.own_names
+        super().__init__(ignore, host_modules, traced)
         self._tables_read = sorted(quiet_tables_read(traced))
         self.watch.quiet = frozenset(self._tables_read)
         self._root = roots[0] if module is None else module
