@@ -35,7 +35,7 @@ from ov_backend.guards.identity import number_of
 from ov_backend.guards.options import OptionWalk
 from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
-from ov_backend.guards.process_state import ARITHMETIC, query_of
+from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
 from ov_backend.guards.reads import chains_of, imports_of, makes_texts, names_in
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
@@ -99,7 +99,10 @@ class NameWalk(OptionWalk):
         self.description.begin(around)
 
     def _asks(self, value: object, path: str) -> bool:
-        """Whether a value is a function or an object that shows the state of the process."""
+        """Whether a value is a function or an object that shows the state of the process, or of the thread."""
+        if is_of_thread(value):
+            self.volatile[path] = f"it uses {path}, which asks for a state of the calling thread"
+            return True
         query = query_of(value)
         if query is not None:
             self._state(query, path)

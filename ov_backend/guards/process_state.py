@@ -77,6 +77,22 @@ _QUERIES[id(torch._tensor_str.PRINT_OPTS)] = lambda: repr(torch._tensor_str.PRIN
 #: What the names of torch's functions in C have in common that show a switch, and the states that each thread has for itself.
 _SWITCH = re.compile("_get_|_jit_get_|.*_enabled$")
 _OF_THREAD = ("grad", "inference", "autocast", "tracing", "dispatch", "stack", "current", "thread", "function", "tls", "caught")
+#: Functions that show such a state which the thread of a trace does not take over.
+_SHOWS_THREAD = (
+    *("_is_multithreading_enabled", "_is_view_replay_enabled", "_is_fwd_grad_enabled", "_is_vmap_fallback_enabled"),
+    *("_profiler_enabled", "_saved_tensors_hooks_is_enabled", "_get_graph_executor_optimize"),
+)
+_OF_OTHER_THREAD = frozenset(
+    id(vars(table)[name])
+    for table in (torch._C, torch._C._autograd, torch._C._functorch)
+    for name in _SHOWS_THREAD
+    if name in vars(table)
+)
+
+
+def is_of_thread(value: object) -> bool:
+    """Whether a function shows a state of the calling thread that a trace, in another thread, would not see."""
+    return isinstance(value, types.BuiltinFunctionType) and id(value) in _OF_OTHER_THREAD
 
 
 def query_of(value: object) -> Callable[[], Any] | None:

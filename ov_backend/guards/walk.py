@@ -117,12 +117,14 @@ class Walk(ModuleWalk):
         self.watch.begin()
 
     def _volatile(self) -> str:
-        """Why a trace would draw what a later call would not; of modules' attributes only those count that are named."""
-        named = self._mentioned if self._traced is None else self._traced.names
+        """Why a trace would draw what a later call would not; of modules' attributes those count that code may name."""
+        traced = self._traced
+        named = self._mentioned if traced is None else traced.names
         for path, reason in self.volatile.items():
             _, attribute, rest = path.rpartition("!")
             name = rest.partition("[")[0].partition(".")[0]
-            if name in named if attribute and name.isidentifier() else self._traced is not None:
+            unnamed = traced is not None and (traced.computes_names or not (attribute and name.isidentifier()))
+            if unnamed or (attribute and name in named):
                 return reason
         return ""
 

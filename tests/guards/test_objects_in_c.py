@@ -114,3 +114,12 @@ def test_constants_are_computed(strict: Strict, value: Any) -> None:
     network = engine_for(strict(), module)
     assert_eager(network, module)
     assert network.statistics.calls == 1
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_stays_in_pytorch_where_its_name_is_computed(strict: Strict, what: str) -> None:
+    make, read = REFUSED[what]
+    module = Scaled(lambda m: read(getattr(m, "held_" + m.end)), held_here=make(), end="here")
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 0

@@ -41,11 +41,6 @@ from torch._subclasses import FakeTensor
 from ov_backend.guards.describe import versioned
 
 _OWN = __package__.partition(".")[0]
-#: Functions of torch that show a state of the calling thread which the thread of a trace does not take over.
-_SHOWS_THREAD = (
-    *("_is_multithreading_enabled", "_is_view_replay_enabled", "_is_fwd_grad_enabled", "_is_vmap_fallback_enabled"),
-    *("_profiler_enabled", "_saved_tensors_hooks_is_enabled", "_get_graph_executor_optimize"),
-)
 #: Single functions written in C, by their ``id``, with their names.
 _IMPURE = {
     id(function): name
@@ -61,12 +56,6 @@ _IMPURE = {
         (safetensors.serialize_file, "safetensors.serialize_file()"),
     ]
 }
-_IMPURE.update(
-    (id(function), f"torch._C.{name}() of this thread")
-    for place in (torch._C, torch._C._autograd, torch._C._functorch)
-    for name, function in vars(place).items()
-    if name in _SHOWS_THREAD
-)
 #: Functions of the system that only compute. The environment is followed by itself.
 _OF_OS = frozenset({"fspath", "strerror", "putenv", "unsetenv", "_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
 #: Modules written in C that act on the process, on other threads or on the system, each with those functions that do not.
