@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -81,8 +80,6 @@ class CompileJob:
     resources: Resources
     request: CompileRequest
     context: JobContext
-    #: The end of a compile in the background whose result may serve this request.
-    ahead: threading.Event | None = None
     began: bool = False
     #: Whether a call waits for it; else no stage is reported, and nothing is compiled beside the trace.
     for_call: bool = True
@@ -111,10 +108,7 @@ class CompileJob:
         resources, self.began = self.resources, True
         try:
             self.check_refusals()
-            if self.ahead is not None:
-                self._report("compile")
-                self.ahead.wait()
-            entry = self.context.lookup(self.request)
+            entry = self._compiled_already()
             if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
             relieve_mappings(resources.compiled)
@@ -223,7 +217,8 @@ class CompileJob:
         """Begin to compile beside the trace what such calls have led to last, if there is memory for it beside the others."""
         text = "" if self.request.text else self.resources.texts.last(self.request.kind)
         request = self.request.led_to(text)
-        if not (text and self.for_call and self._guess is None) or self.resources.is_compiled_or_will_be(request.compiled_key):
+        key, resources = request.compiled_key, self.resources
+        if not (text and self.for_call and self._guess is None) or resources.is_compiled(key) or key in resources.ahead:
             return
         if self.fits_beside():
             job = replace(self, request=request, _guess=None)
@@ -242,7 +237,7 @@ class CompileJob:
         return None if known is None else known[0]
 
     def _compiled_already(self) -> CompiledEntry | None:
-        """What was compiled for the text before: for another state of the code, or ahead."""
+        """What was compiled before: for another call, for another state of the code, or ahead."""
         ahead = self.resources.ahead.claim(self.request.compiled_key)
         if ahead is not None:
             self._report("compile")
@@ -346,5 +341,5 @@ class CompileJob:
         if store is None or program.outer is not None or not blobs.enabled(request.settings):
             return None
         blob_store = blobs.open_blobs(request.settings, store.folder)
-        version = str(torch.__version__)
-        return lambda part: blobs.blob(blob_store, program.key, part, request.digest, request.settings, version)
+        of_request = request.digest, request.settings, str(torch.__version__)
+        return lambda part: blobs.blob(blob_store, program.key, part, *of_request)

@@ -69,6 +69,8 @@ class Lookup:
         self._last = LastStates()
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
+        #: Whether any weights compute in f32; a network says so for all its blocks.
+        self.in_f32: Callable[[], bool] = bool
         #: The fingerprints of the code since the last answer from OpenVINO.
         self._unanswered: set[str] = set()
 
@@ -114,9 +116,8 @@ class Lookup:
         if len(self._unanswered) > _MAX_FINGERPRINTS:
             raise OVBackendError("its code or its attributes change at every call")
         resources = self._resources
-        host, settings = self._hooks.host_key(), resources.settings
         self._check_integers(call.tensors)
-        kind = self._kind(call.signature, settings, host)
+        kind = self._kind(call.signature)
         requests, refused = [], ""
         for guard in self.guards.candidates(resources.codes.of(kind)):
             guard.check(starts)
@@ -155,7 +156,7 @@ class Lookup:
         Nothing that a call would find is changed by this, but for the state of code and weights that is noted.
         """
         for request in self._requests(signature):
-            if self._is_compiled(request):
+            if self._resources.is_compiled(request.compiled_key):
                 return None
             if request.text:
                 return request
@@ -164,16 +165,14 @@ class Lookup:
     def is_compiled(self, signature: Signature) -> bool:
         """Whether calls of a signature find what they need compiled, if their traces lead to the texts that they led to last."""
         with self.lock:
-            return any(map(self._is_compiled, self._requests(signature)))
+            return any(self._resources.is_compiled(request.compiled_key) for request in self._requests(signature))
 
     def _requests(self, signature: Signature) -> Iterator[CompileRequest]:
         """What calls of a signature may need, by each guard that is known for them; their values are not looked at."""
         if not all(spec.exists for spec in signature.tensors):  # only PyTorch could make such tensors
             return
         tensors = tuple(torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype], device="meta") for spec in signature.tensors)
-        resources, call = self._resources, Call(signature, tensors, {})
-        host, settings = self._hooks.host_key(), resources.settings
-        kind = self._kind(signature, settings, host)
+        resources, call, kind = self._resources, Call(signature, tensors, {}), self._kind(signature)
         last = resources.texts.last(kind)
         for guard in self.guards.candidates(resources.codes.of(kind)) if last else ():
             guard.check()
@@ -181,10 +180,6 @@ class Lookup:
                 form = self._form(guard)
                 request = self._compile_request(call, guard, self._keys(guard, call, form), kind, form)
                 yield request if request.text else request.led_to(last)
-
-    def _is_compiled(self, request: CompileRequest) -> bool:
-        key, compiled = request.compiled_key, self._resources.compiled
-        return any(compiled.peek(each) is not None for each in (key.anywhere(), key))
 
     def compiled(self, request: CompileRequest) -> CompiledEntry | None:
         """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
@@ -218,8 +213,9 @@ class Lookup:
         self._resources.compiled.evict(lambda each, value: value is entry)
         return False
 
-    def _kind(self, signature: Signature, settings: Settings, host: str) -> str:
+    def _kind(self, signature: Signature) -> str:
         """The kind of calls like this one, by whatever network."""
+        host, settings = self._hooks.host_key(), self._resources.settings
         key = signature, settings.text("graph"), host
         kind = self._kinds.get(key)
         if kind is None:
@@ -275,9 +271,9 @@ class Lookup:
         return self.low_precision.form(self._settings(guard.weights.digest), guard.weights)
 
     def _settings(self, digest: str) -> Settings:
-        """The engine's settings, with precision f32 for weights that overflowed in a lower one."""
+        """The engine's settings, with precision f32 for weights that overflowed in a lower one, and where that was chosen."""
         settings = self._resources.settings
-        return settings.in_f32() if digest in self._in_f32 else settings
+        return settings.in_f32() if digest in self._in_f32 or self.in_f32() else settings
 
     def note_change(self, request: CompileRequest, code: CodeGuard, unseen: bool) -> None:
         """Take note that the trace of a request has changed something, see :meth:`Guards.note_change`."""
@@ -296,10 +292,10 @@ class Lookup:
         """
         assert after.traced is not None
         if after is before:
-            self.guards.of(after, request.call)
+            self.guards.of(after)
             self._resources.codes.use(request.kind, after.traced)
             return request
-        guard = self.guards.of(after, request.call)
+        guard = self.guards.of(after)
         guard.check()
         weights, code = guard.weights.tensors, guard.code
         same_weights = weights.keys() == request.weights.keys() and all(weights[n] is request.weights[n] for n in weights)

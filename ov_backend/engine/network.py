@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ov_backend.core import garbage
 from ov_backend.core.errors import (
     CaptureError,
     DeviceError,
@@ -26,9 +25,7 @@ from ov_backend.core.errors import (
 from ov_backend.engine import worker
 from ov_backend.engine.ahead import warmup
 from ov_backend.engine.ahead.history import kind_of
-from ov_backend.engine.ahead.job import submit
 from ov_backend.engine.capturing import Capturing
-from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.int8.calibration_runs import Pictures
@@ -36,17 +33,14 @@ from ov_backend.engine.int8.recipe_making import RecipeMaking
 from ov_backend.engine.int8.step_tape import Recorder, paused
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.number_arguments import NumberArguments
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
+from ov_backend.engine.preparing import Preparing
+from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
 from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
-from ov_backend.guards.weights import Placement
-
-#: How often a call compiles again because weights or code changed during the compile.
-_MAX_TRIES = 4
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +75,12 @@ class Network:
         self._fallback = hooks.fallback or forward
         self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
         self._numbers = NumberArguments()
-        self._capturing = Capturing(module, forward, hooks, self._lookup, self._numbers)
-        ways = (self._lookup.compiled, self._capturing.capture, self._lookup.is_current)
-        self._job_context = JobContext(name, self.statistics, *ways)
+        capturing = Capturing(module, forward, hooks, self._lookup, self._numbers)
+        self._preparing = Preparing(resources, name, self._lookup, capturing, self.statistics)
         #: Graphs that cannot be compiled; these are not tried again.
-        self.refusals = self._job_context.refusals
+        self.refusals = self._preparing.context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
-        #: The placement of the weights that were offloaded last, or need not be.
-        self._offloaded: Placement | None = None
-        self._requested: CompiledKey | None = None  # what was compiled last
-        self._was_read = False  # whether code and weights have been read for a call
         self._pictures = Pictures(resources)
         #: When the recipe for int8 is made.
         self.recipe_making = RecipeMaking(
@@ -99,7 +88,7 @@ class Network:
             name,
             self._lookup,
             self._pictures,
-            look=lambda call: self._find(call, False, resources.interrupted),
+            look=lambda call: self._preparing.find(call, False, resources.interrupted),
             compiled=lambda call: self._lookup_or_compile(call, resources.interrupted),
         )
 
@@ -142,11 +131,11 @@ class Network:
     @property
     def group(self) -> Group | None:
         """The compiled graphs that are evicted together with this network's; None where each is on its own."""
-        return self._job_context.group
+        return self._preparing.context.group
 
     @group.setter
     def group(self, group: Group | None) -> None:
-        self._job_context.group = group
+        self._preparing.context.group = group
 
     def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Another network calls this one in a step that is recorded; this one's result is given to it."""
@@ -216,7 +205,7 @@ class Network:
     @property
     def is_compiling(self) -> bool:
         """Whether the job goes on that the network's last request has begun, after an interruption."""
-        return self._requested in self.resources.worker
+        return self._preparing.goes_on
 
     def prepare(self, *args: Any, interrupted: worker.Interruption | None = None, **kwargs: Any) -> bool:
         """Compile what calls like this one need, without answering it; False if that was compiled already.
@@ -235,25 +224,14 @@ class Network:
 
         Code and weights are looked at in this thread: nobody else may change them meanwhile.
         """
-        context = self.resources, self._lookup, self._job_context
-        return self._ahead(lambda: self._capturing.kept_off_if_free(lambda: submit(*context, signature)))
+        return self._ahead(lambda: self._preparing.begin(signature))
 
     def trace_ahead(self, signature: Signature) -> None:
         """Trace what calls of a signature will run, if it is not known to which text that leads.
 
         It runs the module's own code: nobody else may run or change the module meanwhile.
         """
-        self._ahead(lambda: self._trace(signature))
-
-    def _trace(self, signature: Signature) -> bool:
-        with torch.no_grad():
-            call = self._binder.like(signature)
-            request = self._find(call, False, None) if call is not None else None
-        if isinstance(request, CompileRequest) and not request.text:
-            job = CompileJob(self.resources, request, self._job_context, for_call=False)
-            with contextlib.suppress(Superseded):
-                self.resources.worker.run(("trace", request.compiled_key), job.trace)
-        return request is not None
+        self._ahead(lambda: self._preparing.trace(self._binder, signature))
 
     def _ahead(self, work: Callable[[], bool]) -> bool:
         """Do something that no call waits for; a call would report its errors."""
@@ -298,7 +276,7 @@ class Network:
             self.refusals.clear()
             self._numbers.clear()
             self._lookup.clear()
-            self._was_read = False
+            self._preparing.clear()
 
     def begin_run(self) -> None:
         """A picture begins, and all weights are read again."""
@@ -335,51 +313,7 @@ class Network:
         self._lookup.release()
 
     def _lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
-        interrupted = warmup.interruption() or interrupted
-        starts, self.resources.last = self.resources.last != self.name, self.name
-        for _ in range(_MAX_TRIES):
-            request = self._find(call, starts, interrupted)
-            if not isinstance(request, CompileRequest):
-                self._offload(request)
-                return request
-            with contextlib.suppress(Superseded):
-                ahead = self.resources.ahead.claim(request.compiled_key)
-                job = CompileJob(self.resources, request, self._job_context, ahead)
-                try:
-                    self._requested = request.compiled_key
-                    compiled: CompiledEntry = self.resources.worker.run(request.compiled_key, job.run, interrupted)
-                except BaseException:  # of a signal's handler, for example: the job goes on, if it has not ended
-                    request.abandoned.set()
-                    raise
-                if not job.began:  # it was another call's job, whose trace may have shown what tells the two apart
-                    continue
-                self._offloaded = compiled.placement
-                return compiled
-        raise OVBackendError("its weights or its code keep changing while it is being compiled")
-
-    def _find(self, call: Call, starts: bool, interrupted: worker.Interruption | None) -> CompiledEntry | CompileRequest:
-        """Look a call up while the network is not captured."""
-        return self._capturing.kept_off(lambda: self._look(call, starts), interrupted)
-
-    def _look(self, call: Call, starts: bool) -> CompiledEntry | CompileRequest:
-        """Look a call up. The first time all code and weights are read, which takes seconds: that is a stage of its own."""
-        with self._lookup.lock:
-            if self._was_read:
-                with self.statistics.time("check"):
-                    return self._lookup.find(call, starts)
-            self._job_context.report(self.resources, "read", call)
-            try:
-                with self.statistics.time("read"), garbage.paused():
-                    return self._lookup.find(call, starts)
-            finally:
-                self._was_read = True
-                self._job_context.report(self.resources, "ready", call)
-
-    def _offload(self, entry: CompiledEntry) -> None:
-        """After a return to earlier weights, which were written again, give them back where memory is short."""
-        if entry.placement is not self._offloaded:
-            self._offloaded = entry.placement
-            self.resources.offload_weights(entry)
+        return self._preparing.lookup_or_compile(call, interrupted)
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.statistics.fall_back(self.name, str(error))

@@ -169,9 +169,9 @@ class Resources:
             "bytes": sum(sizes),
         }
 
-    def is_compiled_or_will_be(self, key: CompiledKey) -> bool:
-        """Whether there is a compiled graph under a key, or one is being compiled in the background."""
-        return any(self.compiled.peek(each) is not None for each in (key.anywhere(), key)) or key in self.ahead
+    def is_compiled(self, key: CompiledKey) -> bool:
+        """Whether there is a compiled graph under a key."""
+        return any(self.compiled.peek(each) is not None for each in (key.anywhere(), key))
 
     def evict_dead(self) -> int:
         """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -23,13 +22,6 @@ from ov_backend.trace.capture.forward import Reach
 _MAX_KINDS = 512
 #: The most kinds of code of one kind of call, and the most guards of one network.
 _MAX_CODES = 8
-#: The most kinds of calls of one network that are known to have been traced.
-_MAX_CONFIRMED = 512
-
-
-def _key_of_trace(code: CodeGuard, call: Call) -> tuple[Any, ...]:
-    """All that decides which code a trace runs."""
-    return code.traced, code.fingerprint, call.signature, call.gradients, call.inference
 
 
 class TracedCodes:
@@ -80,8 +72,6 @@ class Guards:
         self._checksums = Checksums(readings)
         self._guards: dict[TracedCode, Guard] = {}
         self._wide: Guard | None = None
-        #: The code that traces of this very network have run, in which state, and for which kind of call.
-        self._confirmed: set[tuple[Any, ...]] = set()
         #: Code whose first trace has changed something, and by which calls are looked up once more; until such a trace succeeds.
         self.tried_again: set[TracedCode] = set()
 
@@ -98,37 +88,23 @@ class Guards:
             self._wide = self._wide or Guard(self._module, self._code_guard(None), self._checksums)
             yield self._wide
 
-    def of(self, code: CodeGuard, call: Call) -> Guard:
-        """The guard that was made after a trace, or an older one of the same code.
-
-        Args:
-            code: the guard of the code that ran.
-            call: which was traced.
-        """
+    def of(self, code: CodeGuard) -> Guard:
+        """The guard that was made after a trace, or an older one of the same code."""
         assert code.traced is not None
-        if len(self._confirmed) >= _MAX_CONFIRMED:
-            self._confirmed.clear()
-        self._confirmed.add(_key_of_trace(code, call))
         self.tried_again.discard(code.traced)
         return self._guards.get(code.traced) or self._add(code)
 
     def reach(self, code: CodeGuard | FixedCode, call: Call) -> Reach:
-        """What a trace of a call under a guard can read and change."""
-        guards = self._during_trace(code, call)
+        """What a trace of a call under a guard can read and change.
+
+        Everything reachable, for the trace may run more than the guard goes through: a hook or a module may be new, and another
+        size may open a branch.
+        """
+        guards = [code] if isinstance(code, FixedCode) or code.traced is None else [code, self._code_guard(None)]
         containers, names, caches = (
             [each for guard in guards for each in getattr(guard, kind)] for kind in ("containers", "names", "caches")
         )
         return Reach(containers, names, self._hooks.ignore, gradients=call.gradients, caches=caches)
-
-    def _during_trace(self, code: CodeGuard | FixedCode, call: Call) -> list[CodeGuard | FixedCode]:
-        """The guards of all that a trace may change: its own, and a wide one unless a trace has run such code in this state.
-
-        A difference since then may be a hook or a module that is new, and another size may open a branch: the trace runs more
-        than the narrow guard goes through.
-        """
-        if isinstance(code, FixedCode) or code.traced is None or _key_of_trace(code, call) in self._confirmed:
-            return [code]
-        return [code, self._code_guard(None)]
 
     def all(self) -> list[Guard]:
         """The guards of traces."""
@@ -171,7 +147,6 @@ class Guards:
     def clear(self) -> None:
         """Forget the state of weights and code."""
         self._guards.clear()
-        self._confirmed.clear()
         self.tried_again.clear()
         self._wide = None
         self._checksums = Checksums(self._readings)

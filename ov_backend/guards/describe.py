@@ -19,12 +19,13 @@ import pathlib
 import pickle
 import queue
 import random
+import re
 import sys
 import sysconfig
 import threading
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,13 @@ _CONSTANTS = (
     *(np.dtype, torch.finfo, torch.iinfo, torch.qscheme, torch.jit.ScriptFunction, torch._C.DispatchKeySet),
     type(np.concatenate),
 )
-_IN_C = ("torch", "numpy")
-#: Bytes and numbers that code can write in place.
+#: Bytes and numbers that code can write in place, and a trace too.
 BUFFERS = (bytearray, memoryview, array.array, mmap.mmap, ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
-#: Annotations of types, whose text says what they are; and the names by which code takes them apart.
-TYPE_FORMS = (types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str]))  # noqa: UP007
-OF_TYPE_FORMS = frozenset({"__args__", "__bound__", "__constraints__", "get_args"})
+#: What its text says: patterns, paths, torch's operators, annotations of types.
+BY_TEXT = (
+    *(re.Pattern, pathlib.PurePath, torch._ops.OpOverload, torch._ops.OpOverloadPacket),
+    *(types.UnionType, types.GenericAlias, typing.TypeVar, type(typing.Any), type(typing.Union[int, str])),  # noqa: UP007
+)
 #: Functions written in C: their names say what they are.
 BUILTINS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type(inspect.FullArgSpec.args))
 #: What reads or shows something that is not watched: functions that keep the names of attributes, views on dicts.
@@ -140,12 +142,10 @@ MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__",
 NO_CODE = frozenset(
     {"__doc__", "__module__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__static_attributes__"}
     | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
-    | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__", "__subclasshook__", "__hash__"}
-    | {"__format__", "__sizeof__", "__getnewargs__", "__del__", "__class_getitem__"}
+    | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__", "__del__"}
     | {"__slotnames__", "_autograd_function_id", "___needs_generation_tag_patch", "next_id"}  # notes of Python and PyTorch
-    | {"__repr__", "__str__", "__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__dir__", "__doc__"}
 )
-#: Those that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.
+#: Members that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.
 SPECIAL_CODE = frozenset(
     {"__repr__", "__str__", "__format__", "__hash__", "__dir__", "__sizeof__", "__class_getitem__", "__subclasshook__"}
     | {"__reduce__", "__reduce_ex__", "__getstate__", "__deepcopy__", "__copy__", "__getnewargs__"}
@@ -228,26 +228,14 @@ def codes_of(code: types.CodeType) -> frozenset[types.CodeType]:
     return frozenset({code}.union(*inner))
 
 
-def is_operator(value: Any) -> bool:
-    """Whether a value is one of torch's operators."""
-    return isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
-
-
 def keeps_state(value: Any) -> bool:
-    """Whether a value is an object of torch or numpy, or of a class derived from one, whose state only C code sees."""
+    """Whether a value is an object of a class written in C, or derived from one, whose state only C code sees."""
     if isinstance(value, np.ufunc):
         return set("".join(value.types)) == set("O->")  # made of a function by ``numpy.frompyfunc``
     if isinstance(value, _CONSTANTS) or hasattr(type(value), "__members__"):  # the second are enumerations
         return False
-    bases = (base for base in type(value).__mro__ if str(base.__module__).startswith(_IN_C))
+    bases = (base for base in type(value).__mro__[:-1] if base is not types.SimpleNamespace)
     return any(type(base).__name__ == "pybind11_type" or not base.__flags__ & _HEAP_TYPE for base in bases)
-
-
-def fields_in_c(value: Any, names: Iterable[str]) -> list[str]:
-    """Those of the names under which an object keeps something outside its ``__dict__`` and the slots of Python code."""
-    kinds = (types.GetSetDescriptorType, types.MemberDescriptorType)
-    members = {name for base in type(value).__mro__ for name, each in vars(base).items() if isinstance(each, kinds)}
-    return sorted(members.intersection(names) - {"__dict__", *slots_of(type(value))})
 
 
 def own_member(cls: type) -> str:
@@ -260,15 +248,6 @@ def array_digest(value: np.ndarray) -> str:
     """A digest of an array's content, shape and dtype."""
     content = np.ascontiguousarray(value).view(np.uint8).data if value.size else b""
     return f"{value.dtype}{value.shape}{hashlib.sha256(content).hexdigest()}"
-
-
-def buffer_digest(value: Any) -> str:
-    """A digest of a buffer's bytes; a closed one has none."""
-    try:
-        return hashlib.sha256(memoryview(value).tobytes()).hexdigest()
-    except ValueError as error:
-        pass_on_signals(error)
-        return ""
 
 
 def attribute_or(value: Any, name: str, default: Any) -> Any:

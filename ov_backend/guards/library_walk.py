@@ -11,7 +11,6 @@ import torch
 from ov_backend.core.patching import unwrap
 from ov_backend.guards.describe import code_digest, module_of, versioned
 from ov_backend.guards.names import NameWalk
-from ov_backend.guards.traced_code import TracedCode
 
 #: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
 _OPERATORS: tuple[tuple[types.ModuleType, tuple[str, ...]], ...] = (
@@ -52,8 +51,6 @@ def _has_kernel(name: str, kind: str) -> bool:
 class LibraryWalk(NameWalk):
     """Looks at functions of libraries that may have been replaced."""
 
-    #: The code that a trace has run; None before the first.
-    _traced: TracedCode | None
     #: Why no trace would be right, or "".
     refused: str
 

@@ -36,8 +36,7 @@ from ov_backend.guards.options import OptionWalk
 from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
-from ov_backend.guards.reads import NAMES_OF_FUNCTIONS, chains_of, imports_of, makes_texts, names_in
-from ov_backend.guards.traced_code import TracedCode
+from ov_backend.guards.reads import chains_of, imports_of, makes_texts, names_in
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50
@@ -261,26 +260,10 @@ class NameWalk(OptionWalk):
                 else:
                     self._entry(table, name, f"{path}'s {name}")
 
-    def _special(self, base: type, name: str, traced: TracedCode) -> None:
-        """A member that is called when an object is printed, hashed or copied."""
-        member = unwrap(vars(base)[name])
-        function = getattr(member, "__func__", member)
-        executed = isinstance(function, types.FunctionType) and code_digest(function.__code__) in traced.digests
-        self._add(base.__qualname__, name)
-        if executed:
-            self._member(base, name)
-        elif isinstance(function, types.FunctionType):
-            self._add(code_digest(function.__code__))
-
-    def _member(self, base: type, name: str) -> None:
-        raise NotImplementedError
-
     def _read_of_function(self, function: types.FunctionType) -> None:
-        """The attributes that code has put on a function and that are read, and its name and text where code asks for those."""
-        if self._names_of_functions:
-            for name in NAMES_OF_FUNCTIONS:
-                self.watch.attribute(function, name)
-                self._value(getattr(function, name), f"{function.__qualname__}.{name}")
+        """What a function is called, what is written about it, and the attributes that code has put on it and that are read."""
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            self._value(getattr(function, name), f"{function.__qualname__}.{name}")
         if function.__dict__.keys() - {"__wrapped__"}:
             self._attributes_of_function(function, [name for name in sorted(vars(function)) if self._is_read(name)])
 

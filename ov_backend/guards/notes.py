@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.describe import DOCUMENTATION, GENERATORS, STREAMS, keeps_state
+from ov_backend.guards.describe import BUFFERS, DOCUMENTATION, GENERATORS, STREAMS, keeps_state
 from ov_backend.guards.description import Description
 from ov_backend.guards.identity import number_of
+from ov_backend.guards.traced_code import TracedCode
 from ov_backend.guards.watch import LooseTensor, Watch
 
 #: Packages whose other objects in C, such as scripted functions, are what they were made as.
 _PACKAGES = ("torch", "openvino", "numpy")
+#: A walk that has met this many objects calls the rest opaque: before the first trace, and after it.
+_MAX_NODES = 100_000
+_MAX_TRACED_NODES = 400_000
 #: This package, whose version is in every key.
 _OWN = __package__.partition(".")[0]
 
@@ -31,25 +35,35 @@ class Notes:
 
     Args:
         ignore: names of attributes that are left out.
-        max_nodes: a walk that meets more objects than this calls the rest opaque.
-        names: those of the attributes that are read; None stands for all.
+        host_modules: names of Python modules of a host whose state the host accounts for itself.
+        traced: the code that is walked; None stands for everything reachable.
     """
 
-    def __init__(self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None) -> None:
+    _value: Callable[[Any, str], None]
+    _function: Callable[[types.FunctionType, str], None]
+    _class: Callable[[type], None]
+    _global_class: Callable[[type], None]
+    _cache: Callable[[functools._lru_cache_wrapper[Any], str], None]
+    _python_module: Callable[[types.ModuleType, str], None]
+    _other_module: Callable[[torch.nn.Module, str], None]
+    _place_in_tree: Callable[[object], str | None]
+
+    def __init__(self, ignore: frozenset[str], host_modules: frozenset[str], traced: TracedCode | None) -> None:
+        self._ignore, self._host_modules, self._traced = ignore, host_modules, traced
         self.watch = Watch()
+        self.watch.ordered = traced is None or traced.lists_attributes
         self.tensors: list[LooseTensor] = []
         #: Why something that answers otherwise at each call must not be used, by its path.
         self.volatile: dict[str, str] = {}
         #: Functions with a ``functools.lru_cache``; a trace leaves fake tensors there.
         self.caches: list[Any] = []
         #: Whether code goes through attributes in their order.
-        self._in_order = False
-        #: The names in the code that is walked; none before a trace.
-        self._own_names: frozenset[str] = frozenset()
+        self._in_order = traced is not None and traced.lists_attributes
+        #: The names of the attributes that count, None for all; and those in the code itself, none before a trace.
+        self._names, self._own_names = (None, frozenset[str]()) if traced is None else (traced.read, traced.own_names)
+        self._max_nodes = _MAX_NODES if traced is None else _MAX_TRACED_NODES
         #: A function that makes a text of something, and an object in whose text its address stands.
         self._makes_texts = self._has_address = ""
-        #: Whether code asks for the names and texts of functions.
-        self._names_of_functions = False
         #: The texts of the classes in the tree of modules.
         self._tree_classes: set[str] = set()
         #: The module or function that is walked.
@@ -57,40 +71,12 @@ class Notes:
         #: What the fingerprint is made of.
         self.description = Description()
         self._add = self.description.add
-        self._ignore, self._max_nodes, self._names = ignore, max_nodes, names
         self._places: dict[int, int] = {}
         self._alive: list[Any] = []  # an id is only good as long as its object lives
         self._watched: set[int] = set()
         #: How deep values lie in each other, and those that are described later, for they lie too deep.
         self._depth = 0
         self._later: collections.deque[tuple[Any, str]] = collections.deque()
-
-    def _value(self, value: Any, path: str) -> None:
-        raise NotImplementedError
-
-    def _function(self, function: types.FunctionType, path: str) -> None:
-        raise NotImplementedError
-
-    def _class(self, cls: type) -> None:
-        raise NotImplementedError
-
-    def _global_class(self, cls: type) -> None:
-        raise NotImplementedError
-
-    def _cache(self, cache: functools._lru_cache_wrapper[Any], path: str) -> None:
-        raise NotImplementedError
-
-    def _cell(self, cell: types.CellType, path: str) -> None:
-        raise NotImplementedError
-
-    def _python_module(self, module: types.ModuleType, path: str) -> None:
-        raise NotImplementedError
-
-    def _other_module(self, module: torch.nn.Module, path: str) -> None:
-        raise NotImplementedError
-
-    def _place_in_tree(self, value: object) -> str | None:
-        raise NotImplementedError
 
     def _is_read(self, name: str) -> bool:
         """Whether the attributes of this name count."""
@@ -125,7 +111,7 @@ class Notes:
             self.watch.table(table)
 
     def _opaque(self, value: object, path: str) -> None:
-        if isinstance(value, GENERATORS):
+        if isinstance(value, (*GENERATORS, *BUFFERS)):
             self.watch.values.append(value)
         if isinstance(value, (*GENERATORS, *STREAMS)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"

@@ -21,20 +21,7 @@ _ABSENT = object()
 
 
 class OptionWalk(ValueWalk):
-    """Describes global objects by the attributes that code reads of them.
-
-    Args:
-        ignore: names of attributes that are left out.
-        max_nodes: a walk that meets more objects than this calls the rest opaque.
-        names: those of the attributes that are read; None stands for all.
-        host_modules: names of Python modules of a host whose state the host accounts for itself.
-    """
-
-    def __init__(
-        self, ignore: frozenset[str], max_nodes: int, names: frozenset[str] | None, host_modules: frozenset[str]
-    ) -> None:
-        super().__init__(ignore, max_nodes, names)
-        self._host_modules = host_modules
+    """Describes global objects by the attributes that code reads of them."""
 
     def _state(self, read: Callable[[], Any], path: str) -> None:
         """What the process answers now."""

@@ -137,7 +137,7 @@ _UNNAMED = frozenset(
     | {"pickle", "dumps", "dump", "Pickler", "marshal", "copyreg"}
 )
 #: Modules of the standard library whose functions read any attribute of what they are given.
-_READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
+READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
 
 
 @functools.lru_cache(maxsize=16384)
@@ -163,34 +163,6 @@ def _formats_attributes(code: types.CodeType) -> bool:
         return False
     texts = [constant for constant in code.co_consts if isinstance(constant, str) and "{" in constant]
     return not texts or any(re.search(r"\{[^{}]*[.\[]", text) for text in texts)
-
-
-#: What a function is called, where it comes from and what is written about it.
-NAMES_OF_FUNCTIONS = ("__name__", "__qualname__", "__module__", "__doc__")
-
-
-@functools.lru_cache(maxsize=16384)
-def names_functions(code: types.CodeType) -> bool:
-    """Whether a code object, or one defined in it, may ask for the name or the text of a function; that of a class is another."""
-    if any(names_functions(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
-        return True
-    if not {"get_type_hints", "signature", "getdoc"}.isdisjoint(code.co_names):
-        return True
-    if any(isinstance(constant, str) and constant in NAMES_OF_FUNCTIONS for constant in code.co_consts):
-        return True
-    if not set(NAMES_OF_FUNCTIONS).intersection(code.co_names):
-        return False
-    instructions = list(steps_of(code))
-    named = (i for i, each in enumerate(instructions) if each.opname in ATTRIBUTES and each.argval in NAMES_OF_FUNCTIONS)
-    return any(not _is_of_class(instructions[:i]) for i in named)
-
-
-def _is_of_class(before: list[dis.Instruction]) -> bool:
-    """Whether what was computed last is the class of something: ``x.__class__`` or ``type(x)``."""
-    if before and before[-1].opname in ATTRIBUTES:
-        return bool(before[-1].argval == "__class__")
-    called = bool(before) and before[-1].opname in CALLS and before[-1].arg == 1
-    return called and any(each.opname in GLOBALS and each.argval == "type" for each in before[-6:])
 
 
 #: What makes a text of an object; that of an object without a ``__repr__`` of its own has its address in it.
@@ -258,17 +230,6 @@ def _computes_names(code: types.CodeType) -> bool:
             named += name.opname == "LOAD_CONST" and isinstance(name.argval, str)
     reads = sum(each.opname in GLOBALS and each.argval in _BY_NAME for each in instructions)
     return named < reads
-
-
-def may_read_unnamed(code: types.CodeType, module: str, versioned: bool) -> bool:
-    """Whether code that ran may have read attributes whose names stand in no code that ran.
-
-    Args:
-        code: the code object.
-        module: its Python module.
-        versioned: whether a package's version stands for it; of those, only the readers of the standard library count.
-    """
-    return module.partition(".")[0] in _READERS if versioned else reads_unnamed(code)
 
 
 #: Members of classes that are read by a statement, or a function of Python's, without their names.

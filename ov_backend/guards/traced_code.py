@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ov_backend.guards.describe import code_digest, versioned
 from ov_backend.guards.orders import lists_attributes
-from ov_backend.guards.reads import may_read_unnamed, members_read_by, names_functions, names_in
+from ov_backend.guards.reads import READERS, members_read_by, names_in, reads_unnamed
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
@@ -25,7 +25,6 @@ class TracedCode:
         roots: functions that ran although no attribute or global name leads to them from the module.
         own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
         lists_attributes: whether it may go through the attributes of an object in their order.
-        names_functions: whether it may ask for the name or the text of a function.
     """
 
     digests: frozenset[str]
@@ -34,7 +33,6 @@ class TracedCode:
     roots: tuple[types.FunctionType, ...] = ()
     own_names: frozenset[str] = frozenset()
     lists_attributes: bool = False
-    names_functions: bool = False
 
     @property
     def read(self) -> frozenset[str] | None:
@@ -49,11 +47,11 @@ class TracedCode:
             executed: code objects, each with the name of its Python module.
         """
         own = own_code(executed)
-        computes_names = any(may_read_unnamed(code, module, versioned(module)) for code, module in executed.items())
+        readers = any(module.partition(".")[0] in READERS and versioned(module) for module in executed.values())
+        computes_names = readers or any(reads_unnamed(code) for code, module in executed.items() if not versioned(module))
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
         own_names |= members_read_by(executed)
-        flags = {"lists_attributes": any(map(lists_attributes, own)), "names_functions": any(map(names_functions, own))}
-        return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, **flags)
+        return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, any(map(lists_attributes, own)))
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

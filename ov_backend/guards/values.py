@@ -8,14 +8,10 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
-import datetime
-import decimal
 import enum
 import functools
 import inspect
 import logging
-import pathlib
-import re
 import types
 import weakref
 from collections.abc import Mapping
@@ -28,24 +24,20 @@ from ov_backend.core.errors import pass_on_signals
 from ov_backend.guards.describe import (
     BUFFERS,
     BUILTINS,
+    BY_TEXT,
     GENERATORS,
     INERT,
-    OF_TYPE_FORMS,
     SCALARS,
     STREAMS,
     TORCH_VALUES,
-    TYPE_FORMS,
     UNSET,
     UNWATCHED,
     array_digest,
     attribute_or,
     attribute_or_none,
-    buffer_digest,
     code_digest,
-    fields_in_c,
     held_by,
     is_of_package,
-    is_operator,
     is_plain,
     item_or_none,
     items_of,
@@ -62,7 +54,6 @@ from ov_backend.guards.watch import ShownItems
 
 _PLAIN = frozenset({*SCALARS, range})
 _CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collections.defaultdict, collections.Counter})
-_IMMUTABLE = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, decimal.Decimal)
 #: Objects that are compared and printed with all their attributes.
 _SHOWN = (types.SimpleNamespace, argparse.Namespace)
 
@@ -79,18 +70,16 @@ class ValueWalk(Notes):
                 self._own_attributes(value, path)
         elif type(value) in _PLAIN or isinstance(value, TORCH_VALUES):
             self._add(type(value).__name__, repr(value))
-        elif isinstance(value, np.generic):
-            self._numpy_scalar(value, path)
+        elif isinstance(value, np.generic) and is_of_package(type(value)) and not isinstance(value, np.void):
+            self._add("scalar", value.dtype, repr(value.item()))
+        elif isinstance(value, (np.generic, *BUFFERS)):  # with attributes of its own, or what code may write to in place
+            self._opaque(value, path)
         elif isinstance(value, SCALARS):
             self._derived_scalar(value, path)
         elif isinstance(value, torch.Tensor):
             self._tensor(value, path, lambda: value)
         elif isinstance(value, np.ndarray):
             self._array(value, path)
-        elif isinstance(value, BUFFERS):
-            self._add(type(value).__name__, buffer_digest(value))
-            self.watch.content(functools.partial(buffer_digest, value))
-            self.watch.values.append(value)
         elif isinstance(value, types.CodeType):
             self._add("code", code_digest(value))
         elif isinstance(value, types.FunctionType):
@@ -106,15 +95,11 @@ class ValueWalk(Notes):
             self._other_module(value, path)
         elif isinstance(value, types.ModuleType):
             self._python_module(value, path)
-        elif isinstance(value, (re.Pattern, pathlib.PurePath)):
-            self._add(type(value).__name__, value)
         elif isinstance(value, functools._lru_cache_wrapper):
             self.caches.append(value)
             self._cache(value, path)
-        elif is_operator(value):
+        elif isinstance(value, BY_TEXT):
             self._add(type(value).__name__, value)
-        elif isinstance(value, TYPE_FORMS):
-            self._type_form(value, path)
         elif isinstance(value, slice):
             self._add("slice")
             for part in (value.start, value.stop, value.step):
@@ -171,30 +156,11 @@ class ValueWalk(Notes):
             self.watch.type_of(value)
             self._own_attributes(value, path)
 
-    def _numpy_scalar(self, value: np.generic, path: str) -> None:
-        """A number of numpy's; one with fields may be a view on an array, and can be written to."""
-        self._add("scalar", value.dtype, repr(value.item()))
-        if isinstance(value, np.void):
-            self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which can be written to and is not watched"
-        elif not is_of_package(type(value)) and self._first(value):
-            self._global_class(type(value))
-            self._own_attributes(value, path)
-
-    def _type_form(self, value: Any, path: str) -> None:
-        """An annotation, whose text says what it is; code may also take the classes in it."""
-        self._add(type(value).__name__, value)
-        if OF_TYPE_FORMS.isdisjoint(self._own_names) or not self._first(value):
-            return
-        for name in ("__args__", "__bound__", "__constraints__"):
-            self._value(attribute_or_none(value, name), f"{path}.{name}")
-
     def _signature(self, value: inspect.Signature | inspect.Parameter, path: str) -> None:
         """A signature, or a part of one, whose text says what it is; and the defaults in it."""
         self._add(value)
         for each in value.parameters.values() if isinstance(value, inspect.Signature) else (value,):
             self._value(each.default, f"{path}'s {each.name}")
-            if isinstance(each.annotation, TYPE_FORMS):
-                self._value(each.annotation, f"{path}'s {each.name}")
 
     def _registered(self, cls: abc.ABCMeta) -> None:
         """The classes that an abstract class was told to count among its own, for ``isinstance``."""
@@ -212,11 +178,7 @@ class ValueWalk(Notes):
         if type(value) is not np.ndarray and self._first(value):
             self._own_attributes(value, path)
         if value.dtype.hasobject:
-            if self._first(value):
-                self._alive += list(value.flat)
-                self.watch.content(lambda: list(map(id, value.flat)))
-                for item in value.flat:
-                    self._value(item, f"{path}[...]")
+            self._opaque(value, path)
             return
         self._add("array", value.dtype, value.shape, array_digest(value))
         self.watch.values.append(value)
@@ -292,20 +254,9 @@ class ValueWalk(Notes):
             generator: Any = value.gen
             self._add(code_digest(generator.gi_code))
             return
-        if isinstance(value, types.CellType):
-            self._cell(value, path)
-            return
         if type(value) in (torch.no_grad, torch.enable_grad) and vars(value).keys() <= {"prev"}:
             self.watch.length(vars(value))  # torch's decorator only copies it; "prev" is where its ``with`` keeps the mode before
             return
-        if isinstance(value, BaseException):
-            for name in ("args", *(name for name in fields_in_c(value, self._own_names) if name != "args")):
-                self.watch.attribute(value, name)
-                self._value(attribute_or_none(value, name), f"{path}.{name}")
-        if isinstance(value, _IMMUTABLE):
-            self._add(str(value))
-            if type(value) in _IMMUTABLE:
-                return
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._signature(value, path)
             return

@@ -21,7 +21,6 @@ from ov_backend.guards.describe import (
     NO_CODE,
     OF_FIELDS,
     SCALARS,
-    SPECIAL_CODE,
     code_digest,
     codes_of,
     is_called_unnamed,
@@ -46,9 +45,6 @@ from ov_backend.guards.traced_code import TracedCode
 
 #: Code that names one of these may go through a module's weights in their order.
 _WEIGHTS = frozenset({"parameters", "named_parameters", "_parameters", "buffers", "named_buffers", "_buffers", "state_dict"})
-#: A walk that has met this many objects goes no further: before the first trace, and after it.
-_MAX_NODES = 100_000
-_MAX_TRACED_NODES = 400_000
 
 
 def _may_be_gone_through(name: str, member: Any) -> bool:
@@ -83,13 +79,7 @@ class Walk(ModuleWalk):
         host_modules: frozenset[str] = frozenset(),
         traced: TracedCode | None = None,
     ) -> None:
-        bound, names = (_MAX_NODES, None) if traced is None else (_MAX_TRACED_NODES, traced.read)
-        super().__init__(ignore, bound, names, host_modules)
-        self._traced = traced
-        self.watch.ordered = traced is None or traced.lists_attributes
-        self._in_order = traced is not None and traced.lists_attributes
-        if traced is not None:
-            self._own_names, self._names_of_functions = traced.own_names, traced.names_functions
+        super().__init__(ignore, host_modules, traced)
         self._tables_read = sorted(quiet_tables_read(traced))
         self.watch.quiet = frozenset(self._tables_read)
         self._root = roots[0] if module is None else module
@@ -127,12 +117,14 @@ class Walk(ModuleWalk):
         self.watch.begin()
 
     def _volatile(self) -> str:
-        """Why a trace would draw what a later call would not; of modules' attributes only those count that are named."""
-        named = self._mentioned if self._traced is None else self._traced.names
+        """Why a trace would draw what a later call would not; of modules' attributes those count that code may name."""
+        traced = self._traced
+        named = self._mentioned if traced is None else traced.names
         for path, reason in self.volatile.items():
             _, attribute, rest = path.rpartition("!")
             name = rest.partition("[")[0].partition(".")[0]
-            if name in named if attribute and name.isidentifier() else self._traced is not None:
+            unnamed = traced is not None and (traced.computes_names or not (attribute and name.isidentifier()))
+            if unnamed or (attribute and name in named):
                 return reason
         return ""
 
@@ -199,13 +191,11 @@ class Walk(ModuleWalk):
             elif self._traced is not None and self._is_named(name):
                 self._add(base.__qualname__, name)
                 self._member(base, name)
-            elif self._traced is not None and name in SPECIAL_CODE:
-                self._special(base, name, self._traced)
 
     def _is_named(self, name: str) -> bool:
         """Whether code that has a digest names a member that it mostly does not, or reads it by a function of ``dataclasses``."""
         by_function = name == "__dataclass_fields__" and not OF_FIELDS.isdisjoint(self._own_names)
-        return by_function or name in (NO_CODE | SPECIAL_CODE) & self._own_names
+        return by_function or name in NO_CODE & self._own_names
 
     def _is_mentioned(self, name: str) -> bool:
         return name in self._mentioned if self._traced is None else name not in NO_CODE and self._is_read(name)
@@ -246,8 +236,7 @@ class Walk(ModuleWalk):
             return
         if not self._was_executed(function):
             self._add(code_digest(function.__code__), "not executed")
-            for name in ("__code__", "__defaults__", "__kwdefaults__"):
-                self.watch.attribute(function, name)
+            self.watch.function(function)
             for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these
                 self._defaults_of(function, name)
             self._read_of_function(function)
@@ -258,9 +247,8 @@ class Walk(ModuleWalk):
             return
         self.codes.update(codes_of(function.__code__))
         self._code(function, path)
-        self.watch.attribute(function, "__code__")
+        self.watch.function(function)
         for name in ("__defaults__", "__kwdefaults__"):
-            self.watch.attribute(function, name)
             self._value(getattr(function, name), f"{path}'s defaults")
         host = module_of(function) in self._host_modules
         self._cells(function, path)

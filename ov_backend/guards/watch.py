@@ -21,6 +21,9 @@ from ov_backend.core.patching import unwrap
 
 _ABSENT = object()
 _NAMES = operator.attrgetter("__name__", "__qualname__")
+_OF_FUNCTIONS = operator.attrgetter(
+    "__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__"
+)
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class Watch:
         self._reads: list[Callable[[], Any]] = []
         self._objects: list[Any] = []
         self._attributes: tuple[list[Any], list[str]] = [], []
+        self._functions: dict[int, types.FunctionType] = {}
         self._named: list[type] = []
         self._classes: list[Mapping[str, Any]] = []
 
@@ -121,6 +125,10 @@ class Watch:
     def content(self, read: Callable[[], Any]) -> None:
         """Watch a value that is read at each look and compared by ``==``."""
         self._reads.append(read)
+
+    def function(self, function: types.FunctionType) -> None:
+        """Watch a function's code and defaults, what it is called and what is written about it."""
+        self._functions[id(function)] = function
 
     def attribute(self, owner: Any, name: str) -> None:
         """Watch which object an attribute is."""
@@ -179,6 +187,7 @@ class Watch:
         yield map(_held, self._cells)
         yield map(type, self._objects)
         yield map(getattr, *self._attributes, repeat(_ABSENT))
+        yield chain.from_iterable(map(_OF_FUNCTIONS, self._functions.values()))
 
 
 def _held(cell: types.CellType) -> Any:

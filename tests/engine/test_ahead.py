@@ -196,7 +196,7 @@ def test_a_failure_in_the_background_is_nobodys_error(strict: Strict, monkeypatc
         patch.setattr(CompileJob, "compile", fail)
         assert network.prepare_ahead(signature)
         assert network.resources.ahead.wait(60)
-    assert not network.refusals.errors
+    assert not network.refusals
     assert_right(network, module, *inputs())
 
 

@@ -13,6 +13,7 @@ import torch
 from ov_backend import Settings
 from ov_backend.engine.blocks.blocks import Blockwise, call_block, patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
+from tests.helpers.by_blocks import Stepped, foreign_forward
 from tests.helpers.networks import CONTEXT, unet
 
 Strict = Callable[..., Settings]
@@ -59,21 +60,6 @@ def inputs(batch: int = 2, size: int = 16) -> tuple[torch.Tensor, ...]:
     return latents, torch.full((batch,), 500.0), torch.randn(batch, 7, CONTEXT, generator=generator)
 
 
-def foreign_forward(module: Any, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-    """The loop of ldm's UNet with something added between its blocks, as ControlNet adds residuals."""
-    from ldm.modules.diffusionmodules.util import timestep_embedding
-
-    emb = module.time_embed(timestep_embedding(timesteps, module.model_channels, repeat_only=False))
-    h, skipped = x, []
-    for block in module.input_blocks:
-        h = block(h, emb, context)
-        skipped.append(h)
-    h = module.middle_block(h, emb, context) + 0.25
-    for block in module.output_blocks:
-        h = block(torch.cat([h, 1.1 * skipped.pop()], dim=1), emb, context)
-    return module.out(h)  # type: ignore[no-any-return]
-
-
 def run_foreign(tiny: UNet, *args: torch.Tensor) -> torch.Tensor:
     module, network, _ = tiny
     with torch.no_grad():
@@ -91,20 +77,6 @@ def assert_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 def count_of_blocks(module: Any) -> int:
     return len(module.input_blocks) + len(module.output_blocks) + 3  # and time_embed, middle_block, out
-
-
-class Stepped(torch.nn.Module):
-    """A network whose forward depends on a number that others change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU()) for _ in range(2)])
-        self.step = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x) * (1 + self.step)
-        return x
 
 
 def test_the_blocks_that_a_foreign_forward_calls_are_answered(tiny: UNet) -> None:

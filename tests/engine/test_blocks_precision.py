@@ -12,7 +12,7 @@ from ov_backend import Settings
 from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.int8.recipe import MAX_ERROR, Recipe
-from ov_backend.model.runtime import compiled_graph
+from ov_backend.model.runtime import bound_model
 from tests.helpers.blocks_in_8_bits import (
     Halves,
     blockwise,
@@ -210,7 +210,7 @@ def test_where_8_bits_cannot_be_compiled_the_devices_precision_answers(
     def without_memory(*_: object) -> list[str]:
         raise RuntimeError("bad allocation")
 
-    monkeypatch.setattr(compiled_graph, "quantize", without_memory)
+    monkeypatch.setattr(bound_model, "quantize", without_memory)
     answers = picture(calibrated, 1, size=24)
     assert "bad allocation" in calibrated.stats()["int8"]["text"]
     assert calibrated.stats()["int8"]["state"] == "off"

@@ -228,7 +228,7 @@ def test_what_cannot_be_captured_is_tried_once(strict: Strict) -> None:
     assert next(asked) == 4, "traced once, run three times"
     assert sum(network.statistics.fallbacks.values()) == 3
     assert all("cannot be traced" in reason for reason in network.statistics.fallbacks)
-    assert all(error.__traceback__ is None for error in network.refusals.errors)
+    assert all(error.__traceback__ is None for error in network.refusals.values())
     network.resources.clear()
     network(torch.ones(3))
     assert next(asked) == 7

@@ -14,7 +14,7 @@ from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.engine.int8 import low_precision
 from ov_backend.engine.int8.dual_precision_memory import BothForms
 from ov_backend.int8.recipe import MAX_ERROR
-from ov_backend.model.runtime import compiled_graph
+from ov_backend.model.runtime import bound_model
 from tests.helpers.layers_in_8_bits import (
     Cancelling,
     Denoiser,
@@ -275,7 +275,7 @@ def test_a_compile_that_failed_is_no_verdict_for_other_processes(settings: Setti
 
     network = network_of(settings, Denoiser())
     picture(network)
-    monkeypatch.setattr(compiled_graph, "quantize", without_memory)
+    monkeypatch.setattr(bound_model, "quantize", without_memory)
     picture(network, 1)
     assert "bad allocation" in network.stats()["int8"]["text"]
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from ov_backend.engine.request import CompiledEntry
 from ov_backend.guards.signature import Call
 from ov_backend.int8.calibration import MAX_CALLS
 from ov_backend.int8.recipe import MAX_ERROR
-from ov_backend.model.runtime import compiled_graph
+from ov_backend.model.runtime import bound_model
 from tests.helpers.layers_in_8_bits import Denoiser, call_of, error, expected, forms, needs_vnni, network_of, picture
 
 Strict = Callable[..., Settings]
@@ -103,7 +103,7 @@ def test_where_the_form_in_8_bits_cannot_be_compiled_later_the_devices_own_preci
     def fail(*args: object) -> None:
         raise RuntimeError("no memory for it")
 
-    monkeypatch.setattr(compiled_graph, "quantize", fail)
+    monkeypatch.setattr(bound_model, "quantize", fail)
     later = network_of(settings, Denoiser())
     assert all(error(a, e) < 0.02 for a, e in zip(picture(later, 2), expected(later.module)))
     assert later.stats()["int8"]["text"] == "int8 is not used: OpenVINO could not compile it: no memory for it"
@@ -139,7 +139,7 @@ def test_a_network_that_cannot_be_compiled_at_all_does_not_blame_int8(
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("nothing works")
 
-    monkeypatch.setattr(compiled_graph, "bind", fail)
+    monkeypatch.setattr(bound_model, "bind", fail)
     later = network_of(settings, Denoiser())
     with pytest.raises(OVBackendError, match="nothing works"):
         picture(later, 1)

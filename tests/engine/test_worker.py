@@ -94,7 +94,7 @@ def test_an_interrupt_is_no_fallback(strict: Strict, fallback: str) -> None:
         pass
     assert not network.statistics.fallbacks
     assert network.statistics.calls == 0
-    assert not network.refusals.errors
+    assert not network.refusals
 
 
 def test_an_abandoned_compile_lands_in_both_caches(strict: Strict) -> None:
@@ -136,7 +136,7 @@ def test_what_was_compiled_between_a_lookup_and_its_request_is_not_compiled_agai
     request = network._lookup.find(network._binder(inputs(), {}))
     assert isinstance(request, CompileRequest)
     assert_right(network, module, *inputs())
-    entry = CompileJob(network.resources, request, network._job_context).run()
+    entry = CompileJob(network.resources, request, network._preparing.context).run()
     assert entry is network._lookup.compiled(request)
     assert network.statistics.compiles == 1
 

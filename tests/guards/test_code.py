@@ -7,7 +7,6 @@ one; that PyTorch gives it counts as right.
 from __future__ import annotations
 
 import collections
-import decimal
 import functools
 import types
 from collections.abc import Callable
@@ -188,9 +187,6 @@ CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
     ),
     "a dict whose method is kept": lambda: case(
         Scaled(lambda m: m.get("scale"), get={"scale": 2.0}.get), lambda m: m.get.__self__.update(scale=3.0)
-    ),
-    "an object without attributes": lambda: case(
-        Scaled(lambda m: float(m.o), o=decimal.Decimal(2)), lambda m: setattr(m, "o", decimal.Decimal(3))
     ),
     "a weight transposed where it lies": lambda: case(
         Scaled(lambda m: 1.0),

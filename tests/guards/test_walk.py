@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from ov_backend.guards.walk import Walk
-from tests.helpers.readers import Options, Scaled
+from tests.helpers.readers import Object, Scaled
 
 
-def test_a_second_process_would_find_the_same_fingerprint_for_equal_modules() -> None:
-    first, second = (Scaled(lambda m: m.o.scale, o=Options()) for _ in range(2))
+def test_equal_modules_have_equal_fingerprints() -> None:
+    first, second = (Scaled(lambda m: m.o.scale, o=Object()) for _ in range(2))
     assert Walk(first, [first.forward]).fingerprint == Walk(second, [second.forward]).fingerprint
     second.o.scale = 4.0
     assert Walk(first, [first.forward]).fingerprint != Walk(second, [second.forward]).fingerprint

@@ -12,7 +12,7 @@ from ov_backend import Settings
 from ov_backend.engine.blocks.blocks import Blockwise, patch_calls
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.int8.recipe import MAX_ERROR
-from tests.engine.test_blocks import foreign_forward
+from tests.helpers.by_blocks import foreign_forward
 from tests.helpers.layers_in_8_bits import Cancelling, error
 from tests.helpers.networks import CONTEXT, seeded, unet
 

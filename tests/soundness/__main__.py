@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, Phase
 
 from ov_backend.core.errors import ConversionError
 from tests.soundness import layers, positions
-from tests.soundness.graphs import Program, Verdict, judge, programs
+from tests.soundness.graphs import Program, programs
 from tests.soundness.harness import Result, table
 from tests.soundness.modules import names as available
 from tests.soundness.processes import both, share
+from tests.soundness.verdicts import Verdict, judge
 
 
 def say(text: str) -> None:

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from ov_backend.trace.partitioning import exact_integers
 from tests.soundness import options
-from tests.soundness.graphs import Program, judge, programs
+from tests.soundness.graphs import Program, programs
+from tests.soundness.verdicts import judge
 
 
 @seed(options.graph_seed())

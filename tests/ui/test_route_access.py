@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,19 @@ WRONG: list[dict[str, str | bytes]] = [
     {"cookie": b"\xff\xfe=\xff;;;="},
 ]
 BODIES: dict[str, Any] = {"precompile": {"sizes": [[64, 64]]}, "ready": {"size": [64, 64]}}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path / "graphs")
+
+
+@pytest.fixture
+def client(host: Host) -> Iterator[TestClient]:
+    app = FastAPI()
+    routes.add_routes(app, host.controller)
+    with TestClient(app, base_url=OWN_ADDRESS) as test_client:
+        yield test_client
 
 
 @pytest.fixture
@@ -186,3 +200,48 @@ def test_a_comparison_takes_nothing_but_choices(guarded: tuple[TestClient, Host]
     assert answer.status_code == 422
     assert answer.json()["error"].endswith(".")
     assert "is used instead" not in answer.json()["error"]
+
+
+FOREIGN = [
+    {"origin": "http://evil.example"},
+    {"origin": "http://localhost.evil.example"},
+    {"origin": "http://localhost:81"},
+    {"origin": "null"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site", "origin": "http://localhost:7860"},
+]
+OWN = [
+    {},
+    {"origin": "http://localhost:7860"},
+    {"sec-fetch-site": "same-origin", "origin": "https://behind.a.proxy"},
+    {"origin": "https://shown.example", "x-forwarded-host": "shown.example"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+@pytest.mark.parametrize("method,path", [("DELETE", "cache"), ("POST", "precompile"), ("POST", "compare"), ("POST", "interrupt")])
+def test_another_origin_changes_nothing(
+    client: TestClient, host: Host, headers: dict[str, str], method: str, path: str
+) -> None:
+    host.store.put("abc", {"model": b"x"})
+    answer = client.request(method, f"/openvino/{path}", json={"sizes": [[64, 64]]}, headers=headers)
+    assert answer.status_code == 403
+    assert "another origin" in answer.json()["error"]
+    assert (len(host.store.entries()), host.requests, host.interrupts) == (1, [], 0)
+
+
+@pytest.mark.parametrize("headers", OWN)
+def test_our_own_page_and_programs_are_admitted(client: TestClient, host: Host, headers: dict[str, str]) -> None:
+    assert client.delete("/openvino/cache", headers=headers).status_code == 200
+
+
+def test_the_host_decides_who_may_ask(host: Host) -> None:
+    app = FastAPI()
+    routes.add_routes(app, host.controller, lambda request: has_password(request.headers, {"anna": "secret"}))
+    client = TestClient(app)
+    requests = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "interrupt")]
+    for method, path in requests:
+        assert client.request(method, f"/openvino/{path}").status_code == 401
+        assert client.request(method, f"/openvino/{path}", headers=basic("anna:wrong")).status_code == 401
+        assert client.request(method, f"/openvino/{path}", headers=basic("anna:secret")).status_code < 300
+        assert client.request(method, f"/openvino/{path}", headers={"x-openvino-token": page_token()}).status_code < 300

@@ -274,6 +274,7 @@ class Block(Retried):
         super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics, whole.readings)
         common = whole.resources, whole.name, module, hooks, whole.statistics
         self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
+        self._lookup.in_f32 = whole._lookup.in_f32
         self._whole, self._original = whole, original
         self.starts, self.state = True, ("", "", "")
 

@@ -18,7 +18,7 @@ from ov_backend.engine import worker
 from ov_backend.engine.blocks.below_hooks import CellPatch, is_wrapped, place_below
 from ov_backend.engine.blocks.on_demand import BlockwiseOnDemand
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.network import Network
+from ov_backend.engine.retried import Retried
 
 _running: ContextVar[HookedNetwork | None] = ContextVar("running", default=None)
 
@@ -98,24 +98,17 @@ class HookedNetwork(BlockwiseOnDemand):
         self._parts.clear()
 
 
-class _Part(Network):
+class _Part(Retried):
     """A module inside a network, below a hook; one that cannot be captured is not tried again."""
-
-    _left = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward."""
-        return self.forward(*args, **kwargs) if self._left else super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs) if self.left else super().__call__(*args, **kwargs)
 
     def _count(self) -> None:
         self.statistics.block_calls += 1
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        self._left = isinstance(error, CaptureError)
+        self.left = str(error) if isinstance(error, CaptureError) else ""
         self.statistics.leave_block(self.name, type(self.module).__name__, str(error))
         return self._fallback(*args, **kwargs)
-
-    def clear(self) -> None:
-        """Clear refusals and the state of weights and code."""
-        super().clear()
-        self._left = False

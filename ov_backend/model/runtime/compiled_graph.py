@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import openvino as ov
@@ -16,27 +15,14 @@ import torch
 from ov_backend.core import devices
 from ov_backend.core.errors import InputMismatch, PositionOutOfRange, as_failure, is_failure, last_line
 from ov_backend.core.settings import Settings
-from ov_backend.core.tensors import FROM_NAME, TO_OV, TensorSpec, share, with_strides
-from ov_backend.model import transformations
+from ov_backend.core.tensors import FROM_NAME, TensorSpec, share, with_strides
 from ov_backend.model.conversion.index_limits import Limit, check_limits
 from ov_backend.model.conversion.model import WeightlessModel
 from ov_backend.model.runtime import shared_kernels
-from ov_backend.model.runtime.binding import COPY_BELOW_BYTES, bind
+from ov_backend.model.runtime.bound_model import bound_model
 from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
-from ov_backend.model.transformations.autocast_types import cast_to_bfloat16
-from ov_backend.model.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
-from ov_backend.model.transformations.low_precision import (
-    Observe,
-    Observer,
-    Quantize,
-    Range,
-    Rewrite,
-    observe,
-    observed_value,
-    quantize,
-    weight_buffer,
-)
-from ov_backend.model.transformations.timestep_angles import keep_angles_exact
+from ov_backend.model.transformations.convert_precision import WeightBuffer
+from ov_backend.model.transformations.low_precision import Observe, Observer, Quantize, Range, Rewrite, observed_value
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +209,7 @@ def bind_and_compile(
     devices.check(settings)
     live = {spec.name: _weight(spec, weights) for spec in graph.slots}
     buffers: tuple[WeightBuffer, ...] = ()
-    observed, in_8_bits = None, 0
+    pairs, in_8_bits = None, 0
     check_limits(graph.limits, "slot", list(live.values()))
     blob_entry = None if rewrite is not None else blob_entry
     config, dynamic = devices.compile_config(settings), _is_dynamic(graph)
@@ -234,7 +220,7 @@ def bind_and_compile(
         compiled, timings = imported
     else:
         start = time.perf_counter()
-        model, buffers, observed, in_8_bits = _bound(graph, live, settings, rewrite)
+        model, buffers, pairs, in_8_bits = bound_model(graph, live, settings, rewrite)
         made = time.perf_counter()
         config |= _without_overflow(model, settings.device)
         bound()
@@ -264,7 +250,7 @@ def bind_and_compile(
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
         _buffers=buffers,
-        _observed=observed,
+        _observed=_Observed(pairs, rewrite.observer) if pairs is not None and isinstance(rewrite, Observe) else None,
     )
 
 
@@ -288,73 +274,6 @@ def _owns(graph: WeightlessModel, compiled: ov.CompiledModel, settings: Settings
     if _is_dynamic(graph):  # weights may be packed at the first inference
         return False
     return int(compiled.get_property("NUM_STREAMS")) == 1  # each further stream packs weights at its first inference
-
-
-def _bound(
-    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
-) -> tuple[ov.Model, tuple[WeightBuffer, ...], _Observed | None, int]:
-    """The model with its weights, as the device gets it; at last the number of its layers in 8 bits."""
-    if devices.members(settings.device) != ["CPU"]:
-        return bind(graph, live), (), None, 0
-    buffers: tuple[WeightBuffer, ...]
-    observed, in_8_bits, precision = None, 0, devices.resolved_precision(settings)
-    if isinstance(rewrite, Quantize):
-        model = bind(graph, live)
-        buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
-        buffers, in_8_bits = (buffer,), len(quantize(model, live, rewrite.ranges, buffer))
-        types = weight_conversion(list(live.values()), "f32")
-        if types is not None:
-            convert_precision(model, *types)
-        if precision == "bf16":
-            keep_angles_exact(model)
-    else:
-        model, buffers = _in_computed_type(graph, live, precision, settings) or (_without_float16(graph, live, precision), ())
-        if isinstance(rewrite, Observe):
-            observed = _Observed(observe(model, live, precision), rewrite.observer)
-    transformations.apply(model, precision)
-    if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
-        buffers += cast_to_bfloat16(model, _buffer_folder(settings))
-    return model, buffers, observed, in_8_bits
-
-
-def _buffer_folder(settings: Settings) -> Path | None:
-    """The folder of converted weights, whose memory is given back when they are compiled; None without one."""
-    return settings.cache_folder if settings.model_caching else None
-
-
-def _in_computed_type(
-    graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
-) -> tuple[ov.Model, tuple[WeightBuffer, ...]] | None:
-    """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
-    types = weight_conversion(list(live.values()), precision)
-    if types is None:
-        return None
-    large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
-    buffer = WeightBuffer(types[1], list(large.values()), _buffer_folder(settings))
-    converted = {name: buffer.convert(weight) for name, weight in large.items()}
-    model = bind(graph, {**live, **converted}, validate=False)
-    try:
-        convert_precision(model, *types)
-    except RuntimeError as error:
-        if not is_failure(error):
-            raise
-        log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
-        return None
-    return model, (buffer,)
-
-
-def _without_float16(graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str) -> ov.Model:
-    """The bound model, in f32 without float16: where the device removes that, it loses the bias of a layer that is converted."""
-    model, half = bind(graph, live), TO_OV[torch.float16]
-    if precision != "f32" or all(each.get_element_type() != half for node in model.get_ops() for each in node.outputs()):
-        return model
-    try:
-        convert_precision(model, torch.float16, torch.float32)
-    except RuntimeError as error:
-        if not is_failure(error):
-            raise
-        return bind(graph, live)
-    return model
 
 
 def _import(blob_entry: BlobEntry, device: str, config: dict[str, Any], dynamic: bool) -> tuple[ov.CompiledModel, Timings] | None:

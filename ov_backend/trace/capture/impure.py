@@ -135,6 +135,7 @@ OF_INTERPRETER = frozenset(
     | {"exc_info", "isenabled", "get_running_loop", "get_event_loop", "current_task", "all_tasks"}
     | {"__annotations__", "get_annotations", "get_type_hints", "getsource", "getsourcelines", "getsourcefile", "getfile"}
     | {"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab", "getline", "getlines"}
+    | {"__args__", "__bound__", "__constraints__", "get_args"}  # what an annotation is made of
     | {"getsignal", "getdefaulttimeout", "sched_getaffinity", "getpriority", "getrlimit", "get_int_max_str_digits", "tracemalloc"}
 )
 #: Methods of dates that ask for the time.

@@ -1,0 +1,102 @@
+"""Binds live weights to a graph, and gives it the types and the form in which the device computes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import openvino as ov
+import torch
+
+from ov_backend.core import devices
+from ov_backend.core.errors import is_failure, last_line
+from ov_backend.core.settings import Settings
+from ov_backend.core.tensors import TO_OV
+from ov_backend.model import transformations
+from ov_backend.model.conversion.model import WeightlessModel
+from ov_backend.model.runtime.binding import COPY_BELOW_BYTES, bind
+from ov_backend.model.transformations.autocast_types import cast_to_bfloat16
+from ov_backend.model.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
+from ov_backend.model.transformations.low_precision import Observe, Quantize, Rewrite, observe, quantize, weight_buffer
+from ov_backend.model.transformations.timestep_angles import keep_angles_exact
+
+log = logging.getLogger(__name__)
+
+
+def bound_model(
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
+) -> tuple[ov.Model, tuple[WeightBuffer, ...], Sequence[str] | None, int]:
+    """The model with its weights, as the device gets it.
+
+    Args:
+        graph: the weightless model; it is not changed.
+        live: the weights by slot name.
+        settings: device and precision.
+        rewrite: see :func:`ov_backend.model.runtime.compiled_graph.bind_and_compile`.
+
+    Returns:
+        the model, what holds its converted weights, what :func:`observe` returned if it was called, and the number of layers in
+        8 bits.
+    """
+    if devices.members(settings.device) != ["CPU"]:
+        return bind(graph, live), (), None, 0
+    buffers: tuple[WeightBuffer, ...]
+    pairs, in_8_bits, precision = None, 0, devices.resolved_precision(settings)
+    if isinstance(rewrite, Quantize):
+        model = bind(graph, live)
+        buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
+        buffers, in_8_bits = (buffer,), len(quantize(model, live, rewrite.ranges, buffer))
+        types = weight_conversion(list(live.values()), "f32")
+        if types is not None:
+            convert_precision(model, *types)
+        if precision == "bf16":
+            keep_angles_exact(model)
+    else:
+        model, buffers = _in_computed_type(graph, live, precision, settings) or (_without_float16(graph, live, precision), ())
+        if isinstance(rewrite, Observe):
+            pairs = observe(model, live, precision)
+    transformations.apply(model, precision)
+    if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
+        buffers += cast_to_bfloat16(model, _buffer_folder(settings))
+    return model, buffers, pairs, in_8_bits
+
+
+def _buffer_folder(settings: Settings) -> Path | None:
+    """The folder of converted weights, whose memory is given back when they are compiled; None without one."""
+    return settings.cache_folder if settings.model_caching else None
+
+
+def _in_computed_type(
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
+) -> tuple[ov.Model, tuple[WeightBuffer, ...]] | None:
+    """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
+    types = weight_conversion(list(live.values()), precision)
+    if types is None:
+        return None
+    large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
+    buffer = WeightBuffer(types[1], list(large.values()), _buffer_folder(settings))
+    converted = {name: buffer.convert(weight) for name, weight in large.items()}
+    model = bind(graph, {**live, **converted}, validate=False)
+    try:
+        convert_precision(model, *types)
+    except RuntimeError as error:
+        if not is_failure(error):
+            raise
+        log.info("A graph keeps its %s weights twice: %s.", types[0], last_line(error))
+        return None
+    return model, (buffer,)
+
+
+def _without_float16(graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str) -> ov.Model:
+    """The bound model, in f32 without float16: where the device removes that, it loses the bias of a layer that is converted."""
+    model, half = bind(graph, live), TO_OV[torch.float16]
+    if precision != "f32" or all(each.get_element_type() != half for node in model.get_ops() for each in node.outputs()):
+        return model
+    try:
+        convert_precision(model, torch.float16, torch.float32)
+    except RuntimeError as error:
+        if not is_failure(error):
+            raise
+        return bind(graph, live)
+    return model
