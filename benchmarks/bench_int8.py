@@ -31,7 +31,7 @@ from ov_backend.core import devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.int8 import recipe
 from ov_backend.int8.calibration import MIN_CALLS
-from ov_backend.model.transformations import weighted_layers
+from ov_backend.model.transformations import layers_in_8_bits
 
 #: Kinds of layers that int8 is about, in OpenVINO's runtime model.
 _KINDS = ("Convolution", "FullyConnected")
@@ -54,9 +54,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls")
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch in f32 as well")
     parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
-    kinds = list(weighted_layers.LEFT_OUT_INPUTS)
+    kinds = list(layers_in_8_bits.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
-    kinds = sorted(weighted_layers.ONLY_AT_FINEST)
+    kinds = sorted(layers_in_8_bits.ONLY_AT_FINEST)
     parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out everywhere, by what they read")
     return parser.parse_args()
 
@@ -99,8 +99,8 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
 def change_what_is_left_out(also: Sequence[str], everywhere: Sequence[str]) -> None:
     """Change which layers are left out in this process, by the operators that they read; ``also`` goes before ``everywhere``."""
     for operator in also:
-        weighted_layers.LEFT_OUT_INPUTS.pop(operator, None)
-    weighted_layers.ONLY_AT_FINEST -= {*also, *everywhere}
+        layers_in_8_bits.LEFT_OUT_INPUTS.pop(operator, None)
+    layers_in_8_bits.ONLY_AT_FINEST -= {*also, *everywhere}
 
 
 def waited_for(case: Case, settings: Settings, own: Network) -> dict[str, float]:

@@ -40,7 +40,7 @@ from ov_backend import Settings, accelerate
 from ov_backend.core import devices
 from ov_backend.hosts.standalone.demo import SAMPLERS
 from ov_backend.hosts.standalone.suggestions import suggestions_for
-from ov_backend.model.transformations import weighted_layers
+from ov_backend.model.transformations import layers_in_8_bits
 from ov_backend.ui.comparison import psnr
 
 #: The reference, what the device prefers, and what is measured; in the order of the rows of a table of pictures.
@@ -93,9 +93,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=20, help="of each picture")
     parser.add_argument("--judged", type=int, default=0, help="pictures that the classifier sees")
     parser.add_argument("--judged-steps", type=int, default=20, help="of each of these")
-    kinds = list(weighted_layers.LEFT_OUT_INPUTS)
+    kinds = list(layers_in_8_bits.LEFT_OUT_INPUTS)
     parser.add_argument("--also", nargs="+", default=[], choices=kinds, help="layers in 8 bits as well, by what they read")
-    kinds = sorted(weighted_layers.ONLY_AT_FINEST)
+    kinds = sorted(layers_in_8_bits.ONLY_AT_FINEST)
     parser.add_argument("--everywhere", nargs="+", default=[], choices=kinds, help="left out everywhere, by what they read")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)

@@ -144,7 +144,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         figures["fallbacks_count"] = sum(sum(network["fallbacks"].values()) for network in stats.values())
         figures["compiles_count"] = sum(network["compiles"] for network in stats.values())
         resources = accelerated.engine.resources
-        given_back = resources.low_memory.as_dict(resources.settings)["given_back_bytes"]
+        given_back = resources.low_memory.as_dict(resources.settings)["offloaded_bytes"]
         figures["given_back_mib"] = given_back / 2**20
     return figures
 

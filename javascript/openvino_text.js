@@ -223,7 +223,7 @@
         const text = `${count} compiled ${count === 1 ? "network" : "networks"}`;
         if (!snapshot.engine) return text;
         const { bytes: held, budget_bytes: most, low_memory: low } = snapshot.engine;
-        const given = low && low.given_back_bytes ? `. ${bytes(low.given_back_bytes)} of weights lie on the disk` : "";
+        const given = low && low.offloaded_bytes ? `. ${bytes(low.offloaded_bytes)} of weights lie on the disk` : "";
         const reason = low && low.reason ? `. ${low.reason}` : "";
         return `${text}, ${bytes(held)} of at most ${bytes(most)}${given}${reason}`;
     }

@@ -19,7 +19,7 @@ from ov_backend.torch_compile import options as torch_compile_options
 from ov_backend.ui.auth import has_password, same_origin
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import parse_choices, parse_precompile
-from ov_backend.ui.hosts import MalformedHost, host_name
+from ov_backend.ui.host_names import MalformedHost, host_name
 from ov_backend.ui.infotext import Parameters, refused_choices
 from ov_backend.ui.properties import read_properties
 

@@ -17,7 +17,7 @@ from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.core.errors import OVBackendError
 from ov_backend.core.settings import Settings
 from ov_backend.hosts.standalone.pipeline_call import call_pipeline
-from ov_backend.memory.lru import budget_bytes
+from ov_backend.memory.eviction import budget_bytes
 from ov_backend.pipelines.accelerate import accelerate
 from ov_backend.ui.snapshot import PREPARATION, network_label
 

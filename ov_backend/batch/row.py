@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ov_backend.hosts.standalone.emphasis import has_emphasis
 from ov_backend.hosts.standalone.lora_tags import plain
+from ov_backend.hosts.standalone.prompt_weights import has_emphasis
 from ov_backend.ui.infotext import Parameters
 
 #: What a compile is needed for: width, height, batch, guidance, whether the VAE's encoder is called, and chunks of the prompt.

@@ -30,7 +30,7 @@ from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.request import check_checkpoint, checkpoints_of
 from ov_backend.hosts.standalone.serve_options import Options, login
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
-from ov_backend.ui.hosts import MalformedHost, host_name
+from ov_backend.ui.host_names import MalformedHost, host_name
 
 
 def add(commands: Any) -> None:

@@ -15,12 +15,12 @@ import torch
 from ov_backend.core.settings import Settings
 from ov_backend.engine.ahead.history import RememberedCall, Run, match
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.int8.dual_precision_memory import MEASURED, BothForms
+from ov_backend.engine.int8.dual_precision_memory import MEASURED, DualPrecisionMemory
 from ov_backend.engine.network import Network
 from ov_backend.engine.resources import Progress, Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.worker import Interruption
-from ov_backend.memory.lru import MemoryLRU
+from ov_backend.memory.eviction import MemoryLRU
 from ov_backend.store.store import GraphStore
 
 __all__ = ["Engine", "Network", "NetworkHooks", "Progress"]
@@ -194,11 +194,11 @@ class Engine:
                 stats[name]["int8"] |= {"memory": forms.describe(), "measured": MEASURED}
         return stats
 
-    def both_forms(self) -> dict[str, BothForms]:
+    def both_forms(self) -> dict[str, DualPrecisionMemory]:
         """The networks that int8 was asked for, by name."""
         networks = list(self.networks.items())
-        forms = {name: BothForms(self.resources, name, network.module, network.statistics) for name, network in networks}
-        return {name: each for name, each in forms.items() if each.int8}
+        memory = {name: DualPrecisionMemory(self.resources, name, each.module, each.statistics) for name, each in networks}
+        return {name: each for name, each in memory.items() if each.int8}
 
     def clear(self) -> None:
         """Evict every compiled graph and clear the state of all networks; later calls compile again."""

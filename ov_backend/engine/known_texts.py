@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Hashable
 
-from ov_backend.memory.lru import CountLRU
+from ov_backend.memory.eviction import CountLRU
 from ov_backend.store.store import GraphStore, run_store
 
 #: The most states of networks whose programs are known, and the most programs of one kind of call.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ov_backend.engine.request import State
 from ov_backend.guards.guard import Guard
-from ov_backend.memory.lru import CountLRU
+from ov_backend.memory.eviction import CountLRU
 
 #: So many states are remembered.
 _MAX_STATES = 16

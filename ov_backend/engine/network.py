@@ -28,7 +28,7 @@ from ov_backend.engine.ahead.history import kind_of
 from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.int8.calibration_runs import Pictures
+from ov_backend.engine.int8.calibration_runs import CalibrationRuns
 from ov_backend.engine.int8.recipe_making import RecipeMaking
 from ov_backend.engine.int8.step_tape import Recorder, paused
 from ov_backend.engine.lookup import Lookup
@@ -81,7 +81,7 @@ class Network:
         self.refusals = self._preparing.context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
-        self._pictures = Pictures(resources)
+        self._pictures = CalibrationRuns(resources)
         #: When the recipe for int8 is made.
         self.recipe_making = RecipeMaking(
             resources,

@@ -12,13 +12,13 @@ import torch
 from ov_backend.core.settings import Settings
 from ov_backend.core.tensors import TensorSpec, nested_tensors
 from ov_backend.engine.ahead.ahead import Unverified
-from ov_backend.guards.description import argument_in_words, in_words
 from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
+from ov_backend.guards.what_differed import argument_in_words, in_words
 from ov_backend.model.runtime.program import CompiledProgram
-from ov_backend.model.transformations.low_precision import Rewrite
+from ov_backend.model.transformations.quantize import Rewrite
 
 
 class Superseded(Exception):

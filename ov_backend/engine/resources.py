@@ -24,8 +24,8 @@ from ov_backend.engine.traced_codes import TracedCodes
 from ov_backend.engine.worker import Interruption, Worker
 from ov_backend.guards.signature import Signature
 from ov_backend.int8.recipes import Recipes
+from ov_backend.memory.eviction import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.memory.low_memory import LowMemory
-from ov_backend.memory.lru import CountLRU, MemoryLRU, budget_bytes
 from ov_backend.memory.pressure import Pressure
 from ov_backend.model import compiler
 from ov_backend.model.compiler import Compilation, Compiler

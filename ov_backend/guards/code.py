@@ -18,10 +18,10 @@ import torch
 
 from ov_backend.core.errors import CaptureError
 from ov_backend.guards.describe import is_of_package
-from ov_backend.guards.description import Description
 from ov_backend.guards.traced_code import TracedCode, own_code
 from ov_backend.guards.walk import Walk
 from ov_backend.guards.watch import LooseTensor
+from ov_backend.guards.what_differed import Description
 
 log = logging.getLogger(__name__)
 

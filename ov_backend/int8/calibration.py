@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ov_backend.model.transformations.low_precision import Observer, Range
+from ov_backend.model.transformations.quantize import Observer, Range
 
 #: A recipe needs as many calls as a short generation has; a longer run of calls is enough without its end.
 MIN_CALLS, MAX_CALLS = 8, 64

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.model.transformations.low_precision import MARGIN, Range
+from ov_backend.model.transformations.quantize import MARGIN, Range
 
 #: Version of a recipe's layout, of what its ranges mean, and of which layers have one: a recipe that lacks some is made again.
 VERSION = 3

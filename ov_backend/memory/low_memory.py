@@ -67,4 +67,4 @@ class LowMemory:
 
     def as_dict(self, settings: Settings) -> dict[str, str | int]:
         """For JSON: the setting, the bytes of this process's weights that lie on the disk now, and why not more."""
-        return {"setting": settings.low_memory, "given_back_bytes": regions.offloaded(), "reason": self.reason}
+        return {"setting": settings.low_memory, "offloaded_bytes": regions.offloaded(), "reason": self.reason}

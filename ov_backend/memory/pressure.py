@@ -16,7 +16,7 @@ import weakref
 
 from ov_backend.core.errors import DeviceError
 from ov_backend.memory.available import available_memory, total_memory
-from ov_backend.memory.lru import MemoryLRU
+from ov_backend.memory.eviction import MemoryLRU
 from ov_backend.memory.mappings import free_mappings, merge_mappings
 
 log = logging.getLogger(__name__)

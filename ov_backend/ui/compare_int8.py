@@ -13,7 +13,7 @@ _MAX_PICTURES = 9
 
 
 class Forms(Protocol):
-    """Int8 and the device's own precision of one network; the engine's ``BothForms``."""
+    """Int8 and the device's own precision of one network; the engine's ``DualPrecisionMemory``."""
 
     own: str
 

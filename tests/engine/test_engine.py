@@ -11,7 +11,7 @@ from ov_backend import Settings, accelerate
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.engine.resources import MAX_PROGRAMS
 from ov_backend.memory import available as memory
-from ov_backend.memory.lru import MIB
+from ov_backend.memory.eviction import MIB
 from tests.helpers.alone import alone
 from tests.helpers.small import Small, assert_right, counts, engine_for, inputs
 

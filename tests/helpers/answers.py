@@ -9,7 +9,7 @@ import openvino as ov
 import torch
 
 from ov_backend import Settings
-from ov_backend.model.transformations.plugin_faults import avoid_faults
+from ov_backend.model.transformations.cpu_faults import avoid_faults
 from tests.helpers.small import engine_for
 
 

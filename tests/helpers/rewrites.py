@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ov_backend.model.transformations.plugin_faults import RULES
+from ov_backend.model.transformations.cpu_faults import RULES
 from ov_backend.trace.lowering import PASSES
 from ov_backend.trace.partitioning.known_wrong import FAULTS
 

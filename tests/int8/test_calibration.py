@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ov_backend.int8.calibration import MAX_CALLS, MIN_CALLS, SAMPLES, Calibration
-from ov_backend.model.transformations.low_precision import Range
+from ov_backend.model.transformations.quantize import Range
 
 
 def ranges(low: float, high: float) -> dict[str, Range]:

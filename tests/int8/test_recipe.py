@@ -11,7 +11,7 @@ import pytest
 
 from ov_backend.int8.recipe import VERSION, Recipe
 from ov_backend.int8.recipes import Recipes
-from ov_backend.model.transformations.low_precision import Range
+from ov_backend.model.transformations.quantize import Range
 
 RECIPE = Recipe("UNet", "c0" * 16, 20, 1, {"a": Range(-1.25, 3.0), "b": Range(0.0, 1e-7)}, 0.01)
 

@@ -190,10 +190,10 @@ test("a row of a compiled network has as many cells as the table has columns", (
     const row = { label: "UNet", size: "512x512", batch: 2, device: "CPU", precision: "f32", bytes: 2048, compile_seconds: 2.5, calls: 3, hits: 2 };
     assert.deepEqual(copy(text.cells(row)), ["UNet", "512x512", "2", "CPU", "f32", "2.0 KiB", "2.5 s", "3", "2"]);
     assert.equal(text.compiledSummary(snapshot({ compiled: [row] })), "1 compiled network");
-    const engine = { bytes: 1024 ** 3, budget_bytes: 2 * 1024 ** 3, low_memory: { given_back_bytes: 1024 ** 3, reason: "" } };
+    const engine = { bytes: 1024 ** 3, budget_bytes: 2 * 1024 ** 3, low_memory: { offloaded_bytes: 1024 ** 3, reason: "" } };
     const held = "1 compiled network, 1.0 GiB of at most 2.0 GiB";
     assert.equal(text.compiledSummary(snapshot({ compiled: [row], engine })), `${held}. 1.0 GiB of weights lie on the disk`);
-    engine.low_memory = { given_back_bytes: 0, reason: "Weights stay in memory: the disk is full." };
+    engine.low_memory = { offloaded_bytes: 0, reason: "Weights stay in memory: the disk is full." };
     assert.equal(text.compiledSummary(snapshot({ compiled: [row], engine })), `${held}. Weights stay in memory: the disk is full.`);
 });
 

@@ -44,7 +44,7 @@ def test_weights_are_given_back_once_they_are_compiled(pair: tuple[Network, Smal
     assert counts(network) == (1, 1)
     status = network.resources.low_memory.as_dict(network.resources.settings)
     assert status["setting"] == "on"
-    assert int(status["given_back_bytes"]) > 3 << 20
+    assert int(status["offloaded_bytes"]) > 3 << 20
     assert status["reason"] == ""
 
 

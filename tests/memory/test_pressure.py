@@ -12,8 +12,8 @@ import pytest
 from ov_backend import Settings
 from ov_backend.core.errors import DeviceError
 from ov_backend.engine.engine import Engine
-from ov_backend.memory import lru, pressure
-from ov_backend.memory.lru import MemoryLRU
+from ov_backend.memory import eviction, pressure
+from ov_backend.memory.eviction import MemoryLRU
 from ov_backend.memory.pressure import Pressure
 from tests.helpers.lifetimes import eventually
 from tests.helpers.small import Small, assert_right, inputs
@@ -31,7 +31,7 @@ def store() -> MemoryLRU:
 def machine(monkeypatch: pytest.MonkeyPatch, free: Callable[[], int]) -> None:
     """A machine with 1,600 bytes of memory."""
     monkeypatch.setattr(pressure, "total_memory", lambda: 1600)
-    for module in (pressure, lru):
+    for module in (pressure, eviction):
         monkeypatch.setattr(module, "available_memory", free)
 
 

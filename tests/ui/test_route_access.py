@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
-from ov_backend.ui.hosts import KnownHosts
+from ov_backend.ui.host_names import KnownHosts
 from tests.ui.test_auth import basic
 from tests.ui.test_routes import OWN_ADDRESS, Host
 

@@ -25,7 +25,7 @@ from ov_backend.engine.blocks.place import BlockGone
 from ov_backend.engine.conditions import has_finite_inputs, is_finite
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.int8.calibrated import CalibratedPrecision, Observed
-from ov_backend.engine.int8.calibration_runs import Pictures
+from ov_backend.engine.int8.calibration_runs import CalibrationRuns
 from ov_backend.engine.int8.low_precision import CALIBRATES, NO_VNNI, LowPrecision
 from ov_backend.engine.int8.recipe_trial import tried
 from ov_backend.engine.int8.step_tape import Recorder, Tape
@@ -39,7 +39,7 @@ from ov_backend.int8.calibration import MAX_CALLS, MIN_CALLS
 from ov_backend.int8.identity import architecture_of, checkpoint_of
 from ov_backend.int8.recipe import Recipe, relative_error
 from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
-from ov_backend.model.transformations.low_precision import Quantize
+from ov_backend.model.transformations.quantize import Quantize
 
 #: After so many runs without a step they are dropped.
 _MAX_UNUSED_RUNS = 3
@@ -60,7 +60,7 @@ class BlocksPrecision(CalibratedPrecision[Tape]):
         self, resources: Resources, name: str, module: torch.nn.Module, hooks: NetworkHooks, statistics: NetworkStats
     ) -> None:
         super().__init__(resources, name, module, hooks, statistics)
-        self.pictures = Pictures(resources)
+        self.pictures = CalibrationRuns(resources)
         #: Whether the step in progress is computed in the device's own precision for its noise.
         self._own = False
         #: Why a failure of ours keeps the last step from int8, or "".

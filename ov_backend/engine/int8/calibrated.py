@@ -17,13 +17,13 @@ import torch
 
 from ov_backend.core.settings import Settings
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.int8.dual_precision_memory import BothForms
+from ov_backend.engine.int8.dual_precision_memory import DualPrecisionMemory
 from ov_backend.engine.request import Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.int8.calibration import Calibration
 from ov_backend.int8.recipe import Recipe
-from ov_backend.model.transformations.low_precision import Observe
+from ov_backend.model.transformations.quantize import Observe
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class CalibratedPrecision(Generic[T]):
         self, resources: Resources, name: str, module: torch.nn.Module, hooks: NetworkHooks, statistics: NetworkStats
     ) -> None:
         self._resources, self._name, self._module, self._statistics = resources, name, module, statistics
-        self._hooks, self._both = hooks, BothForms(resources, name, module, statistics)
+        self._hooks, self._both = hooks, DualPrecisionMemory(resources, name, module, statistics)
         #: By architecture and checkpoint, the one used last at the end.
         self._observed: dict[tuple[str, str], Observed[T]] = {}
         #: Architecture and checkpoint of the last call; None where int8 does not apply to it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ov_backend.engine.resources import Resources
 
 
-class Pictures:
+class CalibrationRuns:
     """Of one network. A host says when a picture begins, and when its run of calls is over.
 
     Where none says so, a picture begins when a text encoder was called since the network's last call.

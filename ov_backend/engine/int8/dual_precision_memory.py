@@ -22,7 +22,7 @@ _SPARE_BYTES = 1 << 30
 MEASURED = "the quality of int8 was measured on a network of 14 million parameters; for yours, your own comparison decides"
 
 
-class BothForms:
+class DualPrecisionMemory:
     """Int8 and the device's own precision of one network.
 
     Args:

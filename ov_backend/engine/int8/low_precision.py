@@ -23,7 +23,7 @@ from ov_backend.int8.calibration import MAX_CALLS, MAX_GRAPH_CALLS, MIN_CALLS, C
 from ov_backend.int8.identity import architecture_of, checkpoint_of
 from ov_backend.int8.recipe import Recipe
 from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
-from ov_backend.model.transformations.low_precision import Quantize
+from ov_backend.model.transformations.quantize import Quantize
 
 #: Of so many states of the weights it is known which checkpoint they are.
 _MAX_IDENTITIES = 64

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ov_backend.core.errors import Interrupted, NothingIn8Bits, OVBackendError, last_line, pass_on_signals
-from ov_backend.engine.int8.calibration_runs import Pictures
+from ov_backend.engine.int8.calibration_runs import CalibrationRuns
 from ov_backend.engine.int8.low_precision import Sample
 from ov_backend.engine.int8.recipe_trial import tried
 from ov_backend.engine.lookup import Lookup
@@ -34,7 +34,7 @@ class RecipeMaking:
         resources: Resources,
         name: str,
         lookup: Lookup,
-        pictures: Pictures,
+        pictures: CalibrationRuns,
         look: Callable[[Call], object],
         compiled: Callable[[Call], CompiledEntry],
     ) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 from PIL import Image
 
 from ov_backend.engine.engine import Engine, Network
+from ov_backend.hosts.standalone.generation_queue import Turns
 from ov_backend.hosts.standalone.measure import measure_picture, measure_step
 from ov_backend.hosts.standalone.pipeline_call import Start
-from ov_backend.hosts.standalone.turns import Turns
 from ov_backend.hosts.standalone.upscalers import Upscalers
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.compare_int8 import compare_int8

@@ -23,13 +23,13 @@ from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.engine import Engine, Network
 from ov_backend.hosts.standalone.comparing import Comparing
 from ov_backend.hosts.standalone.generated import Generated, write_pictures
+from ov_backend.hosts.standalone.generation_queue import Turns
 from ov_backend.hosts.standalone.limits import check
 from ov_backend.hosts.standalone.lora_tags import lora_files, plain
 from ov_backend.hosts.standalone.pipeline_call import Masked, Start, call_pipeline, decoded
 from ov_backend.hosts.standalone.preview import LatentPreview, Steps
 from ov_backend.hosts.standalone.readiness import STOPPED, Preparer, request_of
 from ov_backend.hosts.standalone.samplers import DEFAULT, make_sampler
-from ov_backend.hosts.standalone.turns import Turns
 from ov_backend.hosts.standalone.upscalers import Upscalers, upscaler_network
 from ov_backend.pipelines.accelerate import begin_run, networks_of
 from ov_backend.pipelines.forwards import forward_of, network_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ov_backend.hosts.standalone.emphasis import between_breaks, has_break, has_emphasis
+from ov_backend.hosts.standalone.prompt_weights import between_breaks, has_break, has_emphasis
 
 #: Tokens of a prompt that CLIP reads at once, between the one of the beginning and the one of the end.
 CHUNK = 75

@@ -69,7 +69,7 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
 
     from ov_backend.hosts.standalone.host_guard import HostGuard
     from ov_backend.ui.auth import has_password
-    from ov_backend.ui.hosts import KnownHosts
+    from ov_backend.ui.host_names import KnownHosts
     from ov_backend.ui.routes import add_routes
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_closing(generator))

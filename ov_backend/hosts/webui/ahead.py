@@ -20,8 +20,8 @@ from modules import shared
 from ov_backend.engine.ahead.history import History, RememberedCall, kind_of
 from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.network import Network
+from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.ending import ending
-from ov_backend.hosts.webui.known import host
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.session import CACHE_DIR, session
 from ov_backend.store.store import GraphStore

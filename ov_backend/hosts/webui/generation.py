@@ -16,7 +16,7 @@ from ov_backend.core.errors import Interrupted, OVBackendError
 from ov_backend.core.patching import Patch, Unshadow
 from ov_backend.engine.blocks.blocks import Blockwise, CallsPatch, patch_calls
 from ov_backend.hosts.webui import ahead
-from ov_backend.hosts.webui.known import host
+from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.last_request import LastRequest
 from ov_backend.hosts.webui.other_networks import other_networks
 from ov_backend.hosts.webui.patch_points import HostNetwork

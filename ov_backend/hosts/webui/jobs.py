@@ -11,8 +11,8 @@ from typing import Any
 from modules import processing, shared
 
 from ov_backend.core.errors import Interrupted
+from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.generation import Generation
-from ov_backend.hosts.webui.known import host
 from ov_backend.hosts.webui.last_request import LastRequest
 from ov_backend.hosts.webui.session import CACHE_DIR, empty_conditionings, session
 from ov_backend.hosts.webui.settings_page import defaults

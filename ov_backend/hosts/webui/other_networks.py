@@ -29,7 +29,7 @@ from ov_backend.engine.ahead.history import kind_of
 from ov_backend.engine.blocks.blocks import call_block
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.root_network import RootNetwork
-from ov_backend.hosts.webui.known import host
+from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.measurements import LEAST_PSNR, Measurements, decibels, elements_of, kind_and_content
 from ov_backend.hosts.webui.session import session
 from ov_backend.hosts.webui.upscaling import Upscaling

@@ -14,7 +14,7 @@ from ov_backend.model import compiler
 from ov_backend.store.store import GraphStore
 from ov_backend.ui.auth import has_password
 from ov_backend.ui.controller import Controller
-from ov_backend.ui.hosts import KnownHosts, names_in
+from ov_backend.ui.host_names import KnownHosts, names_in
 from ov_backend.ui.routes import add_routes
 
 

@@ -13,7 +13,7 @@ from modules import shared
 from ov_backend.core.settings import Settings
 from ov_backend.engine.blocks.blocks import Blockwise
 from ov_backend.engine.engine import Engine, NetworkHooks
-from ov_backend.hosts.webui.known import host
+from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.last_request import LastRequest
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.ui.choices import Choices

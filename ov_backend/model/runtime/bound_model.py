@@ -18,7 +18,7 @@ from ov_backend.model.conversion.model import WeightlessModel
 from ov_backend.model.runtime.binding import COPY_BELOW_BYTES, bind
 from ov_backend.model.transformations.autocast_types import cast_to_bfloat16
 from ov_backend.model.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
-from ov_backend.model.transformations.low_precision import Observe, Quantize, Rewrite, observe, quantize, weight_buffer
+from ov_backend.model.transformations.quantize import Observe, Quantize, Rewrite, observe, quantize, weight_buffer
 from ov_backend.model.transformations.timestep_angles import keep_angles_exact
 
 log = logging.getLogger(__name__)

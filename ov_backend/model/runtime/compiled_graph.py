@@ -22,7 +22,7 @@ from ov_backend.model.runtime import shared_kernels
 from ov_backend.model.runtime.bound_model import bound_model
 from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.model.transformations.convert_precision import WeightBuffer
-from ov_backend.model.transformations.low_precision import Observe, Observer, Quantize, Range, Rewrite, observed_value
+from ov_backend.model.transformations.quantize import Observe, Observer, Quantize, Range, Rewrite, observed_value
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import torch
 from ov_backend.core import devices
 from ov_backend.core.errors import is_failure
 from ov_backend.core.tensors import constant
-from ov_backend.model.transformations.low_precision import MARGIN, Range, quantize
+from ov_backend.model.transformations.quantize import MARGIN, Range, quantize
 
 _SIDE = 64
 

@@ -105,7 +105,7 @@ def functions() -> dict[str, Any]:
     """Every function that the extension may patch, by name."""
     from modules import processing
 
-    from ov_backend.hosts.webui.known import host
+    from ov_backend.hosts.webui.detect import host
 
     points = [point for point in host.patch_points if point.owner is not None]
     originals = {f"{point.module}.{point.class_name}": vars(point.owner)[point.function] for point in points}
@@ -122,7 +122,7 @@ def arguments(precision: str = "f32", **switches: bool) -> list[Any]:
 
 def text_encoder_is_supported() -> bool:
     """Whether the installed transformers lets the text encoder be compiled."""
-    from ov_backend.hosts.webui.known import host
+    from ov_backend.hosts.webui.detect import host
 
     return all(point.owner is not None for point in host.patch_points if point.module.startswith("transformers."))
 

@@ -16,13 +16,13 @@ FOLDERS = sorted(path for path in (ROOT / "ov_backend" / "hosts" / "webui").iter
 
 
 def test_the_stand_in_is_recognised(host: SimpleNamespace) -> None:
-    from ov_backend.hosts.webui.known import find_host
+    from ov_backend.hosts.webui.detect import find_host
 
     assert find_host().name == "AUTOMATIC1111's WebUI"
 
 
 def test_a_program_that_is_no_known_webui_is_told_so(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = importlib.import_module("ov_backend.hosts.webui.known")
+    hosts = importlib.import_module("ov_backend.hosts.webui.detect")
     monkeypatch.setattr(hosts, "_KNOWN", {"a1111": "modules.nowhere", "other": "no_such_package.part"})
     with pytest.raises(OVBackendError, match=r"none of modules\.nowhere, no_such_package\.part can be imported here\. Install"):
         hosts.find_host()

@@ -62,7 +62,7 @@ def test_a_precompile_can_be_cancelled(host: SimpleNamespace, compare: Any) -> N
 
 
 def test_a_job_generates_with_the_scripts_that_the_host_asks_for(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ov_backend.hosts.webui.known import host as webui
+    from ov_backend.hosts.webui.detect import host as webui
 
     hooks: list[str] = []
     runner = SimpleNamespace(hook=lambda name, *args, **kwargs: hooks.append(name), scripts=[])

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from ov_backend.model.conversion.converter import convert
-from ov_backend.model.transformations.plugin_faults import RULES
+from ov_backend.model.transformations.cpu_faults import RULES
 from ov_backend.model.transformations.rule import Rule, apply_rules
 from tests.helpers.graphs import traced
 from tests.helpers.rewrites import PAGE, page

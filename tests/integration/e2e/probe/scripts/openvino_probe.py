@@ -89,7 +89,7 @@ def extension():
 
 def host():
     """What the extension under test calls the WebUI, or None while it is disabled."""
-    known = sys.modules.get("ov_backend.hosts.webui.known")
+    known = sys.modules.get("ov_backend.hosts.webui.detect")
     return known.host.name if known is not None else None
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.model.transformations.plugin_faults import avoid_faults
+from ov_backend.model.transformations.cpu_faults import avoid_faults
 from tests.helpers.alone import alone
 from tests.helpers.answers import answers, assert_right
 from tests.helpers.small import engine_for

@@ -12,8 +12,8 @@ import torch
 from ov_backend.model.conversion.converter import convert
 from ov_backend.model.runtime.binding import bind
 from ov_backend.model.runtime.compiled_graph import CompiledGraph, bind_and_compile
-from ov_backend.model.transformations.low_precision import Observe, Quantize, Range, quantize
-from ov_backend.model.transformations.weighted_layers import weighted_layers
+from ov_backend.model.transformations.layers_in_8_bits import weighted_layers
+from ov_backend.model.transformations.quantize import Observe, Quantize, Range, quantize
 from tests.helpers.graphs import SETTINGS, traced
 from tests.helpers.layers_in_8_bits import needs_vnni
 

@@ -26,7 +26,7 @@ import torch
 from ov_backend.core.errors import ConversionError
 from ov_backend.core.tensors import TO_OV, constant, share
 from ov_backend.model.transformations.convert_precision import WeightBuffer
-from ov_backend.model.transformations.weighted_layers import Layer, weight_name, weighted_layers
+from ov_backend.model.transformations.layers_in_8_bits import Layer, weight_name, weighted_layers
 
 #: Ranges are this much wider than what was observed, because other prompts have larger values.
 MARGIN = 1.2

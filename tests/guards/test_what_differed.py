@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ov_backend.guards.description import Description, argument_in_words
+from ov_backend.guards.what_differed import Description, argument_in_words
 
 
 def _described(*found: tuple[str, tuple[object, ...]]) -> Description:

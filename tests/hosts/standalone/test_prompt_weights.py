@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("diffusers")
 
-from ov_backend.hosts.standalone.emphasis import between_breaks, has_emphasis, plain_text, weighted
+from ov_backend.hosts.standalone.prompt_weights import between_breaks, has_emphasis, plain_text, weighted
 from ov_backend.hosts.standalone.prompts import chunk_count, encoded, long_embeddings
 from tests.helpers.diffusers_pipelines import tiny
 

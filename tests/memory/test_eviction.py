@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ov_backend.memory import available as memory
-from ov_backend.memory import lru as lru_module
-from ov_backend.memory.lru import DEFAULT_SHARE, MIB, CountLRU, MemoryLRU
+from ov_backend.memory import eviction as lru_module
+from ov_backend.memory.eviction import DEFAULT_SHARE, MIB, CountLRU, MemoryLRU
 from tests.helpers.alone import alone
 
 
