@@ -10,10 +10,18 @@ from modules import shared
 from safetensors.torch import save_file
 
 
-def unet_in_use():
-    """The UNet of the model in use; in Forge it does not stand in the model itself."""
+def roots_in_use():
+    """By name, the modules that the model in use consists of; in Forge they do not stand in the model itself."""
     model = shared.sd_model
-    return (model if hasattr(model, "model") else model.forge_objects.unet).model.diffusion_model
+    if not hasattr(model, "model"):
+        objects = model.forge_objects
+        return {"unet": objects.unet.model, "vae": objects.vae.first_stage_model, "text": objects.clip.cond_stage_model}
+    return {"unet": model.model, "vae": model.first_stage_model, "text": model.cond_stage_model}
+
+
+def unet_in_use():
+    """The UNet of the model in use."""
+    return roots_in_use()["unet"].diffusion_model
 
 
 def write_controlnet(file, seed):
