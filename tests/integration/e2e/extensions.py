@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.integration.e2e.client import PROMPT, WebUI, to_png
-from tests.integration.e2e.helpers import ALL, need, need_probe
+from tests.integration.e2e.helpers import ALL, need, need_a1111, need_probe
 
 FREEU = {
     "enable": True,
@@ -50,6 +50,7 @@ class Controlled:
     def __init__(self, webui: WebUI, folder: Path, checkpoint: str) -> None:
         always_on(webui, "ControlNet")
         need_probe(webui)
+        need_a1111(webui, "extension sd-webui-controlnet; its own ControlNet is in test_mixed")
         self.webui, self.folder, self.checkpoint = webui, folder, checkpoint
         use(webui, checkpoint)
         webui.set_options(control_net_models_path=str(folder))

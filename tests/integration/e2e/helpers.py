@@ -65,7 +65,7 @@ def mask_of(picture: Any) -> Any:
 
 
 def loras(webui: WebUI) -> list[str]:
-    return webui.names("/sdapi/v1/loras") if webui.has("/sdapi/v1/loras") else []
+    return webui.names("/sdapi/v1/loras")
 
 
 def reload_ui(webui: WebUI) -> None:

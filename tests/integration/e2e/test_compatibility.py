@@ -31,7 +31,7 @@ def test_token_merging_and_back(compare: Any, sd1: str) -> None:
 
 
 def test_hypertile_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
-    need("hypertile_enable_unet" in webui.settings, "HyperTile")
+    need("hypertile_enable_unet" in webui.settings, "HyperTile among its settings")
     size = {"width": 512, "height": 512, "steps": 2}
     tiles = options(hypertile_enable_unet=True, hypertile_max_tile_unet=256)
     compare(BLOCKS, checkpoint=sd1, **size, **tiles)
@@ -39,7 +39,7 @@ def test_hypertile_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
 
 
 def test_hypertile_of_the_vae(webui: WebUI, compare: Any, sd1: str) -> None:
-    need("hypertile_enable_vae" in webui.settings, "HyperTile")
+    need("hypertile_enable_vae" in webui.settings, "HyperTile among its settings")
     compare("UNet, VAE by its blocks, text encoder", checkpoint=sd1, **options(hypertile_enable_vae=True))
     compare(checkpoint=sd1)
 

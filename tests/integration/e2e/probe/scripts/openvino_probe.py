@@ -73,8 +73,8 @@ def of_another_extension(function):
 
 def instances():
     """Modules of the model in use that have a forward on the instance."""
-    roots = {**probe_files.roots_in_use(), "unet": probe_files.unet_in_use()}
-    return [f"{n}.{path}" for n, root in roots.items() for path, m in root.named_modules() if "forward" in vars(m)]
+    roots = probe_files.roots_in_use().items()
+    return [f"{n}.{path}" for n, root in roots for path, m in root.named_modules() if "forward" in vars(m)]
 
 
 def extension():
