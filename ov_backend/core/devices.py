@@ -48,9 +48,13 @@ def openvino_version() -> str:
 
 
 def list_devices() -> list[Device]:
-    """Every physical device that OpenVINO sees on this machine now, the CPU first."""
-    _names.cache_clear()
+    """Every physical device that OpenVINO has found on this machine, the CPU first."""
     return [_describe(name) for name in _names(core())]
+
+
+def look_again() -> None:
+    """Let OpenVINO look for devices anew at the next question, because the user asks for that."""
+    _names.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)

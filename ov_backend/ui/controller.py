@@ -146,7 +146,7 @@ class Controller:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def devices(self) -> list[dict[str, Any]]:
-        """OpenVINO's devices.
+        """The devices that OpenVINO finds now.
 
         Raises:
             Unavailable: OpenVINO is not installed or does not start.
@@ -154,6 +154,7 @@ class Controller:
         try:
             from ov_backend.core import devices
 
+            devices.look_again()
             return [device.as_dict() for device in devices.list_devices()]
         except Exception as error:  # a broken installation raises anything
             command = "" if "pip install" in str(error) else " Install it with: pip install openvino"

@@ -86,6 +86,8 @@ def test_only_a_look_for_devices_asks_the_runtime_again(monkeypatch: pytest.Monk
     for _ in range(3):
         devices.check(Settings(device="CPU", precision="f32"))
         devices.resolved_precision(Settings(device="CPU"))
+        devices.list_devices()
     assert len(looks) == 1
+    devices.look_again()
     devices.list_devices()
     assert len(looks) == 2

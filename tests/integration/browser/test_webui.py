@@ -130,10 +130,9 @@ def test_an_interrupt_during_a_compile_ends_the_generation(webui: Callable[..., 
     start = time.monotonic()
     page.page.evaluate("document.querySelector('#txt2img_interrupt').click()")
     run = page.finish()
-    took = time.monotonic() - start
+    record_property("seconds from Interrupt to the end of the run", round(time.monotonic() - start, 2))
     assert run["error"] == "Interrupted."
-    record_property("seconds from Interrupt to the end of the run", round(took, 2))
-    assert took < 5
+    assert not run["shares"]["unet"], "the compile was waited for, and the compiled UNet called"
 
 
 def test_the_text_of_a_picture_restores_the_panel(webui: Callable[..., Page]) -> None:

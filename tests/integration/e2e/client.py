@@ -99,8 +99,8 @@ class WebUI:
         return names[number] if len(names) > number else None
 
     def names(self, path: str, key: str = "name") -> list[str]:
-        """Names in one of the API's lists."""
-        return [item[key] for item in self.api(path)]
+        """Names in one of the API's lists; none where this WebUI has no such list."""
+        return [item[key] for item in self.api(path)] if self.has(path) else []
 
     def generate(self, **fields: Any) -> Pictures:
         """The pictures of one request: txt2img, or img2img where there are ``init_images`` (arrays)."""

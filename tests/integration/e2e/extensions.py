@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.integration.e2e.client import PROMPT, WebUI, to_png
-from tests.integration.e2e.helpers import ALL, need, need_probe
+from tests.integration.e2e.helpers import ALL, need, need_a1111, need_probe
 
 FREEU = {
     "enable": True,
@@ -19,6 +19,22 @@ FREEU = {
 THRESHOLDING = [True, 7, 0.9, "Constant", 0, "Constant", 0, 4, "enable", "MEAN", "AD", 1]
 CUTOFF = [True, "red", 0.5, True, False, "", "Lerp", False]
 TILED_DIFFUSION = [True, "MultiDiffusion", False, True, 128, 128, 16, 16, 8, 2, "None", 1, False, 10, 1, 1, 64, *[False] * 4]
+
+#: What comes with Forge and reForge: by the WebUI, and what it is called here, a script's title and arguments.
+BUILT_IN: dict[str, dict[str, tuple[Any, ...]]] = {
+    "Forge": {
+        "FreeU": ("FreeU Integrated (SD 1.x, SD 2.x, SDXL)", True, 1.1, 1.2, 0.9, 0.2, 0, 1),
+        "self-attention guidance": ("SelfAttentionGuidance Integrated (SD 1.x, SD 2.x, SDXL)", True, 0.5, 2.0, 1.0),
+        "perturbed-attention guidance": ("PerturbedAttentionGuidance Integrated", True, 3.0),
+        "Kohya HRFix": ("Kohya HRFix Integrated", True, 3, 2.0, 0, 0.35, True, "bicubic", "bicubic"),
+    },
+    "reForge": {
+        "FreeU": ("FreeU Integrated", True, 1.1, 1.2, 0.9, 0.2),
+        "self-attention guidance": ("SelfAttentionGuidance Integrated", True, 0.5, 2.0),
+        "HyperTile": ("HyperTile Integrated", True, 64, 2, 0, False),
+        "Kohya HRFix": ("Kohya HRFix Integrated", True, 3, 2.0, 0, 0.35, True, "bicubic", "bicubic"),
+    },
+}
 
 
 def always_on(webui: WebUI, title: str, *arguments: Any) -> dict[str, Any]:
@@ -34,6 +50,7 @@ class Controlled:
     def __init__(self, webui: WebUI, folder: Path, checkpoint: str) -> None:
         always_on(webui, "ControlNet")
         need_probe(webui)
+        need_a1111(webui, "extension sd-webui-controlnet; its own ControlNet is in test_mixed")
         self.webui, self.folder, self.checkpoint = webui, folder, checkpoint
         use(webui, checkpoint)
         webui.set_options(control_net_models_path=str(folder))
@@ -47,9 +64,7 @@ class Controlled:
     def unit(self, name: str = "random", **changes: Any) -> dict[str, Any]:
         """One unit; ``seed`` and ``adapter`` say which network, the other changes are the unit's own."""
         body = {key: changes.pop(key) for key in ("seed", "adapter") if key in changes}
-        hint = np.zeros((128, 128, 3), np.uint8)
-        hint[30:90, 40:100], hint[:: 8 + 3 * body.get("seed", 0)] = 255, 120
-        image = {"image": to_png(hint), "processor_res": 128}
+        image = {"image": hint(body.get("seed", 0)), "processor_res": 128}
         model = "None" if changes.get("module") == "reference_only" else self.model(name, **body)
         return {"enabled": True, "module": "none", "model": model, "weight": 1.0, **image, **changes}
 
@@ -57,6 +72,13 @@ class Controlled:
         """The fields of a generation with these units."""
         scripts = always_on(self.webui, "ControlNet", *units)
         return {"checkpoint": self.checkpoint, "steps": 4, "alwayson_scripts": scripts, **more}
+
+
+def hint(seed: int = 0) -> str:
+    """A prepared hint of a ControlNet."""
+    picture = np.zeros((128, 128, 3), np.uint8)
+    picture[30:90, 40:100], picture[:: 8 + 3 * seed] = 255, 120
+    return to_png(picture)
 
 
 def beside_weights(webui: WebUI, by_blocks: str, whole: str = ALL) -> str:

@@ -27,14 +27,14 @@ def need_probe(webui: WebUI) -> None:
     need(webui.has("/probe/state"), "probe extension (the suite brings it where it starts the WebUI)")
 
 
-def host_is(webui: WebUI, name: str) -> bool:
-    """Whether the extension says that the WebUI is this one; False without the probe."""
-    return webui.has("/probe/state") and webui.probe().get("host") == name
+def host_of(webui: WebUI) -> str | None:
+    """What the extension calls the WebUI; None without the probe."""
+    return webui.probe().get("host") if webui.has("/probe/state") else None
 
 
 def need_a1111(webui: WebUI, what: str) -> None:
     """Skip where the WebUI is a descendant of AUTOMATIC1111's that lacks something, or does it in its own way."""
-    other = webui.probe().get("host") if webui.has("/probe/state") else None
+    other = host_of(webui)
     if other not in (None, "AUTOMATIC1111's WebUI"):
         pytest.skip(f"{other} has no {what}")
 
@@ -65,7 +65,7 @@ def mask_of(picture: Any) -> Any:
 
 
 def loras(webui: WebUI) -> list[str]:
-    return webui.names("/sdapi/v1/loras") if webui.has("/sdapi/v1/loras") else []
+    return webui.names("/sdapi/v1/loras")
 
 
 def reload_ui(webui: WebUI) -> None:

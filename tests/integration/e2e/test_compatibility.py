@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.conftest import assert_equal, note
-from tests.integration.e2e.helpers import host_is, need, need_a1111, need_probe, options, picture_by_pytorch
+from tests.integration.e2e.helpers import host_of, need, need_a1111, need_probe, options, picture_by_pytorch
 
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
@@ -21,7 +21,7 @@ def test_tiling_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
     tiled, _ = compare(checkpoint=sd1, tiling=True)
     untiled, _ = compare(checkpoint=sd1, tiling=False)
     difference = psnr(tiled.images[0], untiled.images[0])
-    need(difference < 60 or not host_is(webui, "Forge"), "tiling: Forge says that it is unavailable")
+    need(difference < 60 or host_of(webui) != "Forge", "tiling: Forge says that it is unavailable")
     assert difference < 60
 
 
@@ -31,7 +31,7 @@ def test_token_merging_and_back(compare: Any, sd1: str) -> None:
 
 
 def test_hypertile_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
-    need("hypertile_enable_unet" in webui.settings, "HyperTile")
+    need("hypertile_enable_unet" in webui.settings, "HyperTile among its settings")
     size = {"width": 512, "height": 512, "steps": 2}
     tiles = options(hypertile_enable_unet=True, hypertile_max_tile_unet=256)
     compare(BLOCKS, checkpoint=sd1, **size, **tiles)
@@ -39,7 +39,7 @@ def test_hypertile_and_back(webui: WebUI, compare: Any, sd1: str) -> None:
 
 
 def test_hypertile_of_the_vae(webui: WebUI, compare: Any, sd1: str) -> None:
-    need("hypertile_enable_vae" in webui.settings, "HyperTile")
+    need("hypertile_enable_vae" in webui.settings, "HyperTile among its settings")
     compare("UNet, VAE by its blocks, text encoder", checkpoint=sd1, **options(hypertile_enable_vae=True))
     compare(checkpoint=sd1)
 

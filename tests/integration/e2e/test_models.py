@@ -42,7 +42,7 @@ def test_two_checkpoints_in_memory(webui: WebUI, compare: Any, sd1: str) -> None
 
 
 def test_vae_change(webui: WebUI, compare: Any, sd1: str) -> None:
-    name = need(next(iter(webui.names("/sdapi/v1/sd-vae", "model_name")), None), "VAE file")
+    name = need(next(iter(webui.names("/sdapi/v1/sd-vae", "model_name")), None), "VAE file that its API lists")
     other = webui.checkpoint("sd1", number=1)
     for checkpoint in (sd1, other):  # the WebUI forgets the VAE of a checkpoint that stays in memory: load it again
         webui.generate(checkpoint=checkpoint, steps=1)

@@ -10,10 +10,20 @@ from modules import shared
 from safetensors.torch import save_file
 
 
-def unet_in_use():
-    """The UNet of the model in use; in Forge it does not stand in the model itself."""
+def roots_in_use():
+    """By name, the modules that the model in use consists of; in Forge they stand beside it, and at first there are none."""
     model = shared.sd_model
-    return (model if hasattr(model, "model") else model.forge_objects.unet).model.diffusion_model
+    if not hasattr(model, "model"):
+        objects = getattr(model, "forge_objects", None)
+        if objects is None:
+            return {}
+        return {"unet": objects.unet.model, "vae": objects.vae.first_stage_model, "text": objects.clip.cond_stage_model}
+    return {"unet": model.model, "vae": model.first_stage_model, "text": model.cond_stage_model}
+
+
+def unet_in_use():
+    """The UNet of the model in use."""
+    return roots_in_use()["unet"].diffusion_model
 
 
 def write_controlnet(file, seed):
@@ -126,20 +136,20 @@ def norm(weight):
     return {"w_norm": 0.05 * torch.randn(weight.shape), "b_norm": 0.05 * torch.randn(weight.shape)}
 
 
-#: By kind, the function and the layers of the UNet that it is for.
-MATRICES = (torch.nn.Linear, torch.nn.Conv2d)
+#: By kind, the function and the classes of layers of the UNet that it is for; Forge's are its own, with PyTorch's names.
+LINEAR, MATRICES = ("Linear",), ("Linear", "Conv2d")
 KINDS = {
-    "lora": (lora, torch.nn.Linear),
+    "lora": (lora, LINEAR),
     "convolutions": (lora, MATRICES),
     "three factors": (lora_of_three, MATRICES),
     "dora": (dora, MATRICES),
     "loha": (loha, MATRICES),
-    "lokr": (lokr, torch.nn.Linear),
-    "ia3": (ia3, torch.nn.Linear),
+    "lokr": (lokr, LINEAR),
+    "ia3": (ia3, LINEAR),
     "full": (full, MATRICES),
-    "oft": (oft, torch.nn.Linear),
-    "glora": (glora, torch.nn.Linear),
-    "norm": (norm, (torch.nn.GroupNorm, torch.nn.LayerNorm)),
+    "oft": (oft, LINEAR),
+    "glora": (glora, LINEAR),
+    "norm": (norm, ("GroupNorm", "LayerNorm")),
 }
 
 
@@ -150,12 +160,17 @@ def write_lora(file, kind, seed):
         weights = lora_of_sd3()
     else:
         function, classes = KINDS[kind]
-        layers = {n: m for n, m in unet_in_use().named_modules() if isinstance(m, classes)}
+        layers = {n: m for n, m in unet_in_use().named_modules() if is_one_of(m, classes)}
         layers = {n: m for n, m in layers.items() if not n.startswith(("time_embed", "out.", "label_emb"))}
         parts = {f"lora_unet_{name.replace('.', '_')}": function(plain_weight(layer)) for name, layer in layers.items()}
         weights = {f"{name}.{part}": weight for name, each in parts.items() for part, weight in each.items()}
     save_file({name: weight.contiguous() for name, weight in weights.items()}, file)
     register(file)
+
+
+def is_one_of(module, classes):
+    """Whether a module's class, or one that it is derived from, bears one of these names."""
+    return any(cls.__name__ in classes for cls in type(module).__mro__)
 
 
 def plain_weight(layer):

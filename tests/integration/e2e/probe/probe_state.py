@@ -4,10 +4,12 @@ import inspect
 import sys
 import zlib
 
+import probe_files
 import torch
 from modules import shared
 
 PACKAGES = ("torch.nn", "ldm", "sgm", "modules", "k_diffusion", "networks", "l_networks", "transformers.models.clip", "open_clip")
+PACKAGES += ("ldm_patched", "backend", "modules_forge")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks")
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 #: What the WebUI itself notes in its settings and its modules with every picture.
@@ -26,17 +28,20 @@ def everything():
                     functions = ((n, v) for n, v in list(vars(value).items()) if callable(v) and not inspect.isclass(v))
                     state.update({f"{name}.{attribute}.{n}": described(v) for n, v in functions})
     model = shared.sd_model
-    for path, module in model.named_modules():
-        state[f"model {path}"] = type(module).__module__ + "." + type(module).__qualname__
+    roots = {"model": model} if isinstance(model, torch.nn.Module) else probe_files.roots_in_use()
+    modules = ((f"{root} {path}", module) for root, network in roots.items() for path, module in network.named_modules())
+    for path, module in modules:
+        state[path] = type(module).__module__ + "." + type(module).__qualname__
         for name, value in vars(module).items():
             if name in HOOKS:
-                state[f"model {path} {name}"] = f"{len(value)}"
+                state[f"{path} {name}"] = f"{len(value)}"
             elif not name.startswith("_"):
-                state[f"model {path} {name}"] = described(value) if callable(value) else type(value).__name__
+                state[f"{path} {name}"] = described(value) if callable(value) else type(value).__name__
     for name in GLOBAL_HOOKS:
         state[f"torch {name}"] = f"{len(getattr(torch.nn.modules.module, name, ()))}"
     state.update({f"setting {name}": repr(value) for name, value in shared.opts.data.items()})
-    state.update({f"weight {name}": checksum(weight) for name, weight in model.state_dict().items()})
+    for root, network in roots.items():
+        state.update({f"weight {root} {name}": checksum(weight) for name, weight in network.state_dict().items()})
     return {name: text for name, text in state.items() if not name.startswith(VOLATILE)}
 
 

@@ -73,12 +73,8 @@ def of_another_extension(function):
 
 def instances():
     """Modules of the model in use that have a forward on the instance."""
-    model = shared.sd_model
-    vae, text = model.first_stage_model, model.cond_stage_model
-    if vae is None:  # Forge
-        vae, text = model.forge_objects.vae.first_stage_model, model.forge_objects.clip.cond_stage_model
-    roots = {"unet": probe_files.unet_in_use(), "vae": vae, "text": text}
-    return [f"{n}.{path}" for n, root in roots.items() for path, m in root.named_modules() if "forward" in vars(m)]
+    roots = probe_files.roots_in_use().items()
+    return [f"{n}.{path}" for n, root in roots for path, m in root.named_modules() if "forward" in vars(m)]
 
 
 def extension():
