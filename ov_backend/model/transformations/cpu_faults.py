@@ -26,15 +26,14 @@ _SMALL = np.float32(2.0**-62)
 _FLOATS = frozenset({"f16", "bf16", "f32"})
 
 
-def _is_behind_a_concatenation(node: ov.Node, constants: Constants) -> bool:
-    return len(node.get_output_shape(0)) == 1 and node.input_value(0).get_node().get_type_name() == "Concat"
+def _has_one_axis(node: ov.Node, constants: Constants) -> bool:
+    return len(node.get_output_partial_shape(0)) == 1
 
 
-def abs_behind_a_reshape(node: ov.Node, constants: Constants) -> None:
+def abs_of_two_axes(node: ov.Node, constants: Constants) -> None:
     """Compute the absolute value of one row of two axes."""
-    shape = list(node.get_output_shape(0))
-    row = opset13.reshape(node.input_value(0), np.array([1, *shape]), False)
-    replace(node, opset13.reshape(opset13.abs(row), np.array(shape), False))
+    first = np.array([0])
+    replace(node, opset13.squeeze(opset13.abs(opset13.unsqueeze(node.input_value(0), first)), first))
 
 
 def _is_of_a_slice(node: ov.Node, constants: Constants) -> bool:
@@ -126,11 +125,11 @@ def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
 
 _OWN = (
     Rule(
-        "of one-dimensional values, an absolute value after a concatenation is moved in front of it, also for those who"
-        " read the concatenation itself",
+        "of one axis, an absolute value of a constant that is broadcast is left out, and one after a concatenation is moved"
+        " in front of it, also for those who read the concatenation itself",
         frozenset({"Abs"}),
-        _is_behind_a_concatenation,
-        abs_behind_a_reshape,
+        _has_one_axis,
+        abs_of_two_axes,
     ),
     Rule(
         "elements gathered from a slice are refused: the slice is left out, and then the shapes do not fit",
