@@ -222,12 +222,16 @@ def sources(blobs: dict[str, str]) -> str:
 
 
 def commit(measured: str) -> str:
-    """The commit; in a folder without Git the one that the variable COMMIT names, which ``tests/test_figures.py`` checks."""
-    name = git("rev-parse", "HEAD").strip()
-    if name:
-        return name if sources(committed_blobs(name)) == measured else f"{name}-dirty"
-    given = os.environ.get("COMMIT", "")
-    return given if re.fullmatch("[0-9a-f]{40}", given) else ""
+    """The commit that is checked out, if it has these sources; else the one that the variable COMMIT names.
+
+    A machine that gets the files without their commits needs the variable; ``tests/test_figures.py`` checks it.
+    """
+    name, given = git("rev-parse", "HEAD").strip(), os.environ.get("COMMIT", "")
+    if name and sources(committed_blobs(name)) == measured:
+        return name
+    if re.fullmatch("[0-9a-f]{40}", given):
+        return given
+    return f"{name}-dirty" if name else ""
 
 
 def git(*arguments: str) -> str:

@@ -80,7 +80,9 @@ def speed(figures_of: Figures, *slugs: str) -> Rows:
         column = [short(found["PyTorch f32"], missing), short(found["PyTorch bf16"], missing), other]
         columns.append([machine(slug), *column, short(default, missing), short(found["OpenVINO int8"], missing)])
     names = ["seconds of a step", "PyTorch, f32", "PyTorch, bf16", "the fastest other program"]
-    return [list(row) for row in zip([*names, "this project", "this project, int8"], *columns)]
+    rows = [list(row) for row in zip([*names, "this project", "this project, int8"], *columns)]
+    is_known = any(row[1:].count(NOT_MEASURED) < len(slugs) for row in rows[1:])
+    return [row for row in rows if row[1:].count(NOT_MEASURED) < len(slugs)] if is_known else rows
 
 
 def precisions(figures_of: Figures, slug: str) -> Rows:
