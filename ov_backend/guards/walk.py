@@ -123,7 +123,8 @@ class Walk(ModuleWalk):
         for path, reason in self.volatile.items():
             _, attribute, rest = path.rpartition("!")
             name = rest.partition("[")[0].partition(".")[0]
-            unnamed = traced is not None and (traced.computes_names or not (attribute and name.isidentifier()))
+            computed = traced is not None and traced.computes_names and path not in self.seen_in_use
+            unnamed = computed or (traced is not None and not (attribute and name.isidentifier()))
             if unnamed or (attribute and name in named):
                 return reason
         return ""

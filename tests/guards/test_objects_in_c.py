@@ -123,3 +123,21 @@ def test_it_stays_in_pytorch_where_its_name_is_computed(strict: Strict, what: st
     network = engine_for(strict(fallback="pytorch"), module)
     assert_eager(network, module)
     assert network.statistics.calls == 0
+
+
+def test_a_generator_that_nothing_names_is_no_reason_where_names_are_computed(strict: Strict) -> None:
+    module = Scaled(lambda m: getattr(m, "held_" + m.end), held_here=2.0, end="here", info={"generator": torch.Generator()})
+    network = engine_for(strict(), module)
+    assert_eager(network, module)
+    assert network.statistics.calls == 1
+
+
+def test_the_seed_of_a_generator_is_followed_where_its_name_is_computed(strict: Strict) -> None:
+    def read(module: torch.nn.Module) -> float:
+        return float(getattr(module, "held_" + module.end).initial_seed() % 7)  # type: ignore[operator]
+
+    module = Scaled(read, held_here=torch.Generator().manual_seed(3), end="here")
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    module.held_here.manual_seed(5)  # type: ignore[union-attr, operator]
+    assert_eager(network, module)
