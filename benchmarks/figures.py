@@ -30,7 +30,7 @@ MARK = re.compile(r"<!-- figures: ([^>]+?) -->(.*?)<!-- end -->", re.DOTALL)
 ALTERNATIVES = {
     "peers": "Seconds from the start of the process to each picture",
     "memory": "GiB resident by the number of resolutions used, beside others",
-    "lifetimes": "GiB resident over a hundred calls of twelve sizes, with room for three",
+    "lifetimes": "GiB resident over a hundred calls of twelve sizes, of which three fit in memory at once",
 }
 #: What stands behind a figure, by the last part of its name.
 UNIT_TEXTS = {"s": " s", "ms": " ms", "mib": " MiB", "gib": " GiB", "db": " dB", "percent": " %"}

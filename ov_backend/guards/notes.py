@@ -55,7 +55,7 @@ class Notes:
         self.tensors: list[LooseTensor] = []
         #: Why something that answers otherwise at each call must not be used, by its path.
         self.volatile: dict[str, str] = {}
-        #: Of these paths, those that no code uses unseen that computes their names.
+        #: Those of these paths whose use a trace shows, also by code that computes their names.
         self.seen_in_use: set[str] = set()
         #: Functions with a ``functools.lru_cache``; a trace leaves fake tensors there.
         self.caches: list[Any] = []
@@ -115,8 +115,7 @@ class Notes:
     def _opaque(self, value: object, path: str) -> None:
         if isinstance(value, (*GENERATORS, *BUFFERS)):
             self.watch.values.append(value)
-        if isinstance(value, torch.Generator):  # what is drawn from it, or read of its state, a trace shows
-            self.watch.content(value.initial_seed)
+        if isinstance(value, torch.Generator):  # a trace shows what is drawn from it, and that its seed or state is read
             self.seen_in_use.add(path)
         if isinstance(value, (*GENERATORS, *STREAMS)):
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which answers something else at each call"

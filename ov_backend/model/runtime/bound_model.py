@@ -63,7 +63,7 @@ def bound_model(
 
 
 def _buffer_folder(settings: Settings) -> Path | None:
-    """The folder of converted weights, whose memory is given back when they are compiled; None without one."""
+    """The folder of converted weights, whose memory is freed once they are compiled; None without one."""
     return settings.cache_folder if settings.model_caching else None
 
 
