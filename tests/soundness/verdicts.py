@@ -178,7 +178,7 @@ def _is_exact(expression: str, values: Sequence[torch.Tensor], result: torch.Ten
     wide = [value.double() if value.is_floating_point() else value for value in values]
     try:
         exact = evaluate(expression, wide)
-    except Exception:
+    except Exception:  # the step has no float64 form, or mixes it with a type that is named in it
         return False
     return exact.shape == result.shape and torch.equal(exact.double().nan_to_num(7, 8, 9), result.double().nan_to_num(7, 8, 9))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from fastapi.testclient import TestClient
 from ov_backend.ui import routes
 from ov_backend.ui.auth import has_password, page_token
 from ov_backend.ui.host_names import KnownHosts
+from tests.ui.conftest import OWN_ADDRESS, Host
 from tests.ui.test_auth import basic
-from tests.ui.test_routes import OWN_ADDRESS, Host
 
 ROUTES = [("GET", "status"), ("GET", "devices"), ("GET", "cache"), ("DELETE", "cache"), ("POST", "precompile")]
 ROUTES += [("POST", "compare"), ("POST", "interrupt"), ("GET", "compare/pytorch"), ("GET", "compare/openvino")]
@@ -42,19 +41,6 @@ WRONG: list[dict[str, str | bytes]] = [
     {"cookie": b"\xff\xfe=\xff;;;="},
 ]
 BODIES: dict[str, Any] = {"precompile": {"sizes": [[64, 64]]}, "ready": {"size": [64, 64]}}
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / "graphs")
-
-
-@pytest.fixture
-def client(host: Host) -> Iterator[TestClient]:
-    app = FastAPI()
-    routes.add_routes(app, host.controller)
-    with TestClient(app, base_url=OWN_ADDRESS) as test_client:
-        yield test_client
 
 
 @pytest.fixture
