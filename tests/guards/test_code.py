@@ -288,21 +288,6 @@ def test_two_networks_of_one_engine_share_nothing_by_mistake(strict: Strict) -> 
         assert_eager(network, module)
 
 
-def test_a_function_on_the_object_by_which_einops_calls_torch_counts(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    einops = pytest.importorskip("einops")
-    module = Scaled(lambda m: einops.rearrange(m.t, "a b -> b a"), t=torch.arange(12.0).reshape(4, 3))
-    network = engine_for(strict(fallback="pytorch"), module)
-    assert_eager(network, module)
-    module_of_backends = pytest.importorskip("einops._backends")
-    backends = getattr(module_of_backends, "_loaded_backends", None) or module_of_backends._backends
-    backend = backends["torch"]
-    transpose = backend.transpose
-    monkeypatch.setattr(backend, "transpose", lambda x, axes: transpose(x, axes) * 2, raising=False)
-    assert_eager(network, module)
-    monkeypatch.undo()
-    assert_eager(network, module)
-
-
 def test_an_attribute_on_a_weight_stays_in_pytorch_for_a_trace_does_not_see_it(strict: Strict) -> None:
     module = Scaled(lambda m: getattr(m.linear.weight, "scale", 2.0))
     network = engine_for(strict(fallback="pytorch"), module)
@@ -349,17 +334,3 @@ def test_a_name_counts_although_its_value_stays(strict: Strict, name: str) -> No
     assert_eager(network, module)
     RENAMED[name](module)
     assert_eager(network, module)
-
-
-def test_the_first_use_of_einops_may_be_a_trace(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
-    einops = pytest.importorskip("einops")
-    backends = pytest.importorskip("einops._backends")
-    for name in ("_loaded_backends", "_type2backend", "_backends"):
-        if hasattr(backends, name):
-            monkeypatch.setattr(backends, name, {})
-    x = torch.arange(12.0).reshape(4, 3)
-    module = Scaled(lambda m: einops.rearrange(m.t, "a b -> b a"), t=x)
-    network = engine_for(strict(), module)
-    for _ in range(2):
-        torch.testing.assert_close(network(X), module(X))
-    assert network.statistics.calls == 2

@@ -304,18 +304,6 @@ def test_a_step_beside_a_stage_in_the_background_keeps_its_seconds(clock: Clock)
     assert status._run.shares == {"unet": 0.8, "preparing": 0.2, "other": 0.0}
 
 
-def test_a_generation_that_is_refused_has_no_shares_and_a_job_forgets_its_messages(clock: Clock) -> None:
-    status = Status(clock)
-    status.begin("64x64", 4)
-    status.add_message("This size is odd.")
-    clock.now += 1
-    status.end("The size cannot be used.")
-    assert status.snapshot()["run"]["shares"] == {}
-    assert status.snapshot()["messages"] == ["This size is odd."]
-    status.begin_job(Job("precompile"))
-    assert status.snapshot()["messages"] == []
-
-
 def test_threads_read_it_while_another_writes_it(strict: Callable[..., Settings]) -> None:
     engine = Engine(strict())
     status = Status()

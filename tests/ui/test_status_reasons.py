@@ -10,7 +10,7 @@ import torch
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.stats import NetworkStats
-from ov_backend.ui.snapshot import network_dict
+from ov_backend.ui.snapshot import Job, network_dict
 from ov_backend.ui.status import Status
 
 
@@ -73,3 +73,14 @@ def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() 
     assert [shown[name]["run_calls"] for name in ("unet", "vae")] == [2, 0]
     engine.networks["unet"] = SimpleNamespace(statistics=NetworkStats())  # another model has taken the name
     assert "unet" not in status._run.before(engine)
+
+
+def test_a_generation_that_is_refused_has_no_shares_and_a_job_forgets_its_messages() -> None:
+    status = Status()
+    status.begin("64x64", 4)
+    status.add_message("This size is odd.")
+    status.end("The size cannot be used.")
+    assert status.snapshot()["run"]["shares"] == {}
+    assert status.snapshot()["messages"] == ["This size is odd."]
+    status.begin_job(Job("precompile"))
+    assert status.snapshot()["messages"] == []

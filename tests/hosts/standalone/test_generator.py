@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from safetensors.torch import save_file
 
 from ov_backend.checkpoint import TOKENIZER
 from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError
-from ov_backend.core.patching import patch_forward
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 
@@ -25,8 +22,6 @@ pytest.importorskip("diffusers")
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
-from ov_backend.checkpoint import load_pipeline
-from ov_backend.hosts.standalone.generated import Generated
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.samplers import NAMES, make_sampler
@@ -35,18 +30,12 @@ from ov_backend.ui.controller import JobControl
 from ov_backend.ui.snapshot import Job
 from tests.helpers.extent import only_in_full
 from tests.helpers.layers_in_8_bits import needs_vnni
+from tests.helpers.pictures import pixels
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
 PYTORCH = Choices("CPU", "f32", unet=False, vae=False, text_encoder=False)
 OPENVINO = Choices("CPU", "f32")
-
-
-@pytest.fixture(scope="module")
-def generator(tmp_path_factory: pytest.TempPathFactory) -> PictureGenerator:
-    folder = tmp_path_factory.mktemp("generator")
-    pipe = load_pipeline(write_small_checkpoint(folder))
-    return PictureGenerator(pipe, "x", folder / "out", str(folder / "graphs"))
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +44,6 @@ def _nothing_stays_patched(generator: PictureGenerator) -> Iterator[None]:
     assert not [role for role, module in networks_of(generator.pipe).items() if "forward" in vars(module)]
     assert not generator.status.generating
 
-
-def pixels(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture.convert("RGB"), dtype=int)
 
 
 def test_a_lora_of_the_prompt_is_in_its_picture_and_in_no_other(generator: PictureGenerator, tmp_path: Path) -> None:
@@ -217,80 +202,6 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
 def test_bad_input_is_one_sentence(generator: PictureGenerator, changes: dict[str, int], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
         generator.generate(Parameters(**{"width": 64, "height": 64, "steps": 1, **changes}), PYTORCH)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_an_interrupt_ends_a_generation_keeps_its_picture_and_leaves_the_next_one(generator: PictureGenerator) -> None:
-    results: list[Generated] = []
-    thread = threading.Thread(
-        target=lambda: results.append(generator.generate(Parameters(steps=500, width=64, height=64), PYTORCH))
-    )
-    thread.start()
-    wait_until(lambda: (generator.status.snapshot()["run"] or {}).get("step", 0) > 0 and generator.status.generating)
-    wait_until(lambda: generator.preview is not None)
-    generator.interrupt()
-    thread.join(20)
-    (partial,) = results
-    run = generator.status.snapshot()["run"]
-    assert partial.interrupted == (run["step"], 500)
-    assert f"Interrupted after step: {run['step']}" in partial.infotext
-    assert Parameters.from_text(partial.infotext)[0].steps == 500
-    assert pixels(partial.files[0]).shape == (64, 64, 3)
-    assert run["error"] == "Interrupted."
-    assert run["step"] < 500
-    assert not generator.generate(SMALL, PYTORCH).interrupted
-
-
-def test_a_request_that_waits_is_withdrawn_alone(generator: PictureGenerator) -> None:
-    results: list[Generated] = []
-    thread = threading.Thread(target=lambda: results.append(generator.generate(dataclasses.replace(SMALL, steps=100), PYTORCH)))
-    thread.start()
-    wait_until(lambda: generator.status.generating)
-    withdrawn = threading.Event()
-    threading.Timer(0.1, withdrawn.set).start()
-    with pytest.raises(Interrupted):
-        generator.generate(SMALL, PYTORCH, withdrawn=withdrawn)
-    assert thread.is_alive()
-    thread.join(60)
-    assert results[0].interrupted is None
-
-
-def test_a_request_that_runs_is_withdrawn(generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
-    withdrawn = threading.Event()
-    monkeypatch.setattr(generator.status, "step", lambda done, steps: withdrawn.set() if done == 3 else None)
-    parameters = dataclasses.replace(SMALL, steps=100)
-    assert generator.generate(parameters, PYTORCH, withdrawn=withdrawn).interrupted == (3, 100)
-    monkeypatch.undo()
-    assert generator.generate(SMALL, PYTORCH).interrupted is None
-
-
-def test_an_interrupt_while_the_decoder_is_compiled_keeps_the_picture(
-    generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*args: object, **kwargs: object) -> None:
-        raise Interrupted("while a network was being compiled")
-
-    parameters = Parameters("a cat", steps=2, width=64, height=64, seed=4)
-    (expected,) = generator.generate(parameters, PYTORCH).files
-    decoder = generator.pipe.vae.decoder
-    monkeypatch.setattr(generator, "_accelerated", lambda *_: generator_that_interrupts(decoder, interrupted))
-    (kept,) = generator.generate(parameters, PYTORCH).files
-    assert np.abs(pixels(kept) - pixels(expected)).max() <= 1
-
-
-@contextlib.contextmanager
-def generator_that_interrupts(module: torch.nn.Module, forward: Callable[..., None]) -> Iterator[None]:
-    patch = patch_forward(module, lambda original: forward)
-    try:
-        yield
-    finally:
-        patch.undo()
 
 
 def test_another_sampler_makes_another_picture_with_the_same_graph(generator: PictureGenerator) -> None:

@@ -31,6 +31,7 @@ if not TOKENIZER.is_dir():
 
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.hosts.standalone.generator import PictureGenerator
+from tests.helpers.pictures import pixels
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
 HIRES = Parameters("a cat", steps=2, width=64, height=64, seed=4, hires=1.5, strength=0.5, upscaler="tiny")
@@ -73,11 +74,6 @@ def folder(spandrel: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generator(folder: Path) -> PictureGenerator:
     pipe = load_pipeline(write_small_checkpoint(folder))
     return PictureGenerator(pipe, "x", folder / "out", str(folder / "graphs"), upscaler_folder=folder)
-
-
-def pixels(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture, dtype=int)
 
 
 def photograph(width: int, height: int) -> Image.Image:

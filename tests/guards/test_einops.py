@@ -1,0 +1,43 @@
+"""einops calls torch by an object of its own, which a trace may be the first to make and anybody may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ov_backend import Settings
+from tests.helpers.readers import Scaled, X, assert_eager
+from tests.helpers.small import engine_for
+
+Strict = Callable[..., Settings]
+
+
+def test_a_function_on_the_object_by_which_einops_calls_torch_counts(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    einops = pytest.importorskip("einops")
+    module = Scaled(lambda m: einops.rearrange(m.t, "a b -> b a"), t=torch.arange(12.0).reshape(4, 3))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    module_of_backends = pytest.importorskip("einops._backends")
+    backends = getattr(module_of_backends, "_loaded_backends", None) or module_of_backends._backends
+    backend = backends["torch"]
+    transpose = backend.transpose
+    monkeypatch.setattr(backend, "transpose", lambda x, axes: transpose(x, axes) * 2, raising=False)
+    assert_eager(network, module)
+    monkeypatch.undo()
+    assert_eager(network, module)
+
+
+def test_the_first_use_of_einops_may_be_a_trace(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    einops = pytest.importorskip("einops")
+    backends = pytest.importorskip("einops._backends")
+    for name in ("_loaded_backends", "_type2backend", "_backends"):
+        if hasattr(backends, name):
+            monkeypatch.setattr(backends, name, {})
+    x = torch.arange(12.0).reshape(4, 3)
+    module = Scaled(lambda m: einops.rearrange(m.t, "a b -> b a"), t=x)
+    network = engine_for(strict(), module)
+    for _ in range(2):
+        torch.testing.assert_close(network(X), module(X))
+    assert network.statistics.calls == 2
