@@ -22,7 +22,7 @@ from ov_backend.torch_compile.graph import DynamoGraph, WeightHolder
 from ov_backend.trace.capture import size_numbers, symbolic_trace
 from ov_backend.trace.capture.forward import Reach, in_place_of
 from ov_backend.trace.capture.symbolic_trace import SymbolicTrace
-from ov_backend.trace.capture.trace import Captured, unlifted_constants
+from ov_backend.trace.capture.trace import Captured
 from ov_backend.trace.partitioning import dynamic_shapes
 
 #: Of tensors; of a float it is its value.
@@ -246,7 +246,7 @@ class Variant:
 
         gm, spec = self._ready or (retrace(first_decompositions(self._settings)), specs[-1])
         self._ready, self._results = None, spec
-        return Captured(gm, tuple(weights), tuple(names), spec, unlifted_constants(gm), retrace)
+        return Captured(gm, tuple(weights), tuple(names), spec, retrace)
 
     def _accept(self, traced: SymbolicTrace, inputs: Sequence[torch.Tensor | float]) -> GraphModule:
         """Check a trace, and make it the graph that answers.

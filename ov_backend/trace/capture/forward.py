@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from ov_backend.trace.capture.container_state import ContainerState
 from ov_backend.trace.capture.impure import effect_of_hooks
 from ov_backend.trace.capture.observer import Observer, Stopped
 from ov_backend.trace.capture.slots import Slots
-from ov_backend.trace.capture.trace import Captured, check_operators, trace, unlifted_constants
+from ov_backend.trace.capture.trace import Captured, check_operators, trace
 
 #: How often a trace is made that something disturbs.
 _ATTEMPTS = 3
@@ -175,9 +175,8 @@ def capture(
 
     live = list(weights.values())
     gm = undisturbed(lambda: trace(run, live, list(tensors)))
-    captured = Captured(gm, tuple(weights), tuple(names), specs[-1])
     check_operators(gm)
-    return replace(captured, unlifted=unlifted_constants(gm))
+    return Captured(gm, tuple(weights), tuple(names), specs[-1])
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:

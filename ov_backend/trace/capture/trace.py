@@ -23,9 +23,6 @@ from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
 from ov_backend.trace.capture.untraceable import why_untraceable
 from ov_backend.trace.lowering.functionalize import functionalize_intermediates, mutates
 
-#: Tensors that a trace meets outside the weights and inputs and that are no larger than this are taken to be
-#: literals of the code (``torch.tensor([0.5])``); larger ones make a graph unfit for the disk.
-LITERAL_ELEMENTS = 1024
 
 @dataclass(frozen=True)
 class Captured:
@@ -36,7 +33,6 @@ class Captured:
         slots: names of the weights, in the placeholders' order.
         inputs: names of the inputs, in the placeholders' order.
         output: description of what the call returns, over the graph's flat outputs.
-        unlifted: why the graph holds constants that are no literals and no weights (it is then not stored), or "".
         retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
     """
 
@@ -44,7 +40,6 @@ class Captured:
     slots: tuple[str, ...]
     inputs: tuple[str, ...]
     output: Spec
-    unlifted: str = ""
     retrace: Callable[[Mapping[Any, Any]], GraphModule] | None = None
 
 
@@ -112,16 +107,6 @@ def _plain_fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         return mode.from_tensor(tensor.detach())
     like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return FakeTensor(mode, like, tensor.device)  # as from_tensor makes it, which looks into much more than a plain one has
-
-
-def unlifted_constants(gm: GraphModule) -> str:
-    """Why a graph holds values that are no literals and no weights, or ""."""
-    for node in gm.graph.nodes:
-        if node.op == "get_attr":
-            value = getattr(gm, node.target)
-            if isinstance(value, torch.Tensor) and value.numel() > LITERAL_ELEMENTS:
-                return f"the code brings in a tensor of {value.numel()} elements that is no attribute of the module"
-    return ""
 
 
 def _is_generator(gm: GraphModule, value: Any) -> bool:
