@@ -11,7 +11,6 @@ from typing import Any
 from ov_backend.checkpoint.file_kinds import by_names
 from ov_backend.checkpoint.header import has_unet, read_shapes
 from ov_backend.core.errors import CheckpointError, MissingPackage, SettingsError, first_line, short_repr
-from ov_backend.core.settings import Settings
 from ov_backend.engine.blocks.on_demand import BlockwiseOnDemand
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.hooks import NetworkHooks
@@ -98,10 +97,13 @@ class Upscaler:
 class UpscalerNetwork(RootNetwork, BlockwiseOnDemand):
     """An upscaler in OpenVINO, in f32 unless the user has chosen another precision than the device's own."""
 
-    def settings(self, settings: Settings) -> Settings:
-        """The settings in which it is compiled."""
-        is_own = settings.precision in ("auto", "int8") and "INFERENCE_PRECISION_HINT" not in settings.config
-        return settings.in_f32() if is_own else settings
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lookup.in_f32 = self._has_no_chosen_precision
+
+    def _has_no_chosen_precision(self) -> bool:
+        settings = self.resources.settings
+        return settings.precision in ("auto", "int8") and "INFERENCE_PRECISION_HINT" not in settings.config
 
 
 def upscaler_network(engine: Engine, name: str, module: Any, original: Callable[..., Any]) -> UpscalerNetwork:
