@@ -10,7 +10,7 @@ from typing import Any
 
 from ov_backend.checkpoint.file_kinds import by_names
 from ov_backend.checkpoint.header import has_unet, read_shapes
-from ov_backend.core.errors import CheckpointError, MissingPackage, SettingsError, first_line, short_repr
+from ov_backend.core.errors import CheckpointError, MissingPackage, OVBackendError, SettingsError, first_line, short_repr
 from ov_backend.engine.blocks.on_demand import BlockwiseOnDemand
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.hooks import NetworkHooks
@@ -91,6 +91,8 @@ class Upscaler:
             there = slice(y * scale, (y + side[0]) * scale), slice(x * scale, (x + side[1]) * scale)
             total[(slice(None), *there)] += tile * fade
             weights[there] += fade
+        if not total.isfinite().all():  # it would be drawn black without a word
+            raise OVBackendError("The upscaler's picture is not finite, it holds NaN; use precision f32, or another upscaler.")
         return Image.fromarray(((total / weights).permute(1, 2, 0) * 255).round().byte().numpy())
 
 
@@ -136,7 +138,8 @@ def _read(path: Path) -> Any:
         found = spandrel.ModelLoader().load_from_state_dict(spandrel.canonicalize_state_dict(weights))
     except Exception as error:  # whatever the class that it takes the weights for makes of them
         raise CheckpointError(f"{path.name} {_kind(weights)}; give {_EXPECTED}.") from error
-    if not isinstance(found, spandrel.ImageModelDescriptor) or found.scale < 2 or found.input_channels != 3:
+    channels = found.input_channels, found.output_channels
+    if not isinstance(found, spandrel.ImageModelDescriptor) or found.scale < 2 or channels != (3, 3):
         what = f"is a network for {found.purpose} by {found.scale} ({found.architecture.name}), which enlarges no pictures"
         raise CheckpointError(f"{path.name} {what}; give {_EXPECTED}.")
     return found.eval().float()

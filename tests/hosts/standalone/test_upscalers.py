@@ -118,6 +118,12 @@ def test_it_enlarges_until_nothing_is_missing(spandrel: Any, folder: Path) -> No
     assert made.size == (64, 64)
 
 
+def test_a_picture_of_nan_is_told_and_not_drawn_black(spandrel: Any, tmp_path: Path) -> None:
+    save_file({name: weight * torch.nan for name, weight in esrgan().items()}, tmp_path / "x.safetensors")
+    with pytest.raises(OVBackendError, match="The upscaler's picture is not finite"):
+        upscalers.Upscaler(tmp_path / "x.safetensors")([photograph(16, 16)], (32, 32), lambda *tile: None)
+
+
 def test_hires_fix_by_a_network_runs_in_openvino_and_is_pytorch_s_picture(spandrel: Any, generator: PictureGenerator) -> None:
     pictures = []
     for choices in (PYTORCH, OPENVINO):
@@ -247,7 +253,8 @@ def test_a_file_that_is_no_upscaler_is_refused_in_one_sentence(spandrel: Any, tm
 
 def test_a_network_that_enlarges_no_colour_pictures_is_refused(spandrel: Any, tmp_path: Path) -> None:
     denoiser = spandrel.architectures.DnCNN.DnCNN(in_nc=3, out_nc=3, nc=4, nb=8, act_mode="R").state_dict()
-    for name, state in (("denoiser", denoiser), ("grey", esrgan(in_nc=1, out_nc=1))):
+    networks = {"denoiser": denoiser, "grey": esrgan(in_nc=1, out_nc=1), "transparent": esrgan(in_nc=3, out_nc=4)}
+    for name, state in networks.items():
         save_file({name: each.contiguous() for name, each in state.items()}, tmp_path / f"{name}.safetensors")
         with pytest.raises(OVBackendError, match=rf"{name}\.safetensors is a network .*; give an upscaler"):
             upscalers.Upscaler(tmp_path / f"{name}.safetensors")
