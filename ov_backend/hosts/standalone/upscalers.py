@@ -29,7 +29,7 @@ class Upscalers:
     def __init__(self, folder: Path | None) -> None:
         self._files = upscaler_files(folder)
         self._loaded: Upscaler | None = None
-        self._version: tuple[Path, int] | None = None
+        self._version: Any = None
 
     @property
     def names(self) -> list[str]:
@@ -49,7 +49,8 @@ class Upscalers:
         if name not in self._files:
             raise SettingsError(f"The upscaler {short_repr(name)} is not here; choose one of {', '.join(self.names)}.")
         path = self._files[name]
-        version = path, path.stat().st_mtime_ns if path.is_file() else 0
+        found = path.stat() if path.is_file() else None
+        version = path, found and (found.st_ino, found.st_size, found.st_mtime_ns)
         if self._loaded is None or self._version != version:
             self._loaded, self._version = Upscaler(path), version
 

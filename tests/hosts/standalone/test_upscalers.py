@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,7 +188,9 @@ def test_a_file_is_read_again_once_it_was_replaced(spandrel: Any, tmp_path: Path
     first = known.modules["upscaler"]
     known.load(parameters)
     assert known.modules["upscaler"] is first
+    stat = (tmp_path / "x.safetensors").stat()
     save_file(esrgan(4), tmp_path / "x.safetensors")
+    os.utime(tmp_path / "x.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as of an archive that is unpacked
     known.load(parameters)
     assert known.enlarge(parameters, [photograph(64, 64)], lambda *tile: None)[0].size == (256, 256)
     (tmp_path / "x.safetensors").unlink()
