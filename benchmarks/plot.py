@@ -34,7 +34,7 @@ class Line:
 def plot(title: str, ticks: Sequence[str], lines: Sequence[Line]) -> str:
     """The plot; the n-th tick is the name of x = n, and "" leaves it out."""
     top = max(y for line in lines for _, y in line.points) * 1.06
-    step = next(step for step in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000) if top / step <= 8)
+    step = next((step for step in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000) if top / step <= 8), top / 8)
 
     def x_of(x: float) -> float:
         return round(LEFT + 14 + (RIGHT - LEFT - 28) * (x - 1) / max(1, len(ticks) - 1), 1)
@@ -73,8 +73,6 @@ def _apart(places: list[float]) -> list[float]:
     return places
 
 
-def _text(
-    x: float, y: float, text: str, size: int = 13, anchor: str = "start", colour: str = INK, weight: str = "normal"
-) -> str:
+def _text(x: float, y: float, text: str, size: int = 13, anchor: str = "start", colour: str = INK, weight: str = "normal") -> str:
     place = f'x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}"'
     return f'<text {place} fill="{colour}" font-weight="{weight}">{escape(text)}</text>'

@@ -74,8 +74,8 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """The CPU's name without trade marks and clock."""
-        return re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b|@.*|\d+-Core", "", self.cpu).replace("  ", " ").strip()
+        """The CPU's name without trade marks, generation and clock."""
+        return re.sub(r"^\d+th Gen|\((R|TM)\)|\b(Processor|CPU)\b|@.*|\d+-Core", "", self.cpu).replace("  ", " ").strip()
 
     @property
     def kind(self) -> str:
@@ -162,7 +162,7 @@ class Run:
         """The run of a file.
 
         Raises:
-            ValueError: a field is missing or empty, or the file was changed after it was written.
+            ValueError: a field is missing, or the file was changed after it was written.
         """
         fields = json.loads(path.read_text(encoding="utf-8"))
         if missing := [field.name for field in dataclasses.fields(cls) if field.name not in fields]:

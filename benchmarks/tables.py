@@ -59,10 +59,10 @@ def at(figures: Mapping[str, Any], path: str) -> Any:
 
 def machine(slug: str) -> str:
     """A machine of the name of a file, for the head of a column."""
-    maker, *kind, cores = slug.split("-")
+    maker, name, cores, threads = re.fullmatch(r"(\w+)-(.+?)-(\d+)(?:-(\d+)-threads)?", slug).groups()  # type: ignore[union-attr]
     kinds = {"amx": "AMX", "bf16": "AVX-512 with bf16", "avx2-vnni": "limited to AVX2 with VNNI"}
-    name = "-".join(kind)
-    return f"{maker.title().replace('Amd', 'AMD')}, {kinds.get(name, name.upper())}, {cores} cores"
+    limit = f", {threads} threads" if threads else ""
+    return f"{maker.title().replace('Amd', 'AMD')}, {kinds.get(name, name.upper())}, {cores} cores{limit}"
 
 
 def speed(figures_of: Figures, *slugs: str) -> Rows:

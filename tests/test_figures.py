@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import figures, results
+from benchmarks import figures, results, tables
 from benchmarks.figures import MARK, ROOT, made
+from benchmarks.plot import Line, plot
 from benchmarks.results import RESULTS, Machine, Run, committed_blobs, git, sources, without_unit
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -168,6 +169,10 @@ def test_a_plot_is_made_from_a_file_and_the_same_each_time(root: Path) -> None:
     assert svg == made(root, root)[root / "docs" / "images" / "lifetimes.svg"]
 
 
+def test_a_plot_of_large_numbers_has_a_few_marks() -> None:
+    assert 5 < plot("a plot", ["1"], [Line("a", "#000000", [(1, 90_000.0)])]).count("<text") < 14
+
+
 def test_a_figure_without_a_unit_in_its_name_is_refused() -> None:
     assert list(without_unit({"a": {"step_s": [1.0, 2.0]}, "wait_s": {"at once": 1}, "b": [{"peak": 3}], "ok": True})) == [
         "figures.b.0.peak"
@@ -205,7 +210,24 @@ def test_a_commit_is_given_where_there_is_no_git_and_the_sources_are_those_that_
             "amd-bf16-2-1-threads",
             "2 cores of an AMD EPYC 9B14 with bf16, without AMX, 1 threads",
         ),
+        (
+            Machine("13th Gen Intel(R) Core(TM) i7-13700H", 20, 16, ("VNNI", "AVX2")),
+            "intel-vnni-20",
+            "20 cores of an Intel Core i7-13700H with VNNI, without AMX",
+        ),
     ],
 )
 def test_a_machine_is_named_by_what_linux_says_of_it(machine: Machine, slug: str, text: str) -> None:
     assert (machine.slug, machine.text) == (slug, text)
+
+
+@pytest.mark.parametrize(
+    ("slug", "head"),
+    [
+        ("intel-avx2-vnni-16", "Intel, limited to AVX2 with VNNI, 16 cores"),
+        ("amd-bf16-2-1-threads", "AMD, AVX-512 with bf16, 2 cores, 1 threads"),
+        ("intel-avx-512-8", "Intel, AVX-512, 8 cores"),
+    ],
+)
+def test_a_machine_heads_a_column_by_the_name_of_its_file(slug: str, head: str) -> None:
+    assert tables.machine(slug) == head

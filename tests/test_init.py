@@ -47,6 +47,20 @@ def test_accelerate_takes_settings_by_name_in_place_of_those_given() -> None:
         ov_backend.accelerate({"net": module}, "CPU")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("devise", r"Unknown option 'devise'\. Did you mean 'device'\? Known options: settings, device, "),
+        ("config", r"config is given in the settings, as accelerate\(pipe, ov_backend\.Settings\(config=\.\.\.\)\)"),
+    ],
+)
+def test_a_keyword_that_accelerate_does_not_know_is_told_in_one_sentence(name: str, sentence: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    with pytest.raises(ov_backend.OVBackendError, match=sentence):
+        ov_backend.accelerate({"x": module}, **{name: "GPU"})
+    assert "forward" not in vars(module)
+
+
 def test_the_options_of_a_batch_stand_in_its_signature() -> None:
     pytest.importorskip("diffusers")
     from ov_backend.batch.options import Options

@@ -10,9 +10,10 @@ Every field declares what it affects. The key of a stored graph and the key of a
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,15 @@ def default_cache_dir() -> Path:
     import platformdirs  # imported here: a WebUI passes the folder, and may not have this package
 
     return Path(platformdirs.user_cache_dir("ov_backend", appauthor=False)) / "graphs"
+
+
+def check_names(given: Iterable[Any], known: Collection[str]) -> None:
+    """Raise a ``SettingsError`` for the first name that is none of the known ones."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise SettingsError(f"Unknown option {short_repr(name)}.{hint} Known options: {', '.join(known)}.")
 
 
 def operator_name(op: object) -> str:

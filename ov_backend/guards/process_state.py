@@ -42,7 +42,7 @@ def keeps_parametrized() -> bool:
 
 def _torch_functions() -> list[Any]:
     names = [
-        *("get_num_threads", "get_num_interop_threads", "get_float32_matmul_precision", "get_deterministic_debug_mode"),
+        *("get_num_interop_threads", "get_float32_matmul_precision", "get_deterministic_debug_mode"),
         *("are_deterministic_algorithms_enabled", "is_deterministic_algorithms_warn_only_enabled", "get_default_device"),
         *("is_warn_always_enabled", "is_autocast_cache_enabled"),
         *("is_anomaly_enabled", "is_anomaly_check_nan_enabled"),

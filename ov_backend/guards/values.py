@@ -100,6 +100,8 @@ class ValueWalk(Notes):
             self._cache(value, path)
         elif isinstance(value, BY_TEXT):
             self._add(type(value).__name__, value)
+            if isinstance(value, types.GenericAlias):  # it has the attributes of the class
+                self._value(value.__origin__, path)
         elif isinstance(value, slice):
             self._add("slice")
             for part in (value.start, value.stop, value.step):
@@ -157,10 +159,11 @@ class ValueWalk(Notes):
             self._own_attributes(value, path)
 
     def _signature(self, value: inspect.Signature | inspect.Parameter, path: str) -> None:
-        """A signature, or a part of one, whose text says what it is; and the defaults in it."""
+        """A signature, or a part of one, whose text says what it is; and the defaults and annotations in it."""
         self._add(value)
         for each in value.parameters.values() if isinstance(value, inspect.Signature) else (value,):
-            self._value(each.default, f"{path}'s {each.name}")
+            for given in (each.default, each.annotation):
+                self._value(given, f"{path}'s {each.name}")
 
     def _registered(self, cls: abc.ABCMeta) -> None:
         """The classes that an abstract class was told to count among its own, for ``isinstance``."""

@@ -25,6 +25,8 @@ _OF_FUNCTIONS = operator.attrgetter(
     "__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__"
 )
 
+_ATTRIBUTES = operator.attrgetter("__dict__")
+
 log = logging.getLogger(__name__)
 
 
@@ -127,7 +129,7 @@ class Watch:
         self._reads.append(read)
 
     def function(self, function: types.FunctionType) -> None:
-        """Watch a function's code and defaults, what it is called and what is written about it."""
+        """Watch a function's code, defaults, name and text, and how many attributes code has put on it."""
         self._functions[id(function)] = function
 
     def attribute(self, owner: Any, name: str) -> None:
@@ -175,7 +177,7 @@ class Watch:
 
     def _looks(self) -> Iterator[Iterable[Any]]:
         """One thing after the other, the first :data:`_COMPARED_BY_VALUE` of them numbers and values."""
-        yield map(len, chain(self.tables, self._sized))
+        yield map(len, chain(self.tables, self._sized, map(_ATTRIBUTES, self._functions.values())))
         yield map(_NAMES, self._named)
         yield [read() for read in self._reads]
         yield chain.from_iterable(chain(map(dict.keys, self._plain), map(OrderedDict.keys, self._linked)))

@@ -6,14 +6,14 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ov_backend.core import devices
 from ov_backend.core.errors import OVBackendError, SettingsError, short_repr
 from ov_backend.core.patching import Patch, patch_forward
-from ov_backend.core.settings import Settings
+from ov_backend.core.settings import Settings, check_names
 from ov_backend.engine.blocks.below_hooks import CellPatch, place_below
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, Progress
@@ -160,6 +160,7 @@ def accelerate(
     cache_dir: str | os.PathLike[str] | None = None,
     fallback: str | None = None,
     progress: Progress | None = None,
+    **unknown: NoReturn,
 ) -> Accelerated:
     """Run the networks of ``target`` in OpenVINO.
 
@@ -175,7 +176,7 @@ def accelerate(
             with "ready" at the end.
 
     Raises:
-        SettingsError: there is no network in ``target``, or ``settings`` are none.
+        SettingsError: there is no network in ``target``, ``settings`` are none, or another keyword is given.
         DeviceError: the device does not exist, cannot compute in that precision, or does not take a property of ``config``.
         PatchError: a network is accelerated already.
     """
@@ -183,6 +184,9 @@ def accelerate(
         what = f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None"
         raise SettingsError(f'{what}. A device is given by its name, as accelerate(pipe, device="CPU").')
     given = {"device": device, "precision": precision, "low_memory": low_memory, "cache_dir": cache_dir, "fallback": fallback}
+    for name in unknown.keys() & Settings.__dataclass_fields__.keys():
+        raise SettingsError(f"{name} is given in the settings, as accelerate(pipe, ov_backend.Settings({name}=...)).")
+    check_names(unknown, ["settings", *given, "progress"])
     chosen = (settings or Settings()).replace(**{name: value for name, value in given.items() if value is not None})
     devices.check_properties(chosen)
     return Accelerated(target, chosen, progress)

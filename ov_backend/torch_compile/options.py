@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from ov_backend.core import devices
 from ov_backend.core.errors import SettingsError, short_repr
-from ov_backend.core.settings import ENV_CACHING, Settings, environment
+from ov_backend.core.settings import ENV_CACHING, Settings, check_names, environment
 from ov_backend.trace.lowering.decompositions import selected
 
 
@@ -30,11 +29,7 @@ def parse(options: Mapping[str, Any] | None) -> Settings:
     if not isinstance(options, (Mapping, type(None))):
         raise SettingsError(f"options is {short_repr(options)}; it must be a dict, as {{'precision': 'f32'}}.")
     values = dict(options or {})
-    for name in values:
-        if name not in names():
-            close = difflib.get_close_matches(str(name), names(), n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise SettingsError(f"Unknown option {short_repr(name)}.{hint} Known options: {', '.join(names())}.")
+    check_names(values, names())
     if "model_caching" not in values and environment(ENV_CACHING) is None:
         values["model_caching"] = False
     values.setdefault("fallback", "inductor")

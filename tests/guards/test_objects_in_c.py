@@ -44,7 +44,31 @@ def with_default(default: Any) -> inspect.Signature:
     return inspect.signature(lambda a=default: a)
 
 
+def plain() -> Any:
+    """A function without attributes of its own."""
+    return lambda x: x
+
+
+def holder() -> type:
+    return type("Holder", (), {"scale": 2.0})
+
+
+def annotated(cls: type) -> inspect.Signature:
+    return inspect.Signature([inspect.Parameter("a", inspect.Parameter.KEYWORD_ONLY, annotation=cls)])
+
+
 FOLLOWED: dict[str, Case] = {
+    "an attribute that a function gets": (plain, lambda o: getattr(o, "scale", 1.0), lambda o: setattr(o, "scale", 3.0)),
+    "the class of an annotation": (
+        lambda: annotated(holder()),
+        lambda o: o.parameters["a"].annotation.scale,
+        lambda o: setattr(o.parameters["a"].annotation, "scale", 3.0),
+    ),
+    "the class behind its alias": (
+        lambda: types.GenericAlias(holder(), (int,)),
+        lambda o: o.scale,
+        lambda o: setattr(o.__origin__, "scale", 3.0),
+    ),
     "a list in a slice": (lambda: slice(0, [2.0]), lambda o: o.stop[0], lambda o: o.stop.append(o.stop.pop() + 1)),
     "an object in a slice": (lambda: slice(Object()), lambda o: o.stop.scale, lambda o: setattr(o.stop, "scale", 3.0)),
     "a default in a signature": (

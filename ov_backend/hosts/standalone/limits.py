@@ -38,3 +38,6 @@ def check(parameters: Parameters) -> None:
     check_batch(*check_size(*parameters.final_size), parameters.batch)
     if parameters.strength is not None and not 0 < parameters.strength <= 1:
         raise SettingsError(f"Denoising strength is {parameters.strength}; it must be above 0 and at most 1.")
+    if parameters.strength is not None and int(parameters.steps * parameters.strength) < 1:  # as diffusers counts them
+        what = f"Denoising strength {parameters.strength:g} leaves none of {parameters.steps} steps"
+        raise SettingsError(f"{what}; give a higher strength, or more steps.")

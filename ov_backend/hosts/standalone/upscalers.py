@@ -10,8 +10,7 @@ from typing import Any
 
 from ov_backend.checkpoint.file_kinds import by_names
 from ov_backend.checkpoint.header import has_unet, read_shapes
-from ov_backend.core.errors import CheckpointError, MissingPackage, SettingsError, first_line, short_repr
-from ov_backend.core.settings import Settings
+from ov_backend.core.errors import CheckpointError, MissingPackage, OVBackendError, SettingsError, first_line, short_repr
 from ov_backend.engine.blocks.on_demand import BlockwiseOnDemand
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.hooks import NetworkHooks
@@ -30,7 +29,7 @@ class Upscalers:
     def __init__(self, folder: Path | None) -> None:
         self._files = upscaler_files(folder)
         self._loaded: Upscaler | None = None
-        self._version: tuple[Path, int] | None = None
+        self._version: Any = None
 
     @property
     def names(self) -> list[str]:
@@ -50,7 +49,8 @@ class Upscalers:
         if name not in self._files:
             raise SettingsError(f"The upscaler {short_repr(name)} is not here; choose one of {', '.join(self.names)}.")
         path = self._files[name]
-        version = path, path.stat().st_mtime_ns if path.is_file() else 0
+        found = path.stat() if path.is_file() else None
+        version = path, found and (found.st_ino, found.st_size, found.st_mtime_ns)
         if self._loaded is None or self._version != version:
             self._loaded, self._version = Upscaler(path), version
 
@@ -92,16 +92,21 @@ class Upscaler:
             there = slice(y * scale, (y + side[0]) * scale), slice(x * scale, (x + side[1]) * scale)
             total[(slice(None), *there)] += tile * fade
             weights[there] += fade
+        if not total.isfinite().all():  # it would be drawn black without a word
+            raise OVBackendError("The upscaler's picture is not finite, it holds NaN; use precision f32, or another upscaler.")
         return Image.fromarray(((total / weights).permute(1, 2, 0) * 255).round().byte().numpy())
 
 
 class UpscalerNetwork(RootNetwork, BlockwiseOnDemand):
     """An upscaler in OpenVINO, in f32 unless the user has chosen another precision than the device's own."""
 
-    def settings(self, settings: Settings) -> Settings:
-        """The settings in which it is compiled."""
-        is_own = settings.precision in ("auto", "int8") and "INFERENCE_PRECISION_HINT" not in settings.config
-        return settings.in_f32() if is_own else settings
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lookup.in_f32 = self._has_no_chosen_precision
+
+    def _has_no_chosen_precision(self) -> bool:
+        settings = self.resources.settings
+        return settings.precision in ("auto", "int8") and "INFERENCE_PRECISION_HINT" not in settings.config
 
 
 def upscaler_network(engine: Engine, name: str, module: Any, original: Callable[..., Any]) -> UpscalerNetwork:
@@ -134,7 +139,8 @@ def _read(path: Path) -> Any:
         found = spandrel.ModelLoader().load_from_state_dict(spandrel.canonicalize_state_dict(weights))
     except Exception as error:  # whatever the class that it takes the weights for makes of them
         raise CheckpointError(f"{path.name} {_kind(weights)}; give {_EXPECTED}.") from error
-    if not isinstance(found, spandrel.ImageModelDescriptor) or found.scale < 2 or found.input_channels != 3:
+    channels = found.input_channels, found.output_channels
+    if not isinstance(found, spandrel.ImageModelDescriptor) or found.scale < 2 or channels != (3, 3):
         what = f"is a network for {found.purpose} by {found.scale} ({found.architecture.name}), which enlarges no pictures"
         raise CheckpointError(f"{path.name} {what}; give {_EXPECTED}.")
     return found.eval().float()

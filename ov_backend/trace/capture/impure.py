@@ -131,7 +131,8 @@ NUMPY_GENERATORS = frozenset(
 OF_INTERPRETER = frozenset(
     {"__subclasses__", "getrefcount", "getsizeof", "getallocatedblocks", "getprofile", "get_objects", "get_referrers"}
     | {"cache_info", "cache_parameters", "copy_context", "clock_gettime", "get_native_id", "locked", "__globals__", "f_back"}
-    | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate", "__import__"}
+    | {"__closure__", "cell_contents", "__builtins__", "f_locals", "f_globals", "get_state", "getstate"}
+    | {"__import__", "import_module", "get_num_threads"}
     | {"exc_info", "isenabled", "get_running_loop", "get_event_loop", "current_task", "all_tasks"}
     | {"__annotations__", "get_annotations", "get_type_hints", "getsource", "getsourcelines", "getsourcefile", "getfile"}
     | {"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab", "getline", "getlines"}

@@ -17,6 +17,8 @@ _aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 #: Operators that PyTorch decomposes into ``as_strided``; what OpenVINO computes has other strides than in eager.
 _BY_STRIDES = frozenset({_aten.diagonal.default, _aten.unfold.default})
+#: An operator whose decomposition has the dtype of its input in a trace, and is a boolean when it runs.
+_BOOLEAN = frozenset({_aten.signbit.default})
 #: Numbers from here on are rounded to infinity.
 _INFINITE_IN_FLOAT16 = 65520.0
 _FLOAT16 = torch.finfo(torch.float16)
@@ -260,8 +262,9 @@ def selected(names: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
 
 
 def available(operators: Iterable[Any]) -> Table:
-    """PyTorch's decompositions of these operators, without those that have none or read a tensor by its strides."""
-    return {op: decomposition_table[op] for op in operators if op in decomposition_table and op not in _BY_STRIDES}
+    """PyTorch's decompositions of operators, without those that have none, read a tensor by its strides or have another dtype."""
+    left_out = _BY_STRIDES | _BOOLEAN
+    return {op: decomposition_table[op] for op in operators if op in decomposition_table and op not in left_out}
 
 
 def decompositions(names: tuple[str, ...], refused: Iterable[Any] = ()) -> Table:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -42,12 +45,12 @@ PYTORCH = Choices("CPU", "f32", unet=False, text_encoder=False)
 
 @pytest.fixture(scope="module")
 def spandrel() -> Any:
-    """The package, where it and the packages that it needs fit this PyTorch."""
-    try:
-        import spandrel
-    except Exception as error:
-        pytest.skip(f"spandrel cannot be used here: {error}")
-    return spandrel
+    """The package; two of its networks, not tested here, need torchvision, whose builds do not go with every PyTorch."""
+    names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setitem(sys.modules, name, MagicMock())
+        return pytest.importorskip("spandrel")
 
 
 def esrgan(scale: int = 2, **options: int) -> dict[str, torch.Tensor]:
@@ -114,6 +117,12 @@ def test_it_enlarges_until_nothing_is_missing(spandrel: Any, folder: Path) -> No
     assert made.size == (64, 64)
 
 
+def test_a_picture_of_nan_is_told_and_not_drawn_black(spandrel: Any, tmp_path: Path) -> None:
+    save_file({name: weight * torch.nan for name, weight in esrgan().items()}, tmp_path / "x.safetensors")
+    with pytest.raises(OVBackendError, match="The upscaler's picture is not finite"):
+        upscalers.Upscaler(tmp_path / "x.safetensors")([photograph(16, 16)], (32, 32), lambda *tile: None)
+
+
 def test_hires_fix_by_a_network_runs_in_openvino_and_is_pytorch_s_picture(spandrel: Any, generator: PictureGenerator) -> None:
     pictures = []
     for choices in (PYTORCH, OPENVINO):
@@ -137,7 +146,7 @@ def test_another_upscaler_takes_the_first_one_s_place(spandrel: Any, generator: 
         by_openvino, by_pytorch = (
             pixels(generator.generate(dataclasses.replace(HIRES, upscaler=name), each).files[0]) for each in (OPENVINO, PYTORCH)
         )
-        assert np.abs(by_openvino - by_pytorch).max() <= 2
+        assert np.abs(by_openvino - by_pytorch).mean() < 1
         assert name not in made or np.array_equal(made[name], by_openvino)
         made[name] = by_openvino
     assert np.abs(made["tiny"] - made["four"]).mean() > 4
@@ -177,7 +186,9 @@ def test_a_file_is_read_again_once_it_was_replaced(spandrel: Any, tmp_path: Path
     first = known.modules["upscaler"]
     known.load(parameters)
     assert known.modules["upscaler"] is first
+    stat = (tmp_path / "x.safetensors").stat()
     save_file(esrgan(4), tmp_path / "x.safetensors")
+    os.utime(tmp_path / "x.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as of an archive that is unpacked
     known.load(parameters)
     assert known.enlarge(parameters, [photograph(64, 64)], lambda *tile: None)[0].size == (256, 256)
     (tmp_path / "x.safetensors").unlink()
@@ -185,10 +196,24 @@ def test_a_file_is_read_again_once_it_was_replaced(spandrel: Any, tmp_path: Path
         known.load(parameters)
 
 
-def test_without_a_chosen_precision_it_computes_in_f32() -> None:
-    network = upscalers.UpscalerNetwork.__new__(upscalers.UpscalerNetwork)
-    for given, expected in (("auto", "f32"), ("int8", "f32"), ("bf16", "bf16"), ("f32", "f32")):
-        assert network.settings(Choices(precision=given).settings("x")).precision == expected
+@pytest.mark.parametrize(
+    "precision, config, expected",
+    [
+        ("auto", {}, "f32"),
+        ("int8", {}, "f32"),
+        ("bf16", {}, "bf16"),
+        ("f32", {}, "f32"),
+        ("auto", {"INFERENCE_PRECISION_HINT": "bf16"}, "auto"),
+    ],
+)
+def test_without_a_chosen_precision_it_computes_in_f32(precision: str, config: dict[str, str], expected: str) -> None:
+    module, engine = torch.nn.Conv2d(3, 3, 3), Engine(Settings(precision=precision, config=config, model_caching=False))
+    patch_forward(module, lambda forward: upscalers.upscaler_network(engine, "upscaler", module, forward))
+    with torch.no_grad():
+        module(torch.ones(1, 3, 8, 8))
+    assert engine.stats()["upscaler"]["calls"] == 1
+    (key,) = engine.resources.compiled
+    assert f"'precision': '{expected}'" in key.settings
 
 
 def _lora() -> dict[str, torch.Tensor]:
@@ -229,7 +254,8 @@ def test_a_file_that_is_no_upscaler_is_refused_in_one_sentence(spandrel: Any, tm
 
 def test_a_network_that_enlarges_no_colour_pictures_is_refused(spandrel: Any, tmp_path: Path) -> None:
     denoiser = spandrel.architectures.DnCNN.DnCNN(in_nc=3, out_nc=3, nc=4, nb=8, act_mode="R").state_dict()
-    for name, state in (("denoiser", denoiser), ("grey", esrgan(in_nc=1, out_nc=1))):
+    networks = {"denoiser": denoiser, "grey": esrgan(in_nc=1, out_nc=1), "transparent": esrgan(in_nc=3, out_nc=4)}
+    for name, state in networks.items():
         save_file({name: each.contiguous() for name, each in state.items()}, tmp_path / f"{name}.safetensors")
         with pytest.raises(OVBackendError, match=rf"{name}\.safetensors is a network .*; give an upscaler"):
             upscalers.Upscaler(tmp_path / f"{name}.safetensors")

@@ -125,6 +125,8 @@ ASKED: dict[str, Callable[[], float]] = {
     "number of threads": lambda: float(torch.set_num_threads(torch.get_num_threads()) is None),
     "level of a log": lambda: float(logging.getLogger("of this test").setLevel(10) is None),
     "text of tensors": lambda: float(torch.set_printoptions(precision=4) is None),
+    "threads of the thread": lambda: float(torch.get_num_threads()),
+    "import by a name": lambda: float(len(importlib.import_module("tests.trace").__name__)),
     "exit": lambda: float(atexit.unregister(_in_a_thread) is None),
 }
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import ov_backend
 from ov_backend.core.errors import SettingsError
 from ov_backend.trace.lowering.decompose import decompose
 from ov_backend.trace.lowering.decompositions import (
@@ -106,6 +107,16 @@ def test_expand_copy_in_openvino() -> None:
     x = torch.randn(3, 1)
     gm = decompose(traced(lambda x: aten.expand_copy(x, [2, 3, 4]) + 1, x), OPENVINO_DECOMPOSITIONS)
     assert_close(run_openvino(gm, x), [x.expand(2, 3, 4) + 1])
+
+
+def test_a_sign_bit_is_a_boolean_beside_what_openvino_computes() -> None:
+    module = nn.Linear(4, 4)
+    module.forward = lambda x: (F.linear(x, module.weight).signbit(), x * 2)  # type: ignore[method-assign]
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        expected = module(x)
+        with ov_backend.accelerate({"x": module}, ov_backend.Settings(precision="f32", fallback="raise", model_caching=False)):
+            assert_close([*module(x)], [*expected])
 
 
 #: Shape of x, shape of weight, stride, padding, dilation, groups.
