@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 from ov_backend.core.errors import SettingsError, short_repr
@@ -21,9 +22,12 @@ def upscaler_folder(checkpoint: Path, chosen: Path | None) -> Path:
 
 
 def upscaler_files(folder: Path | None) -> dict[str, Path]:
-    """The files of upscalers in a folder and below it, sorted, by their names."""
-    found = sorted(folder.rglob("*"), key=lambda path: path.name.lower()) if folder is not None and not missing_package() else []
-    return {path.stem: path for path in found if path.suffix.lower() in _SUFFIXES and path.stem != LANCZOS}
+    """The files of upscalers in a folder and below it, sorted, by their names; by their paths where two have one name."""
+    if folder is None or missing_package():
+        return {}
+    found = sorted((path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES), key=lambda path: path.name.lower())
+    counts = Counter([LANCZOS, *(path.stem for path in found)])
+    return {path.stem if counts[path.stem] == 1 else str(path.relative_to(folder)): path for path in found}
 
 
 def missing_package() -> str:

@@ -265,7 +265,7 @@ def test_the_names_are_those_of_the_files_below_a_folder(spandrel: Any, tmp_path
     for name in ("b.pth", "below/A.safetensors", "readme.txt", "Lanczos.pth"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert upscalers.Upscalers(tmp_path).names == ["Lanczos", "A", "b"]
+    assert upscalers.Upscalers(tmp_path).names == ["Lanczos", "A", "b", "Lanczos.pth"]
     assert upscalers.Upscalers(tmp_path / "none").names == ["Lanczos"]
     with pytest.raises(SettingsError, match="upscaler 'c' is not here; choose one of Lanczos, A, b"):
         upscalers.Upscalers(tmp_path).load(dataclasses.replace(HIRES, upscaler="c"))
@@ -289,3 +289,13 @@ def test_a_job_file_s_seeds_are_those_of_earlier_versions() -> None:
     from ov_backend.batch.job import _chosen_seed
 
     assert _chosen_seed(1, HIRES) == _chosen_seed(1, dataclasses.replace(HIRES, upscaler="four", hires=2.0)) == 686451775
+
+
+def test_two_files_of_one_name_are_told_apart_by_their_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upscaler_files, "missing_package", str)
+    (tmp_path / "old").mkdir()
+    files = [tmp_path / name for name in ("one.pth", "two.pth", "two.safetensors", "old/two.pth")]
+    for file in files:
+        file.touch()
+    names = ["one", "two.pth", "two.safetensors", str(Path("old", "two.pth"))]
+    assert upscaler_files.upscaler_files(tmp_path) == dict(zip(names, files))
