@@ -31,7 +31,7 @@ def way_to(weights: str, owner: torch.nn.Module) -> SimpleNamespace:
     """
     way = _WAYS.setdefault(owner, SimpleNamespace())
     name, _, rest = weights.partition(".")
-    values = {key: value for key, value in vars(owner).items() if isinstance(value, (bool, int, float, str))}
+    values: dict[str, Any] = {key: value for key, value in vars(owner).items() if isinstance(value, (bool, int, float, str))}
     part = owner.get_submodule(name)
     values[name] = way_to(rest, part) if rest else part
     if vars(way) != values:  # a guard watches it
