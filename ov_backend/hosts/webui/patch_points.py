@@ -11,14 +11,33 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from ov_backend.core.patching import unwrap
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_WAYS: WeakKeyDictionary[torch.nn.Module, SimpleNamespace] = WeakKeyDictionary()
+
+
+def way_to(weights: str, owner: torch.nn.Module) -> SimpleNamespace:
+    """What stands in for an owner of whose parts its function calls one: the modules on the way to it, with their plain values.
+
+    Of the owner itself a look at code and state goes through all parts. Beside its text encoder the WebUI has an object there
+    that leads to its tokenizer, its settings and its pages.
+    """
+    way = _WAYS.setdefault(owner, SimpleNamespace())
+    name, _, rest = weights.partition(".")
+    values: dict[str, Any] = {key: value for key, value in vars(owner).items() if isinstance(value, (bool, int, float, str))}
+    part = owner.get_submodule(name)
+    values[name] = way_to(rest, part) if rest else part
+    if vars(way) != values:  # a guard watches it
+        vars(way).clear()
+        vars(way).update(values)
+    return way
 
 
 def as_they_are(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -106,6 +125,7 @@ class HostNetwork:
         module: the module that owns the weights.
         arguments: as of the patch point.
         traced: as of the patch point.
+        weights: as of the patch point.
     """
 
     role: str
@@ -115,11 +135,13 @@ class HostNetwork:
     module: torch.nn.Module
     arguments: Callable[[tuple[Any, ...], dict[str, Any]], Arguments] = as_they_are
     traced: Callable[[Callable[..., Any]], Callable[..., Any]] = itself
+    weights: str = ""
 
     @classmethod
     def at(cls, point: PatchPoint, owner: torch.nn.Module, role: str) -> HostNetwork:
         """The network in a role that is called at a patch point of this object."""
-        return cls(role, point.switch, owner, point.function, owner.get_submodule(point.weights), point.arguments, point.traced)
+        module = owner.get_submodule(point.weights)
+        return cls(role, point.switch, owner, point.function, module, point.arguments, point.traced, point.weights)
 
     @property
     def instance_function(self) -> Any:
@@ -140,5 +162,5 @@ class HostNetwork:
         return unwrap(function.__func__) is self.class_function
 
     def bound(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What the network computes, by a function of the class."""
-        return self.traced(function.__get__(self.owner))
+        """What the network computes, by a function of the class; of its owner only what leads to the weights is there."""
+        return self.traced(function.__get__(way_to(self.weights, self.owner) if self.weights else self.owner))

@@ -88,16 +88,16 @@ class Session:
 
     def network(self, host_network: HostNetwork, original: Callable[..., Any]) -> Blockwise:
         """The accelerated form of one network of a loaded model; ``original`` is its class's function."""
-        owner = host_network.owner
+        owner, forward = host_network.owner, host_network.bound(original)  # brings what it has of its owner up to date
         if id(owner) in self._networks:
             return self._networks[id(owner)][1]
         self.release_unloaded()
         assert self.engine is not None
         name = self.free_name(host_network.role)
-        hooks = host.hooks(host_network)
+        hooks = replace(host.hooks(host_network), fallback=host_network.traced(original.__get__(owner)))
         if host_network.switch == "unet":
             hooks = replace(hooks, companion=lambda module: self._companion(module, hooks))
-        network = Blockwise(self.engine.resources, name, host_network.module, host_network.bound(original), hooks)
+        network = Blockwise(self.engine.resources, name, host_network.module, forward, hooks)
         self.engine.add(network)
         self._networks[id(owner)] = owner, network
         return network
