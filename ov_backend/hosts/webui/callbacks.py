@@ -105,7 +105,8 @@ def before_sampling() -> None:
 
 def _model_loaded(_: Any) -> None:
     session.status.forget_job()  # nothing is ready for its weights
-    readiness.model_loaded()
+    if not session.status.generating:  # else the generation prepares what it calls, and its result is the news
+        readiness.model_loaded()
 
 
 def _after_step(params: Any) -> None:

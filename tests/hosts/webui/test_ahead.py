@@ -121,6 +121,14 @@ def test_after_a_checkpoint_is_loaded_its_networks_are_ready(host: SimpleNamespa
     assert compiles() == before
 
 
+def test_the_result_of_a_generation_that_loads_a_checkpoint_stays_in_the_panel(host: SimpleNamespace, ahead: Any) -> None:
+    """Forge loads its first one so, and each that is chosen; other WebUIs do for a refiner and the API."""
+    for name in ("b", "a"):
+        picture(host, override_settings={"sd_model_checkpoint": name})
+        ahead.readiness.wait()
+        assert ready_text() == []
+
+
 def test_a_prompt_that_was_used_again_leaves_its_encoder_remembered(host: SimpleNamespace, ahead: Any) -> None:
     for _ in range(2):
         picture(host)  # the WebUI keeps the encoded prompt for the second

@@ -12,6 +12,8 @@ import pytest
 
 from tests.integration.e2e.client import WebUI
 
+#: What the extension calls the WebUI that the others descend from.
+A1111 = "AUTOMATIC1111's WebUI"
 ALL = "UNet, VAE, text encoder"
 LONG = "red brick house in a green valley under a blue sky "
 
@@ -35,7 +37,7 @@ def host_of(webui: WebUI) -> str | None:
 def need_a1111(webui: WebUI, what: str) -> None:
     """Skip where the WebUI is a descendant of AUTOMATIC1111's that lacks something, or does it in its own way."""
     other = host_of(webui)
-    if other not in (None, "AUTOMATIC1111's WebUI"):
+    if other not in (None, A1111):
         pytest.skip(f"{other} has no {what}")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.extensions import beside_weights, use, with_lora, write_lora
-from tests.integration.e2e.helpers import ALL, need, options, picture_by_pytorch
+from tests.integration.e2e.helpers import A1111, ALL, host_of, need, options, picture_by_pytorch
 
 BESIDE = "UNet by its blocks, VAE, text encoder"
 KINDS = ("lora", "convolutions", "three factors", "dora", "loha", "lokr", "ia3", "full", "oft", "glora", "norm")
@@ -31,7 +31,9 @@ def test_a_kind(kind: str, webui: WebUI, compare: Any, sd1: str, tmp_path: Path)
     name = write_lora(webui, tmp_path, kind)
     without, _ = compare(checkpoint=sd1)
     with_it, _ = compare(checkpoint=sd1, prompt=with_lora(name, 0.8))
-    assert psnr(without.images[0], with_it.images[0]) < 60, f"{kind} changes nothing"
+    changes = psnr(without.images[0], with_it.images[0]) < 60
+    need(changes or host_of(webui) == A1111, f"LoRA of the kind {kind}: its own picture, too, is the one without")
+    assert changes, f"{kind} changes nothing"
     other_size = {"checkpoint": sd1, "width": 192, "height": 96 + 8 * KINDS.index(kind)}  # is traced while the LoRA is set
     compare(**other_size, prompt=with_lora(name, 0.8))
     after, _ = compare(checkpoint=sd1)
