@@ -208,7 +208,9 @@ class ValueWalk(Notes):
         elif isinstance(value, (list, tuple, collections.deque)):
             if not isinstance(value, tuple):
                 self._watch_table(value)
-            self._add(f"{len(value)} items", value.maxlen if isinstance(value, collections.deque) else None)
+            self._add(f"{len(value)} items")
+            if isinstance(value, collections.deque):
+                self._add(value.maxlen)
             for i, item in enumerate(value):
                 self._held(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
             self._own_attributes(value, path)
