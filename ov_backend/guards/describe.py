@@ -142,7 +142,7 @@ MAKING = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__",
 NO_CODE = frozenset(
     {"__doc__", "__module__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__static_attributes__"}
     | {"__slots__", "__qualname__", "__parameters__", "__orig_bases__", "__abstractmethods__", "_abc_impl", "__match_args__"}
-    | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__", "__del__"}
+    | {"__dataclass_fields__", "__dataclass_params__", "__signature__", "__type_params__"}
     | {"__slotnames__", "_autograd_function_id", "___needs_generation_tag_patch", "next_id"}  # notes of Python and PyTorch
 )
 #: Members that Python or a function of its library calls when an object is printed, hashed, compared with a class or copied.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import decimal
 import gc
-import locale
 import os
 import re
 import sys
@@ -55,7 +54,7 @@ def _torch_functions() -> list[Any]:
 
 def _limits() -> list[Any]:
     found = [sys.getrecursionlimit, sys.getswitchinterval, sys.gettrace, gc.isenabled, gc.get_threshold, os.getcwd, os.getpid]
-    return [*found, os.cpu_count, np.geterr, np.get_printoptions, locale.getlocale]
+    return [*found, os.cpu_count, np.geterr, np.get_printoptions]
 
 
 #: Functions without arguments whose answers are compared, by their identity.
@@ -63,6 +62,7 @@ _QUERIES: dict[int, Callable[[], Any]] = {id(function): function for function in
 _ENVIRONMENT = ("environ", "getenv", "environb", "getenvb")
 _QUERIES.update({id(getattr(os, name)): _environment for name in _ENVIRONMENT if hasattr(os, name)})
 _QUERIES[id(warnings.filters)] = lambda: list(warnings.filters)
+_QUERIES[id(warnings.warn)] = lambda: [each for each in warnings.filters if each[0] == "error"]  # the warning is raised then
 _QUERIES[id(decimal.getcontext)] = lambda: str(decimal.getcontext())
 #: How numbers of Python and numpy are computed in this thread, and which way torch's own modules go: the code of programs asks
 #: for none of these by a name.

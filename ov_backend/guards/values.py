@@ -12,6 +12,7 @@ import enum
 import functools
 import inspect
 import logging
+import re
 import types
 import weakref
 from collections.abc import Mapping
@@ -100,6 +101,8 @@ class ValueWalk(Notes):
             self._cache(value, path)
         elif isinstance(value, BY_TEXT):
             self._add(type(value).__name__, value)
+            if isinstance(value, re.Pattern):  # its text says no more than 200 characters of it
+                self._add(value.pattern)
             if isinstance(value, types.GenericAlias):  # it has the attributes of the class
                 self._value(value.__origin__, path)
         elif isinstance(value, slice):
@@ -116,9 +119,9 @@ class ValueWalk(Notes):
         elif isinstance(value, UNWATCHED) or (isinstance(value, functools.partial) and value.func is getattr):
             self._add("unwatched", type(value).__name__)
             self.volatile[path] = f"it uses {path}, a {type(value).__name__}, which reads what is not watched"
-        elif isinstance(value, logging.Logger):
+        elif isinstance(value, (logging.Filterer, logging.LoggerAdapter)):
             self._add("logger")
-            self._level(value)
+            self._plain_attributes(value)
         elif isinstance(value, INERT) or type(value) is object:
             self._add("inert")
         elif isinstance(value, contextvars.ContextVar):
@@ -171,11 +174,12 @@ class ValueWalk(Notes):
         self.watch.content(read)
         self._add(read())
 
-    def _level(self, logger: logging.Logger) -> None:
-        for name in ("level", "disabled", "propagate"):
-            if self._is_read(name):
+    def _plain_attributes(self, logger: logging.Filterer | logging.LoggerAdapter[Any]) -> None:
+        """The numbers and texts that code reads of a logger; the rest of it is of other packages and of the program's log."""
+        for name, content in list(vars(logger).items()):
+            if isinstance(content, SCALARS) and self._is_read(name):
                 self.watch.attribute(logger, name)
-                self._add(name, getattr(logger, name))
+                self._add(name, content)
 
     def _array(self, value: np.ndarray, path: str) -> None:
         if type(value) is not np.ndarray and self._first(value):
@@ -205,6 +209,8 @@ class ValueWalk(Notes):
             if not isinstance(value, tuple):
                 self._watch_table(value)
             self._add(f"{len(value)} items")
+            if isinstance(value, collections.deque):
+                self._add(value.maxlen)
             for i, item in enumerate(value):
                 self._held(item, f"{path}[{i}]", functools.partial(item_or_none, value, i))
             self._own_attributes(value, path)
@@ -263,8 +269,8 @@ class ValueWalk(Notes):
         if isinstance(value, (inspect.Signature, inspect.Parameter)):
             self._signature(value, path)
             return
-        if isinstance(value, dataclasses.Field):  # what makes a default is called when an object is made
-            for name in ("name", "default", "metadata"):
+        if isinstance(value, dataclasses.Field):
+            for name in ("name", "default", "default_factory", "metadata"):
                 self.watch.attribute(value, name)
                 self._value(getattr(value, name), f"{path}.{name}")
             return
@@ -273,6 +279,8 @@ class ValueWalk(Notes):
             return
         if type(value).__repr__ is object.__repr__:
             self._has_address = path
+        if callable(value) and is_of_package(type(value)):  # functions of numpy are objects with attributes
+            self._add(attribute_or_none(value, "__name__"))
         self._class(type(value))
         self.watch.type_of(value)
         self._own_attributes(value, path)

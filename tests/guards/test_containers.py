@@ -8,11 +8,15 @@ import ctypes
 import enum
 import functools
 import itertools
+import logging
+import re
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +91,40 @@ CASES: dict[str, tuple[Callable[[Any], float], Callable[[], Any]]] = {
     "the value of an enum's member": (lambda m: Level.LOW.value, lambda: setattr(Level.LOW, "_value_", 3.0)),
     "an attribute of a function": (lambda m: noted.scale, lambda: setattr(noted, "scale", 3.0)),  # type: ignore[attr-defined]
 }
+
+
+def noted_on_adapter(scale: float) -> logging.LoggerAdapter[logging.Logger]:
+    adapter = logging.LoggerAdapter(logging.getLogger(__name__), {})
+    adapter.scale = scale  # type: ignore[attr-defined]
+    return adapter
+
+
+THREE = functools.partial(float, 3)
+
+EXCHANGED: dict[str, tuple[Callable[[Any], float], Any, Any]] = {
+    "a longer deque of the same items": (lambda held: float(held.maxlen), collections.deque([1], 2), collections.deque([1], 3)),
+    "the end of a long pattern": (
+        lambda held: 2.0 if held.match("a" * 300 + "b") else 3.0,
+        re.compile("a" * 300 + "b"),
+        re.compile("a" * 300 + "c"),
+    ),
+    "a function of numpy with attributes": (lambda held: float(held(2.0, 3.0)), np.add, np.multiply),
+    "the name of a logger": (lambda held: float(len(held.name)), logging.getLogger("of"), logging.getLogger("of a test")),
+    "a number on an adapter": (lambda held: held.scale, noted_on_adapter(2.0), noted_on_adapter(3.0)),
+    "what makes a default": (lambda held: held.default_factory() + 1, field(default_factory=int), field(default_factory=THREE)),
+}
+
+
+@pytest.mark.parametrize("read, first, second", EXCHANGED.values(), ids=EXCHANGED.keys())
+def test_an_object_that_differs_where_its_text_does_not(
+    strict: Strict, read: Callable[[Any], float], first: Any, second: Any
+) -> None:
+    module = Scaled(lambda m: read(m.held))
+    module.held = first
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    module.held = second
+    assert_eager(network, module)
 
 
 @pytest.mark.parametrize("read, change", CASES.values(), ids=CASES.keys())

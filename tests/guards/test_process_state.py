@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import decimal
+import locale
 import os
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -213,3 +215,24 @@ def test_autocast_is_asked_about_the_devices_that_this_pytorch_knows(
     monkeypatch.setattr(torch, "is_autocast_enabled", ask)
     assert autocast._is_known("maia") is known
 
+
+
+def _warns(module: Any) -> float:
+    warnings.warn("of this test", stacklevel=1)
+    return 2.0
+
+
+@pytest.mark.filterwarnings("ignore:of this test")
+def test_a_warning_that_has_become_an_error_is_raised(strict: Strict) -> None:
+    network = engine_for(strict(fallback="pytorch"), Scaled(_warns))
+    network(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="of this test"):
+            network(X)
+
+
+def test_a_forward_that_asks_for_the_locale_stays_in_pytorch(strict: Strict) -> None:
+    network = engine_for(strict(fallback="pytorch"), Scaled(lambda m: float(len(locale.localeconv()["decimal_point"]))))
+    network(X)
+    assert network.statistics.calls == 0

@@ -17,7 +17,6 @@ import importlib.machinery
 import inspect
 import io
 import itertools
-import locale
 import logging
 import os
 import pathlib
@@ -67,7 +66,7 @@ _ACTING: dict[str, frozenset[str]] = {
     "_ctypes": frozenset({"sizeof", "alignment", "byref", "POINTER", "pointer", "_unpickle", "buffer_info"}),
     **dict.fromkeys(("_socket", "_ssl", "select", "resource", "fcntl", "termios", "_signal", "syslog"), frozenset()),
     **dict.fromkeys(("_posixsubprocess", "_posixshmem", "_multiprocessing", "_sqlite3", "pwd", "grp"), frozenset()),
-    **dict.fromkeys(("_winapi", "_overlapped", "msvcrt", "winreg"), frozenset()),
+    **dict.fromkeys(("_winapi", "_overlapped", "msvcrt", "winreg", "_locale"), frozenset()),
 }
 #: How programs name these modules, where it is not the name without the underscore.
 _NAMED = {"posix": "os", "nt": "os", "_thread": "threading"}
@@ -107,7 +106,6 @@ IMPURE_CODE = {
         *((getattr(logging.Logger, name), f"Logger.{name}()") for name in ("isEnabledFor", "getEffectiveLevel", "setLevel")),
         *((getattr(torch, name), f"torch.{name}()") for name in _SETTERS),
         (inspect.unwrap(np.set_printoptions), "numpy.set_printoptions()"),
-        (locale.setlocale, "locale.setlocale()"),
         *((getattr(torch.Tensor, name), _TEXT) for name in ("__repr__", "__format__")),
         *((vars(kind)["__repr__"], _TEXT) for kind in (torch.nn.Parameter, FakeTensor) if "__repr__" in vars(kind)),
         (torch._tensor_str._str, _TEXT),

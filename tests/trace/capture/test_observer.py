@@ -108,6 +108,31 @@ class MovingItsInput(torch.nn.Module):
         return x + 1
 
 
+DELETED: list[int] = []
+
+
+class Deleted:
+    def __del__(self) -> None:
+        DELETED.append(1)
+
+
+class Deleting(torch.nn.Module):
+    """Makes an object that does something when it goes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Deleted()
+        return x * 2
+
+
+def test_what_an_object_does_when_it_goes_is_done_once_a_call(strict: Strict) -> None:
+    network = engine_for(strict(fallback="pytorch"), Deleting())
+    DELETED.clear()
+    for number in range(1, 4):
+        torch.testing.assert_close(network(X), X * 2)
+        assert len(DELETED) == number
+    assert network.statistics.calls == 0
+
+
 @pytest.mark.parametrize(
     "kind",
     [Counting, Collecting, Remembering, Drawing, Timed, AskingTheLog, AskingTheStack, Growing, Moving, MovingItsInput],
