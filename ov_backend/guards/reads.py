@@ -138,6 +138,15 @@ _UNNAMED = frozenset(
 )
 #: Modules of the standard library whose functions read any attribute of what they are given.
 READERS = frozenset({"copy", "dataclasses", "inspect", "pickle", "copyreg", "pprint"})
+#: What a function of theirs names that only says of which class something is, such as ``inspect.isfunction``.
+_ASK_FOR_CLASS = frozenset({"isinstance", "type", "types"})
+
+
+def asks_for_class(code: types.CodeType) -> bool:
+    """Whether a code object does nothing but compare the class of what it is given with classes such as those of ``types``."""
+    chains = list(chains_of(code))
+    named = {name for chain in chains for name in (chain.root, *chain.attributes)}
+    return named == set(code.co_names) and {chain.root for chain in chains} <= _ASK_FOR_CLASS
 
 
 @functools.lru_cache(maxsize=16384)

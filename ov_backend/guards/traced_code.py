@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ov_backend.guards.describe import code_digest, versioned
 from ov_backend.guards.orders import lists_attributes
-from ov_backend.guards.reads import READERS, members_read_by, names_in, reads_unnamed
+from ov_backend.guards.reads import READERS, asks_for_class, members_read_by, names_in, reads_unnamed
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
@@ -47,7 +47,8 @@ class TracedCode:
             executed: code objects, each with the name of its Python module.
         """
         own = own_code(executed)
-        readers = any(module.partition(".")[0] in READERS and versioned(module) for module in executed.values())
+        of_readers = (code for code, module in executed.items() if module.partition(".")[0] in READERS and versioned(module))
+        readers = not all(map(asks_for_class, of_readers))
         computes_names = readers or any(reads_unnamed(code) for code, module in executed.items() if not versioned(module))
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
         own_names |= members_read_by(executed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 from collections.abc import Callable
@@ -123,3 +124,26 @@ def test_an_argument_is_named(strict: Callable[..., Settings]) -> None:
     for name in ("no", "yes", "no"):
         torch.testing.assert_close(network(x, name), net(x, name))
     assert list(network.statistics.captured_again) == ["name no -> yes"]
+
+
+class AsLatentDiffusions(torch.nn.Module):
+    """[B, 4] -> [B, 4]; as ``ldm``'s attention, it asks whether the context's replacement is a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:
+        replacement = x + 1
+        context = context if context is not None else replacement() if inspect.isfunction(replacement) else replacement
+        return self.linear(x) * context
+
+
+def test_an_attribute_that_no_code_names_is_no_reason(strict: Callable[..., Settings]) -> None:
+    net = AsLatentDiffusions()
+    network, x = engine_for(strict(), net), torch.randn(2, 4)
+    network(x)
+    net.cond_mark = torch.ones(2, 1)  # as ControlNet leaves it on the WebUI's UNet
+    torch.testing.assert_close(network(x), net(x))
+    assert network.statistics.captures == 1

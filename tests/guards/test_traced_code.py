@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from typing import Any
 
 import pytest
 
 from ov_backend.guards.reads import reads_unnamed
+from ov_backend.guards.traced_code import TracedCode
 
 
 def by_constant(module: Any) -> Any:
@@ -43,3 +45,13 @@ def test_code_that_computes_names_may_read_anything(function: Any) -> None:
 @pytest.mark.parametrize("function", [by_constant, by_name])
 def test_code_that_names_what_it_reads_reads_nothing_else(function: Any) -> None:
     assert not reads_unnamed(function.__code__)
+
+
+@pytest.mark.parametrize("function", [inspect.isfunction, inspect.isclass, inspect.ismethod])
+def test_a_question_for_the_class_of_something_reads_no_attribute(function: Any) -> None:
+    assert not TracedCode.of({function.__code__: "inspect", by_name.__code__: __name__}).computes_names
+
+
+@pytest.mark.parametrize("function", [inspect.getmembers, inspect.isroutine, inspect.unwrap, inspect.ismethoddescriptor])
+def test_other_functions_of_inspect_may_read_anything(function: Any) -> None:
+    assert TracedCode.of({function.__code__: "inspect"}).computes_names

@@ -7,6 +7,7 @@ suite links it into the extensions of a WebUI that the suite starts itself.
 import base64
 import contextlib
 import gc
+import inspect
 import os
 import sys
 import tempfile
@@ -65,6 +66,11 @@ def functions():
     return by_name
 
 
+def below_our_patches(function):
+    """The function that a patch of the extension under test stands in for; any other one as it is."""
+    return inspect.unwrap(function) if hasattr(function, "_ov_backend_patched") else function
+
+
 def of_another_extension(function):
     """Whether a function stands in the folder of another extension, which puts it there anew when the page is reloaded."""
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
@@ -118,7 +124,8 @@ def routes(_, app):
     with contextlib.suppress(Exception):  # SD3 came with v1.10, and its descendants have another; its classes are there before
         import modules.models.sd3.sd3_model  # noqa: F401
     if not ORIGINALS and shared.sd_model is not None:  # reading sd_model loads the first checkpoint, which replaces functions
-        ORIGINALS.update(functions())
+        # the extension may trace a network just now, for what was made last before
+        ORIGINALS.update({name: below_our_patches(function) for name, function in functions().items()})
 
     @app.get("/probe/state")
     def state():
