@@ -216,9 +216,6 @@ def _row(number: int, source: int, values: dict[str, Any], places: Places, preci
     check(parameters)
     if parameters.seed + parameters.batch > (1 << 63):
         raise SettingsError(f"seed is {parameters.seed}, too large for a batch of {parameters.batch}; make it smaller.")
-    if parameters.strength is not None and int(parameters.steps * parameters.strength) < 1:
-        what = f"{parameters.steps} steps at a denoising_strength of {parameters.strength:g} are less than one"
-        raise SettingsError(f"{what}; give more steps or a greater strength.")
     parameters = parameters.with_seed(_chosen_seed(number, parameters))
     return Row(number, source, parameters, checkpoint, precision(values.get("precision")), picture, loras)
 

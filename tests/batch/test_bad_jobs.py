@@ -89,7 +89,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"init_image": "data:image/png;base64,AAAA"}, "pictures inside of a job file are not read"),
     ({"init_image": "start.png", "denoising_strength": 0}, "denoising_strength is 0"),
     ({"init_image": "start.png", "denoising_strength": 2}, "denoising_strength is 2"),
-    ({"init_image": "start.png", "denoising_strength": 0.01}, "are less than one"),
+    ({"init_image": "start.png", "denoising_strength": 0.01}, "leaves none of 20 steps"),
     ({"denoising_strength": 0.5}, "a denoising_strength and no init_image"),
     ({"prompt": "a <lora:none:1>"}, "the LoRA 'none' is not in"),
     ({"prompt": "a <lora:none:much>"}, "the strength of the LoRA 'none' is 'much'"),
