@@ -94,10 +94,11 @@ class Session:
         self.release_unloaded()
         assert self.engine is not None
         name = self.free_name(host_network.role)
-        hooks = replace(host.hooks(host_network), fallback=host_network.traced(original.__get__(owner)))
+        hooks = host.hooks(host_network)
         if host_network.switch == "unet":
             hooks = replace(hooks, companion=lambda module: self._companion(module, hooks))
-        network = Blockwise(self.engine.resources, name, host_network.module, forward, hooks)
+        own = replace(hooks, fallback=host_network.traced(original.__get__(owner)))  # a companion has a forward of its own
+        network = Blockwise(self.engine.resources, name, host_network.module, forward, own)
         self.engine.add(network)
         self._networks[id(owner)] = owner, network
         return network
