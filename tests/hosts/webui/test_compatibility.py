@@ -209,6 +209,15 @@ def test_a_forward_on_the_instance_is_answered_by_blocks(compare: Any, host: Sim
     assert "controlnet" not in engine_stats(), "a network of another extension is released once it is no longer used"
 
 
+def test_a_network_of_an_extension_that_cannot_be_traced_runs_its_own_forward(compare: Any, host: SimpleNamespace) -> None:
+    controlnet = Untraceable()
+    unet(host).forward = lambda x, timesteps=None, context=None, **_: controlled(unet(host), controlnet, x, timesteps, context)
+    try:
+        compare(BLOCKS, prompt="a cat")
+    finally:
+        del unet(host).forward
+
+
 class ControlNet(torch.nn.Module):
     """Latents [B, 4, H, W] -> what is added after the first block."""
 
@@ -218,6 +227,13 @@ class ControlNet(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x)  # type: ignore[no-any-return]
+
+
+class Untraceable(ControlNet):
+    """Its code depends on a tensor's values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (0.5 if float(x.std()) > 0.1 else 2.0)
 
 
 def controlled(unet: Any, controlnet: ControlNet, x: torch.Tensor, timesteps: torch.Tensor, context: torch.Tensor) -> Any:
