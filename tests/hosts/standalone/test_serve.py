@@ -32,9 +32,6 @@ from ov_backend.ui.auth import page_token
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
-from tests.hosts.standalone.test_generator import generator
-
-__all__ = ["generator"]
 
 
 def test_a_login_needs_both_parts() -> None:
