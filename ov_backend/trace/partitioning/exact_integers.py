@@ -28,21 +28,21 @@ _MOVES = frozenset(
         *("squeeze", "unsqueeze", "diagonal", "unfold", "slice", "select", "narrow", "index", "index_select", "gather"),
         *("embedding", "split", "split_with_sizes", "unbind", "cat", "stack", "repeat", "flip", "roll", "clone", "contiguous"),
         *("alias", "detach"),
-        *("lift_fresh_copy", "constant_pad_nd", "where", "masked_fill", "_to_copy", "to", "select_scatter", "slice_scatter"),
+        *("lift_fresh_copy", "constant_pad_nd", "_to_copy", "to", "select_scatter", "slice_scatter"),
         *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "zeros", "zeros_like", "new_zeros", "ones"),
-        *("ones_like", "new_ones", "tril", "triu", "one_hot", "copy", "index_put", "scatter"),
+        *("ones_like", "new_ones", "tril", "triu", "one_hot", "copy", "scatter"),
     )
 )
 #: Operators that are computed in 32 bits, and wrap around as PyTorch's do in int32.
 _IN_32_BITS = frozenset(
     aten_packets("add", "sub", "rsub", "mul", "neg", "cumsum", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 )
-#: Operators that never leave the range of their integer arguments.
+#: Operators that never leave the range of their integer arguments. A choice is computed along with the comparison before it.
 _WITHIN = frozenset(
     aten_packets(
         *("maximum", "minimum", "amax", "amin", "max", "min", "relu", "clamp", "clamp_min", "clamp_max", "sort", "topk", "sign"),
         *("bitwise_and", "bitwise_or", "bitwise_xor", "cummax", "cummin", "remainder", "fmod", "median", "bitwise_right_shift"),
-        *("__and__", "__or__", "__xor__", "__rshift__", "argmax", "argmin", "argsort"),
+        *("__and__", "__or__", "__xor__", "__rshift__", "argmax", "argmin", "argsort", "where", "masked_fill", "index_put"),
     )
 )
 #: Operators that are computed in float32, and with them what follows at once.
