@@ -182,6 +182,7 @@ def accelerate(
         SettingsError: there is no network in ``target``, ``settings`` are none, or another keyword is given.
         DeviceError: the device does not exist, cannot compute in that precision, or does not take a property of ``config``.
         PatchError: a network is accelerated already.
+        OVBackendError: with ``fallback="raise"``, a network can never run in OpenVINO.
     """
     if not isinstance(settings, (Settings, type(None))):
         what = f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None"
