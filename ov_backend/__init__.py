@@ -67,14 +67,23 @@ def __dir__() -> list[str]:
 def openvino_fx(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The ``torch.compile`` backend; see :func:`ov_backend.torch_compile.backend.openvino_fx`."""
+    """The ``torch.compile`` backend: ``torch.compile(model, backend="openvino_fx", options={"precision": "f32"})``.
+
+    ``options`` are the fields of :class:`Settings`; not given, ``fallback`` is "inductor", and ``model_caching`` is off.
+
+    Dynamo turns what is raised here into its own ``BackendCompilerFailed``, with the same sentence.
+
+    Raises:
+        SettingsError: an option is unknown or has an unusable value.
+        DeviceError: the device does not exist, cannot compute in that precision, or does not take a property of ``config``.
+    """
     return import_module("ov_backend.torch_compile.backend").openvino_fx(gm, example_inputs, options=options, **kwargs)
 
 
 def openvino_ts(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Any:
-    """The ``torch.compile`` backend that converts through TorchScript; see ``torch_compile/backend.py``."""
+    """As :func:`openvino_fx`, but every subgraph is traced to TorchScript and converted from that."""
     return import_module("ov_backend.torch_compile.backend").openvino_ts(gm, example_inputs, options=options, **kwargs)
 
 

@@ -237,9 +237,14 @@ def batch(
         checkpoint: see :class:`ov_backend.batch.options.Options`, as for the next ten.
         report: called with a dict for each event: "plan", "picture", "failure", "end".
 
+    Returns:
+        How many pictures were made, were there already or failed, and where the manifest is.
+
     Raises:
         JobError: rows are bad, found before anything runs; its ``problems`` have a sentence for each.
-        OVBackendError: an option cannot be used, another process writes to the folder, or pictures there would be replaced.
+        OVBackendError: an option cannot be used, another process writes to the folder, pictures there would be replaced, or
+            Ray cannot be used.
+        OSError: the folder cannot be written, or the disk is full.
     """
     options = Options(
         checkpoint=None if checkpoint is None else _path("checkpoint", checkpoint),

@@ -94,13 +94,13 @@ def add_device_options(
     parser.add_argument("--precision", type=_precision(precisions), default="auto", help=text)
     if not low_memory:
         return
-    text = "whether weights are offloaded to the disk once they are compiled; auto (default): where memory is short"
+    text = "whether PyTorch's weights are moved to the disk once they are compiled; auto (default): where memory is short"
     parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
     """Add ``--cache-dir``."""
-    what = f"folder of the captured graphs, default: {_DEFAULT_FOLDER}"
+    what = f"folder of the stored graphs, default: {_DEFAULT_FOLDER}"
     parser.add_argument("--cache-dir", metavar="FOLDER", help=what)
 
 

@@ -25,8 +25,9 @@ _COLUMNS = {"NETWORK": 22, "SIZE": 14, "BATCH": -5, "ON DISK": -10, "LAST USED":
 
 def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
-    parser = add_command(commands, "cache", run, "Look at the captured graphs on disk, check them, or remove them.")
-    what = "info: how many and how large; list: each of them; verify: read every byte and look for damage; clear: remove all"
+    parser = add_command(commands, "cache", run, "Look at the stored graphs on disk, check them, or remove them.")
+    what = "info: how many and how large; list: each of them; verify: read every byte and look for damage;"
+    what += " clear: remove all, also what int8 has learnt"
     parser.add_argument("action", choices=("info", "list", "verify", "clear"), help=what)
     add_cache_dir(parser)
     parser.add_argument("--yes", action="store_true", help="clear without asking")

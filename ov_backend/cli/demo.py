@@ -32,16 +32,17 @@ def add(commands: Any) -> None:
     parser = arguments.add_command(commands, "demo", run, text)
     arguments.add_prompt(parser, PROMPT)
     parser.add_argument("--negative", default="", help="what should not be in the picture")
-    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), help="sampling steps, default: what suits")
+    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), help="sampling steps, default: what suits, else 20")
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     arguments.add_seed(parser, 0)
     parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
     parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
-    parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=arguments.CHECKPOINT_HELP)
+    what = f"{arguments.CHECKPOINT_HELP}; default: the project's own"
+    parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=what)
     arguments.add_lora_dir(parser)
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
-    parser.add_argument("--out", type=arguments.file, default=Path("demo.png"), metavar="PNG", help="default: demo.png")
+    parser.add_argument("--out", type=arguments.file, default=Path("demo.png"), metavar="PNG", help="file, default: demo.png")
     arguments.add_cache_dir(parser)
 
 

@@ -60,7 +60,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     arguments.add_seed(parser, -1)
     parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
-    parser.add_argument("--sampler", default=samplers.DEFAULT, help=f"default {samplers.DEFAULT}; or {', '.join(samplers.NAMES)}")
+    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
+    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
     what = "folder of the pictures, default: out"
     parser.add_argument("--out", type=arguments.folder, default=Path("out"), metavar="FOLDER", help=what)

@@ -103,7 +103,7 @@ class Settings:
         device: an OpenVINO device: "CPU", "GPU", "GPU.1", "NPU", "AUTO", "AUTO:GPU,CPU", "HETERO:GPU,CPU".
         precision: what the device computes in: "auto" (its default), "f32", "bf16" or "f16"; with "int8" it multiplies 8-bit
             integers in the networks that denoise, after calibrating on the first picture, and all else is as with "auto".
-        model_caching: store captured graphs on disk, so that another process neither traces nor converts them.
+        model_caching: store converted graphs on disk; another process traces such a graph again, but does not convert it.
         cache_dir: folder of the graph store; None selects the user's cache folder.
         disabled_ops: operators that stay in PyTorch, as ``torch.ops.aten.add.Tensor`` or ``"aten.add.Tensor"``.
         config: any OpenVINO property for ``compile_model``, e.g. ``{"PERFORMANCE_HINT": "LATENCY"}``.
@@ -133,6 +133,9 @@ class Settings:
     ``torch_executed_ops`` are added to ``disabled_ops``; ``enabled_precisions``, a set of torch's float dtypes, gives the
     narrowest of them as ``precision``; ``optimization_level`` 0 or 1 adds ``EXECUTION_MODE_HINT=ACCURACY`` to ``config``, which
     requests f32 without dynamic quantization, and 2 to 5 are the device's default.
+
+    Raises:
+        SettingsError: a value cannot be used. Whether the device exists is checked where the settings are used.
     """
 
     device: str = _setting("compile", default_factory=lambda: os.environ.get(ENV_DEVICE) or "CPU")

@@ -89,7 +89,7 @@ class Accelerated:
         return f"<Accelerated {', '.join(stats)}: {state}; calls {calls} in OpenVINO, {fallbacks} in PyTorch>"
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Per network: captures, graph_hits, compiles, calls, fallbacks (reason: count), seconds by stage, signatures."""
+        """By network: captures, graph_hits, compiles, calls in OpenVINO, fallbacks (count by reason), seconds by stage."""
         return {**self._final_stats, **self.engine.stats()}
 
     def precompile(
@@ -175,10 +175,14 @@ def accelerate(
         progress: called as ``progress(network, stage, signature)`` when a "read", "capture", "convert" or "compile" begins, and
             with "ready" at the end.
 
+    Returns:
+        The :class:`Accelerated` networks; its ``restore()``, or the end of ``with``, gives ``target`` its own forwards back.
+
     Raises:
         SettingsError: there is no network in ``target``, ``settings`` are none, or another keyword is given.
         DeviceError: the device does not exist, cannot compute in that precision, or does not take a property of ``config``.
         PatchError: a network is accelerated already.
+        OVBackendError: with ``fallback="raise"``, a network can never run in OpenVINO.
     """
     if not isinstance(settings, (Settings, type(None))):
         what = f"settings is a {type(settings).__name__}; it must be ov_backend.Settings(...), or None"

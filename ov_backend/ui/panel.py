@@ -35,7 +35,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "unet": "Most of a generation's time is spent here",
         "vae": "Decodes the picture from the result of the last step",
         "text_encoder": "Reads the prompt",
-        "model_caching": "The next start need not trace the networks again",
+        "model_caching": "The next start need not convert the networks again",
         "memory_mb": "Above this, networks are dropped, first those that compile fastest. 0: half of what this process may use",
         "low_memory": "Moves PyTorch's weights to the disk once they are compiled. auto: only where memory is short. Linux only",
         "config_json": 'A JSON object such as {"PERFORMANCE_HINT": "LATENCY"}; docs/panel.md lists what is allowed',
