@@ -33,12 +33,11 @@ from PIL import Image
 from benchmarks.bench_fidelity import PROMPTS
 from benchmarks.bench_int8 import change_what_is_left_out
 from benchmarks.command import parser_of, show, write_line
-from benchmarks.int8_pictures import Picture, demo_pipeline
+from benchmarks.int8_pictures import SAMPLERS, Picture, demo_pipeline
 from benchmarks.int8_pictures import draw as draw_picture
 from benchmarks.judge import JUDGED_SIZE, combinations, compare, trained
 from ov_backend import Settings, accelerate
 from ov_backend.core import devices
-from ov_backend.hosts.standalone.demo import SAMPLERS
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.model.transformations import layers_in_8_bits
 from ov_backend.ui.comparison import psnr
@@ -49,7 +48,7 @@ SIDE = 256
 #: Of a picture in the table of pictures.
 SHOWN_SIDE = 128
 #: What the classifier sees is drawn by this one.
-JUDGED_SAMPLER = "dpmpp-2m"
+JUDGED_SAMPLER = "DPM++ 2M"
 EQUAL_DB = 99.0
 
 

@@ -11,7 +11,7 @@ import torch
 from benchmarks.bench_fidelity import PROMPTS
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.core.package_files import TRAINED
-from ov_backend.hosts.standalone.demo import SAMPLERS
+from ov_backend.hosts.standalone.samplers import DEFAULT, make_sampler
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Picture:
     Attributes:
         prompt: the text.
         seed: of the noise.
-        sampler: a name of :data:`ov_backend.hosts.standalone.demo.SAMPLERS`.
+        sampler: one of :data:`SAMPLERS`.
         steps: of sampling.
         guidance: the CFG scale.
         side: width and height in pixels.
@@ -29,7 +29,7 @@ class Picture:
 
     prompt: str
     seed: int
-    sampler: str = "dpmpp-2m"
+    sampler: str = DEFAULT
     steps: int = 20
     guidance: float = 4.0
     side: int = 256
@@ -39,7 +39,7 @@ _THINGS = (
     "owl", "robot", "strawberry", "penguin", "cactus", "frog", "octopus", "mushroom", "sunflower", "hamburger", "ghost", "teapot",
 )  # fmt: skip
 _SCENES = ("a {} on a green background", "a flat {} at sunset", "line art of a {} on a white background", "a {} on a beach")
-_SAMPLERS = ("dpmpp-2m", "euler", "euler-a", "ddim", "unipc")
+SAMPLERS = ("DPM++ 2M", "Euler", "Euler a", "DDIM", "UniPC")
 _STEPS, _GUIDANCES, _SIDES = (20, 12, 20, 30), (4.0, 2.5, 6.0), (256, 256, 192, 320)
 
 #: Rules, thresholds and exceptions are chosen by these.
@@ -49,7 +49,7 @@ JUDGING = tuple(
     Picture(
         _SCENES[number // len(_THINGS)].format(_THINGS[number % len(_THINGS)]),
         7000 + number,
-        _SAMPLERS[number % len(_SAMPLERS)],
+        SAMPLERS[number % len(SAMPLERS)],
         _STEPS[number % len(_STEPS)],
         _GUIDANCES[number % len(_GUIDANCES)],
         _SIDES[number // 2 % len(_SIDES)],
@@ -78,9 +78,7 @@ def demo_pipeline() -> Any:
 
 def draw(pipe: Any, picture: Picture) -> np.ndarray:
     """A picture, [side, side, 3] uint8."""
-    import diffusers
-
-    pipe.scheduler = getattr(diffusers, SAMPLERS[picture.sampler]).from_config(pipe.scheduler.config)
+    pipe.scheduler = make_sampler(picture.sampler, pipe.scheduler)
     with torch.inference_mode():
         (drawn,) = pipe(
             prompt=picture.prompt,

@@ -259,10 +259,10 @@ def _sampler(name: str, scheduler: str) -> str:
     if suffix is None:
         raise SettingsError(f"scheduler is {scheduler[:80]!r}; it must be Automatic or Karras.")
     wanted = name.strip() if name.lower().strip().endswith("karras") else f"{name.strip()}{suffix}"
-    known = {each.lower(): each for each in samplers.NAMES}
-    if wanted.lower() not in known:
+    sampler = samplers.sampler_named(wanted)
+    if not sampler:
         raise SettingsError(f"sampler_name is {wanted[:80]!r}; it must be one of {', '.join(samplers.NAMES)}.")
-    return known[wanted.lower()]
+    return sampler
 
 
 def _strength(values: Mapping[str, Any]) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 from ov_backend.core.errors import OVBackendError, SettingsError, first_line, short_repr
 from ov_backend.core.package_files import IS_INSTALLED
 from ov_backend.core.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
+from ov_backend.hosts.standalone import samplers
 from ov_backend.pipelines.sizes import GUIDANCE, check_guidance, parse_size
 
 #: Help of an argument that names a checkpoint.
@@ -83,6 +84,12 @@ def add_seed(parser: argparse.ArgumentParser, default: int) -> None:
     """Add ``--seed``."""
     what = f"seed of the noise, -1 for any; default {default}"
     parser.add_argument("--seed", type=whole_number(-1, (1 << 63) - 1, 7), default=default, help=what)
+
+
+def add_sampler(parser: argparse.ArgumentParser) -> None:
+    """Add ``--sampler``."""
+    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
+    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
 
 
 def add_device_options(

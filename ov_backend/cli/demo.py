@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     arguments.add_seed(parser, 0)
     parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
-    parser.add_argument("--sampler", default="dpmpp-2m", help="dpmpp-2m (default), euler, euler-a, ddim or unipc")
+    arguments.add_sampler(parser)
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
     what = f"{arguments.CHECKPOINT_HELP}; default: the project's own"
     parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=what)

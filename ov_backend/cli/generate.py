@@ -60,8 +60,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
     arguments.add_seed(parser, -1)
     parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
-    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
-    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
+    arguments.add_sampler(parser)
     arguments.add_device_options(parser, arguments.UNCALIBRATED)
     what = "folder of the pictures, default: out"
     parser.add_argument("--out", type=arguments.folder, default=Path("out"), metavar="FOLDER", help=what)
@@ -126,14 +125,13 @@ def _read_lora(text: str, folders: tuple[Path, ...]) -> tuple[Path, float]:
 def _parameters(prompt: str, options: argparse.Namespace) -> Parameters:
     """The parameters of the first picture, checked; width and height are 0 for the checkpoint's own."""
     own = suggestions_for((options.checkpoint or TRAINED).stem if not options.random else "")
-    known = {name.lower(): name for name in samplers.NAMES}
     parameters = Parameters(
         prompt=prompt,
         negative_prompt=options.negative,
         steps=options.steps or own.steps,
         guidance=options.guidance if options.guidance is not None else own.guidance,
         seed=options.seed,
-        sampler=known.get(options.sampler.strip().lower(), options.sampler or " "),
+        sampler=samplers.sampler_named(options.sampler) or options.sampler or " ",
     ).with_seed(random.randrange(1 << 32))
     check(parameters)
     if parameters.seed + options.count > 1 << 63:

@@ -210,6 +210,7 @@ BAD = [
     (["--precision", "f8"], "'f8' is no precision; give one of auto, f32, bf16, f16. See"),
     (["--precision", "int8"], "Give one of auto, f32, bf16, f16; for int8"),
     (["--sampler", "guess"], "--sampler is 'guess'"),
+    (["--sampler", "lcm", "--steps", "99"], "LCM takes at most 50 steps"),
     (["--out", "/nowhere/at/all.png"], "cannot be written"),
     (["--out", "/proc/demo.png"], "cannot be written"),
     (["--out", "demo.jpg"], "must be the name of a .png file"),

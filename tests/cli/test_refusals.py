@@ -25,7 +25,7 @@ DEMO: list[list[str]] = [
     *(["--device", each] for each in ["HETERO:CPU,TOASTER", "AUTO:TOASTER", "AUTO:-CPU", "MULTI:,", "CPU,GPU", "../x", LONG,
         "ÄÖ"]),
     *(["--precision", each] for each in ["", "f8", "F32", "float32", "int8", LONG]),
-    *(["--sampler", each] for each in ["", "guess", "Euler", "__class__", LONG]),
+    *(["--sampler", each] for each in ["", "guess", "LMS", "__class__", LONG]),
     *(["--out", each] for each in ["", "/", "x.jpg", "x", "/nowhere/x.png", "/proc/x.png", "a\0b.png", f"{LONG}.png", ".", "..",
         "/x.png/y.png"]),
     *(["--checkpoint", each] for each in ["", "none", "/", ".", "/dev/null", "/proc/self/mem", "a\0b", LONG, "none.ckpt", "*"]),

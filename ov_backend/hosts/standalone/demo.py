@@ -27,7 +27,8 @@ from ov_backend.hosts.standalone.demo_sheet import sheet
 from ov_backend.hosts.standalone.lora_tags import lora_files, plain
 from ov_backend.hosts.standalone.pipeline_call import check_finite
 from ov_backend.hosts.standalone.prompts import long_embeddings
-from ov_backend.hosts.standalone.request import SAMPLERS, Request, cannot_write, checkpoint_file
+from ov_backend.hosts.standalone.request import Request, cannot_write, checkpoint_file
+from ov_backend.hosts.standalone.samplers import make_sampler, sampler_named
 from ov_backend.hosts.standalone.suggestions import Suggestions, suggestions_for
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import own_size, size_hint
@@ -248,9 +249,7 @@ def _sum(networks: dict[str, dict[str, Any]], stage: str) -> float:
 
 
 def _use_sampler(pipe: Any, name: str) -> None:
-    import diffusers
-
-    pipe.scheduler = getattr(diffusers, SAMPLERS[name]).from_config(pipe.scheduler.config)
+    pipe.scheduler = make_sampler(sampler_named(name), pipe.scheduler)
     pipe.set_progress_bar_config(disable=True)
 
 

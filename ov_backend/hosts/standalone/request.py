@@ -13,15 +13,8 @@ from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
 from ov_backend.hosts.standalone.lora_tags import lora_files, lora_folders
 from ov_backend.hosts.standalone.prompt_syntax import check_syntax
+from ov_backend.hosts.standalone.samplers import DEFAULT, NAMES, check_sampler, sampler_named
 from ov_backend.pipelines.sizes import check_guidance, check_size
-
-SAMPLERS = {
-    "dpmpp-2m": "DPMSolverMultistepScheduler",
-    "euler": "EulerDiscreteScheduler",
-    "euler-a": "EulerAncestralDiscreteScheduler",
-    "ddim": "DDIMScheduler",
-    "unipc": "UniPCMultistepScheduler",
-}
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Request:
     size: tuple[int, int] | None = None
     seed: int = 0
     guidance: float | None = None
-    sampler: str = "dpmpp-2m"
+    sampler: str = DEFAULT
     checkpoint: Path | None = None
     random: bool = False
     out: Path = Path("demo.png")
@@ -55,8 +48,9 @@ class Request:
             raise SettingsError(f"--seed is {self.seed}; it must be a whole number from -1 (any) to {(1 << 63) - 1}.")
         if self.guidance is not None:
             check_guidance(self.guidance, "--guidance")
-        if self.sampler not in SAMPLERS:
-            raise SettingsError(f"--sampler is {short_repr(self.sampler)}; it must be one of {', '.join(SAMPLERS)}.")
+        if not sampler_named(self.sampler):
+            raise SettingsError(f"--sampler is {short_repr(self.sampler)}; it must be one of {', '.join(NAMES)}.")
+        check_sampler(sampler_named(self.sampler), self.steps or 1)
         if self.size is not None:
             check_size(*self.size)
         _check_writable(self.out)

@@ -1,4 +1,5 @@
-"""The samplers of the standalone page: those of diffusers that draw a picture from a common checkpoint, by the WebUI's names.
+"""The samplers of the page, of job files and of the commands that draw, by the WebUI's names: those of diffusers that draw a
+picture from a common checkpoint.
 
 Of diffusers' others, LMS needs scipy and DPM++ SDE torchsde, which this project does not install; PNDM's picture of the demo
 checkpoint, which predicts the velocity, is another one than all others'; the rest is for other kinds of models.
@@ -34,6 +35,11 @@ DEFAULT = "DPM++ 2M"
 
 #: These are for models that need few steps, and take them out of this many.
 _DISTILLED, _DISTILLED_STEPS = ("LCM", "TCD"), 50
+
+
+def sampler_named(name: str) -> str:
+    """The sampler of a name in any case; "" if there is none."""
+    return next((each for each in NAMES if each.lower() == name.strip().lower()), "")
 
 
 def check_sampler(name: str, steps: int) -> None:

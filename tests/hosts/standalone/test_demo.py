@@ -131,7 +131,7 @@ def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tm
         demo._use_sampler(pipe, sampler)
 
     by_pytorch = {}
-    for sampler in demo.SAMPLERS:
+    for sampler in ("DPM++ 2M", "Euler", "Euler a", "DDIM", "UniPC"):
         use(sampler)
         by_pytorch[sampler] = generation.run("PyTorch")[0].astype(int)
     settings = demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise")
