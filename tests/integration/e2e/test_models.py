@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.e2e.client import PROMPT, WebUI, psnr
 from tests.integration.e2e.extensions import beside_weights
-from tests.integration.e2e.helpers import LONG, loras, need, need_a1111, options, picture_by_pytorch
+from tests.integration.e2e.helpers import LONG, loras, need, options, picture_by_pytorch
 
 # ---- architectures and checkpoints
 
@@ -91,7 +91,6 @@ def test_lora_of_the_hires_pass_only(webui: WebUI, compare: Any, sd1: str) -> No
 
 def test_lora_that_does_not_touch_weights(webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(next(iter(loras(webui)), None), "LoRA")
-    need_a1111(webui, "LoRAs beside the weights")
     prompt = f"{PROMPT} <lora:{name}:1>"
     expected = beside_weights(webui, "UNet by its blocks, VAE, text encoder in PyTorch")
     compare(expected, checkpoint=sd1, prompt=prompt, **options(lora_functional=True))
