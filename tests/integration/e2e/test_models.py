@@ -42,12 +42,16 @@ def test_two_checkpoints_in_memory(webui: WebUI, compare: Any, sd1: str) -> None
 
 
 def test_vae_change(webui: WebUI, compare: Any, sd1: str) -> None:
-    name = need(next(iter(webui.names("/sdapi/v1/sd-vae", "model_name")), None), "VAE file that its API lists")
+    in_forge = webui.has("/sdapi/v1/sd-modules")  # where a VAE is one of several modules beside the checkpoint
+    route = "/sdapi/v1/sd-modules" if in_forge else "/sdapi/v1/sd-vae"
+    name = need(next(iter(webui.names(route, "model_name")), None), "VAE file that its API lists")
+    with_it: dict[str, Any] = {"forge_additional_modules": [name]} if in_forge else {"sd_vae": name}
+    without: dict[str, Any] = {"forge_additional_modules": []} if in_forge else {"sd_vae": "Automatic"}
     other = webui.checkpoint("sd1", number=1)
     for checkpoint in (sd1, other):  # the WebUI forgets the VAE of a checkpoint that stays in memory: load it again
         webui.generate(checkpoint=checkpoint, steps=1)
-    off, _ = compare(checkpoint=sd1, **options(sd_vae=name))
-    back, _ = compare(checkpoint=sd1, **options(sd_vae="Automatic"))
+    off, _ = compare(checkpoint=sd1, **options(**with_it))
+    back, _ = compare(checkpoint=sd1, **options(**without))
     assert psnr(off.images[0], back.images[0]) < 60, "the VAE changes nothing"
 
 
