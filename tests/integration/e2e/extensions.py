@@ -83,6 +83,7 @@ def hint(seed: int = 0) -> str:
 
 def beside_weights(webui: WebUI, by_blocks: str, whole: str = ALL) -> str:
     """What runs where with ``lora_functional``; Regional Prompter, where it is there, switches that off at every generation."""
+    need_a1111(webui, "LoRAs beside the weights: its setting for them does nothing")
     names = {script["name"] for script in webui.api("/sdapi/v1/script-info")}
     return whole if "regional prompter" in names else by_blocks
 

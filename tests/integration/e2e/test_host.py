@@ -99,6 +99,7 @@ def test_always_on(webui: WebUI, sd1: str, always_on: None, request: pytest.Fixt
 def test_other_scripts(script: str, arguments: list[Any], webui: WebUI, sd1: str, request: pytest.FixtureRequest) -> None:
     need(script in webui.api("/sdapi/v1/scripts")["txt2img"], f"script {script}")
     listed = next(s for s in webui.api("/sdapi/v1/script-info") if s["name"] == script and not s["is_img2img"])
+    arguments = arguments + [argument["value"] for argument in listed["args"][len(arguments) :]]  # Forge has more
     need(len(listed["args"]) == len(arguments), f"script {script} with {len(arguments)} arguments")
     prompt = {"prompt": "a cat|red|blue" if script == "prompt matrix" else PROMPT}
     fields = {"checkpoint": sd1, "script_name": script, "script_args": arguments, **prompt}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.e2e.client import PROMPT, WebUI, psnr
 from tests.integration.e2e.extensions import beside_weights
-from tests.integration.e2e.helpers import LONG, loras, need, need_a1111, options, picture_by_pytorch
+from tests.integration.e2e.helpers import LONG, loras, need, options, picture_by_pytorch
 
 # ---- architectures and checkpoints
 
@@ -42,12 +42,16 @@ def test_two_checkpoints_in_memory(webui: WebUI, compare: Any, sd1: str) -> None
 
 
 def test_vae_change(webui: WebUI, compare: Any, sd1: str) -> None:
-    name = need(next(iter(webui.names("/sdapi/v1/sd-vae", "model_name")), None), "VAE file that its API lists")
+    in_forge = webui.has("/sdapi/v1/sd-modules")  # where a VAE is one of several modules beside the checkpoint
+    route = "/sdapi/v1/sd-modules" if in_forge else "/sdapi/v1/sd-vae"
+    name = need(next(iter(webui.names(route, "model_name")), None), "VAE file that its API lists")
+    with_it: dict[str, Any] = {"forge_additional_modules": [name]} if in_forge else {"sd_vae": name}
+    without: dict[str, Any] = {"forge_additional_modules": []} if in_forge else {"sd_vae": "Automatic"}
     other = webui.checkpoint("sd1", number=1)
     for checkpoint in (sd1, other):  # the WebUI forgets the VAE of a checkpoint that stays in memory: load it again
         webui.generate(checkpoint=checkpoint, steps=1)
-    off, _ = compare(checkpoint=sd1, **options(sd_vae=name))
-    back, _ = compare(checkpoint=sd1, **options(sd_vae="Automatic"))
+    off, _ = compare(checkpoint=sd1, **options(**with_it))
+    back, _ = compare(checkpoint=sd1, **options(**without))
     assert psnr(off.images[0], back.images[0]) < 60, "the VAE changes nothing"
 
 
@@ -91,7 +95,6 @@ def test_lora_of_the_hires_pass_only(webui: WebUI, compare: Any, sd1: str) -> No
 
 def test_lora_that_does_not_touch_weights(webui: WebUI, compare: Any, sd1: str) -> None:
     name = need(next(iter(loras(webui)), None), "LoRA")
-    need_a1111(webui, "LoRAs beside the weights")
     prompt = f"{PROMPT} <lora:{name}:1>"
     expected = beside_weights(webui, "UNet by its blocks, VAE, text encoder in PyTorch")
     compare(expected, checkpoint=sd1, prompt=prompt, **options(lora_functional=True))
