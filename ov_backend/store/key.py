@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Increased whenever capture, lowering or conversion produce other graphs, so that older entries are missed.
-LOWERING_VERSION = 22
+LOWERING_VERSION = 23
 
 
 def cache_key(

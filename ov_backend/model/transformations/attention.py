@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.model.transformations.nodes import Constants, replace, rolled
+from ov_backend.model.transformations.nodes import Constants, replace, roll_for_readers, rolled
 from ov_backend.model.transformations.rule import Rule
 from ov_backend.model.transformations.weight_copies import FOLDED, PACKING
 
@@ -78,10 +78,7 @@ def _is_read_twice(node: ov.Node) -> bool:
 
 def roll_attention(node: ov.Node, constants: Constants) -> None:
     """Have all readers of a value read it rolled by nothing, which the device computes by itself."""
-    readers = node.output(0).get_target_inputs()
-    value = rolled(node.output(0))
-    for reader in readers:
-        reader.replace_source_output(value.output(0))
+    roll_for_readers(node)
 
 
 def roll_keys(node: ov.Node, constants: Constants) -> ov.Node:

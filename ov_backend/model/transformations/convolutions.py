@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.model.transformations.nodes import Constants, replace, rolled
+from ov_backend.model.transformations.nodes import Constants, replace, roll_for_readers, rolled
 from ov_backend.model.transformations.rule import Rule
 from ov_backend.model.transformations.weight_copies import CONVOLUTIONS
 
@@ -70,6 +70,19 @@ def convolve_whole_rows(node: ov.Node, constants: Constants) -> None:
     replace(node, opset13.slice(rows, np.array([0]), np.array([1]), np.array([1]), np.array([-1])))
 
 
+def _may_leave_pixels_out(node: ov.Node, constants: Constants) -> bool:
+    """Whether a transposed convolution may have pixels to which its kernel does not come."""
+    attributes, steps = node.get_attributes(), node.get_attributes()["strides"]
+    sizes = [*node.get_input_partial_shape(1)][-len(steps) :]
+    axes = zip(sizes, steps, attributes["dilations"], attributes["output_padding"], attributes["pads_end"])
+    return any(size.get_min_length() < step or apart > 1 or more > end for size, step, apart, more, end in axes)
+
+
+def roll_transposed_convolution(node: ov.Node, constants: Constants) -> None:
+    """Have all readers of a transposed convolution read it rolled by nothing."""
+    roll_for_readers(node)
+
+
 def _kind_of(node: ov.Node) -> Callable[..., ov.Node]:
     """What makes a convolution of the same kind."""
     return opset13.convolution if node.get_type_name() == "Convolution" else opset13.group_convolution
@@ -97,5 +110,11 @@ RULES = (
         _FORWARD,
         _is_narrow,
         convolve_whole_rows,
+    ),
+    Rule(
+        "in bf16, pixels of a transposed convolution to which its kernel does not come are 0 whatever arithmetic follows it",
+        CONVOLUTIONS - _FORWARD,
+        _may_leave_pixels_out,
+        roll_transposed_convolution,
     ),
 )

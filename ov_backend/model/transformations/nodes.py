@@ -43,6 +43,14 @@ def rolled(output: ov.Output) -> ov.Node:
     return opset13.roll(output, zero, zero)
 
 
+def roll_for_readers(node: ov.Node) -> None:
+    """Have all readers of a node read it rolled by nothing."""
+    readers = node.output(0).get_target_inputs()
+    value = rolled(node.output(0))
+    for reader in readers:
+        reader.replace_source_output(value.output(0))
+
+
 def hidden(constant: ov.Output, value: ov.Output) -> ov.Node:
     """A constant that is chosen by a value: both choices are the constant, but the device does not see it, and merges nothing."""
     zero = ov.op.Constant(value.get_element_type(), ov.Shape([]), [0])

@@ -38,6 +38,7 @@ _MOVES = frozenset(
     )
 )
 _SUMS = frozenset(aten_packets("add", "sub", "rsub"))
+_DIFFERENCES = frozenset(aten_packets("sub"))
 _PRODUCTS = frozenset(aten_packets("mul"))
 _OTHERS = frozenset(aten_packets("div", "square", "pow", "sqrt", "reciprocal", "exp", "log"))
 _ELEMENTWISE = _SUMS | _PRODUCTS | _CONVERSIONS | _MOVES | _OTHERS
@@ -100,7 +101,15 @@ def _decides(node: Node) -> bool:
         return argument(node, "rounding_mode") is not None
     if packet in _COMPARISONS:
         return known_wrong.reason(node) != ""
+    if packet in _DIFFERENCES:  # of a number and what it is rounded to, only the rounding is left
+        return len(node.all_input_nodes) == 2 and len(set(map(_unconverted, node.all_input_nodes))) == 1
     return packet in _EQUALITIES or packet in _INFINITE or packet in _ROUNDS
+
+
+def _unconverted(node: Node) -> Node:
+    while packet_of(node) in _CONVERSIONS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _leaves_out(node: Node, steps: int) -> bool:

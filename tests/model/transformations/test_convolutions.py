@@ -114,3 +114,26 @@ def test_steps_of_single_pixels_behind_a_part_of_a_split(
             return self.convolution(x.chunk(2, 1)[1] + 0.5)
 
     assert_right(strict, Steps(), torch.randn(1, 4, *[4] * (2 if convolution is torch.nn.Conv2d else 1)))
+
+
+@pytest.mark.parametrize("convolution", [torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_pixels_to_which_the_kernel_of_a_transposed_convolution_does_not_come(
+    strict: Callable[..., Settings], convolution: Callable[..., torch.nn.Module], groups: int
+) -> None:
+    class Pixels(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.apart = convolution(4, 8, 2, stride=3, groups=groups).requires_grad_(False)
+            steps = (1, 1, 3) if convolution is torch.nn.ConvTranspose3d else (1, 3)
+            self.columns = convolution(4, 8, 2, stride=steps, groups=groups).requires_grad_(False)
+            self.further = convolution(4, 8, 3, stride=3, output_padding=2, groups=groups).requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self.apart(x) + 0.5, self.columns(x), self.further(x).sigmoid()
+
+    torch.manual_seed(0)
+    module, x = Pixels(), torch.randn(1, 4, *[3] * (2 if convolution is torch.nn.ConvTranspose2d else 3))
+    for precision, tolerance in (("f32", 1e-3), ("bf16", 0.05)):
+        found = engine_for(strict(precision=precision), module)(x)
+        torch.testing.assert_close(found, module(x), rtol=tolerance, atol=tolerance)

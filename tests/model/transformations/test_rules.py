@@ -49,6 +49,10 @@ CASES: dict[str, tuple[Compute, tuple[int, ...]]] = {
     "roll_product_by_pixels": (lambda x, w: functional.conv2d(x * of(w, 1, 1, 4, 4), of(w, 6, 3, 2, 2)), (1, 3, 4, 4)),
     "step_before_convolution": (lambda x, w: functional.conv2d(x.relu(), of(w, 6, 3, 1, 1), stride=2, padding=1), (1, 3, 4, 4)),
     "convolve_whole_rows": (lambda x, w: functional.conv2d(x, of(w, 6, 1, 3, 3), stride=(1, 2)), (1, 1, 4, 4)),
+    "roll_transposed_convolution": (
+        lambda x, w: functional.conv_transpose2d(x, of(w, 3, 6, 2, 2), stride=3) + of(w, 6, 1, 1),
+        (1, 3, 4, 4),
+    ),
     "multiply_by_reciprocal": (lambda x, w: x.sum(1) / 7, (7, 7, 7)),
     "hide_constant": (lambda x, w: of(w, 6) / functional.linear(x, of(w, 6, 4)), (3, 4)),
     "exp_as_square": (lambda x, w: (x + 87.6).exp() * 0.5, (4, 4)),

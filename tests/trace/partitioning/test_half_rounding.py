@@ -30,6 +30,7 @@ DECISIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "an integer": lambda x: (x.half() * 7.3).int(),
     "a remainder": lambda x: x.half().remainder(1.0),
     "zero by underflow": lambda x: x.half() * 1e-3 == 0,
+    "what its rounding leaves of a number": lambda x: (lambda y: y - y.half().float())(x.sin()),
     "an input there and back": lambda x: x.half().view(1, 5).float() * 1e9,
 }
 
