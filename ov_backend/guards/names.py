@@ -31,8 +31,8 @@ from ov_backend.guards.describe import (
     module_of,
     versioned,
 )
+from ov_backend.guards.global_objects import OptionWalk
 from ov_backend.guards.identity import number_of
-from ov_backend.guards.options import OptionWalk
 from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
