@@ -26,8 +26,8 @@ from ov_backend.trace.capture.observer import Observer, Stopped
 from ov_backend.trace.capture.slots import Slots
 from ov_backend.trace.capture.trace import Captured, check_operators, trace
 
-#: How often a trace is made that something disturbs.
-_ATTEMPTS = 3
+#: How often a trace is made that something disturbs: while a WebUI starts, its other threads draw random numbers every second.
+_ATTEMPTS = 10
 
 T = TypeVar("T")
 
