@@ -97,12 +97,12 @@ def in_place_of(
         if reach is not None:
             reach.executed.update(observer.executed)
             reach.before.append(state)
-    if reach is not None and observer.disturbed:
-        raise Disturbed("its forward draws random numbers of Python or numpy, which a compiled graph would do once")
     if reach is not None:
         if observer.asked:
             raise CaptureError(f"its forward {observer.asked[0]}")
         _check_side_effects(observer.effects, changed, removed, mode.strays, NOTED | reach.harmless)
+        if observer.disturbed:
+            raise Disturbed("its forward draws random numbers of Python or numpy, which a compiled graph would do once")
 
 
 def _check_side_effects(

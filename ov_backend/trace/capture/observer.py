@@ -70,8 +70,8 @@ class Observer:
         effects: what the code did beside computing, in words.
         asked: what the code asked for that a trace answers otherwise, in words.
         fast_attention: whether the next attention of ``torch.nn`` is computed by PyTorch's fast path outside of a trace.
-        disturbed: whether random numbers of Python were drawn, and not seen: probably in another thread, as servers of web
-            sockets do.
+        disturbed: whether random numbers of Python or numpy were drawn, and not seen: probably in another thread, as servers of
+            web sockets and extensions do.
     """
 
     def __init__(self, caches: Iterable[Any] = (), stops: bool = False) -> None:
@@ -123,8 +123,8 @@ class Observer:
         if self._arithmetic.put_back():
             self.effects.append("sets how numbers of decimal or numpy are computed")
         (python, numpy), (python_now, numpy_now) = self._random, _random_state()
-        self.disturbed = python != python_now and not self._draws
-        if self._draws or numpy != numpy_now:
+        self.disturbed = (python != python_now and not self._draws) or numpy != numpy_now
+        if self._draws:
             self.effects.append("draws random numbers of Python or numpy")
         _clear_caches(self.executed, self._caches)
         self.effects += self._effects_of_code()
