@@ -18,7 +18,7 @@ from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.request import CompileRequest, Superseded
 from ov_backend.guards.code import CodeGuard
-from ov_backend.trace.capture.forward import Reach
+from ov_backend.trace.capture.forward import Reach, Stray
 from ov_backend.trace.capture.trace import Captured
 
 T = TypeVar("T")
@@ -102,10 +102,16 @@ class Capturing:
             with self._running(), self._hooks.tracing():
                 capture = self._hooks.capture, self._module, self._forward, request.weights
                 captured = self._numbers.capture(*capture, call, reach)
-        except CaptureError:
+        except CaptureError as error:
             if reach is not None and isinstance(code, CodeGuard):
+                after = None
                 with contextlib.suppress(CaptureError, Superseded):
-                    self._put_back(code.after_trace(reach.executed), reach, request)
+                    found = code.after_trace(reach.executed)
+                    self._put_back(found, reach, request)
+                    after = found
+                if after is not None and isinstance(error, Stray):  # it may lead to what a list holds since the last trace
+                    with self._lookup.lock:
+                        self._lookup.rebind_to_guard(request, code, after)
             raise
         if reach is not None and isinstance(code, CodeGuard):
             after = code.after_trace(reach.executed)

@@ -280,3 +280,40 @@ def test_everything_in_reach_is_only_walked_where_the_code_differs(strict: Stric
     module.scale = 2.0
     torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-5)
     assert (len(wide), network.statistics.captures) == (3, 3)
+
+
+class Added:
+    """What an extension puts into a list that a forward goes through, such as a hypernetwork."""
+
+    def __init__(self) -> None:
+        self.by_width = {4: torch.nn.Linear(4, 4).requires_grad_(False)}
+
+
+ADDED: list[Added] = []
+
+
+def _with(added: Added, x: torch.Tensor) -> torch.Tensor:
+    return added.by_width[x.shape[-1]](x)
+
+
+class WithAdded(Two):
+    def forward(self, x: torch.Tensor, noting: bool = False) -> torch.Tensor:
+        for added in ADDED:
+            x = _with(added, x)
+        return self.second(self.first(x))
+
+
+def test_weights_of_what_comes_into_a_list_are_found_by_the_code_that_reads_them(
+    strict: Strict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.engine.test_new_code.ADDED", [])
+    module = WithAdded()
+    network = engine_for(strict(), module)
+    network(X)
+    ADDED.append(Added())
+    torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-5)
+    ADDED[0].by_width[4].weight.mul_(3)
+    torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-5)
+    ADDED.clear()
+    torch.testing.assert_close(network(X), module(X), rtol=1e-3, atol=1e-5)
+    assert (network.statistics.calls, network.statistics.fallbacks.total()) == (4, 0)

@@ -55,6 +55,10 @@ class Reach:
     caches: Sequence[Any] = ()
 
 
+class Stray(CaptureError):
+    """A forward reads a tensor to which the guard of the trace does not lead; a guard of the code that ran may lead there."""
+
+
 class Disturbed(CaptureError):
     """Random numbers were drawn during a trace, probably by another thread: another attempt tells."""
 
@@ -122,7 +126,7 @@ def _check_side_effects(
         raise CaptureError("its forward collects tensors in a list or dict, which a compiled graph would not do")
     if strays:
         shape = list(strays[0].shape)
-        raise CaptureError(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
+        raise Stray(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
 
 
 def capture(
