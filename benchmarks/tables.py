@@ -59,7 +59,10 @@ def at(figures: Mapping[str, Any], path: str) -> Any:
 
 def machine(slug: str) -> str:
     """A machine of the name of a file, for the head of a column."""
-    maker, name, cores, threads = re.fullmatch(r"(\w+)-(.+?)-(\d+)(?:-(\d+)-threads)?", slug).groups()  # type: ignore[union-attr]
+    found = re.fullmatch(r"(\w+)-(.+?)-(\d+)(?:-(\d+)-threads)?", slug)
+    if found is None:
+        raise ValueError(f"{slug!r} is no name of a machine, such as intel-amx-16 or intel-amx-16-2-threads")
+    maker, name, cores, threads = found.groups()
     kinds = {"amx": "AMX", "bf16": "AVX-512 with bf16", "avx2-vnni": "limited to AVX2 with VNNI"}
     limit = f", {threads} threads" if threads else ""
     return f"{maker.title().replace('Amd', 'AMD')}, {kinds.get(name, name.upper())}, {cores} cores{limit}"
