@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from ov_backend.memory.linux_memory import PAGE
 from ov_backend.memory.offload_weights import CannotOffload, check, offload_weights
 from ov_backend.memory.regions import regions
 
@@ -27,12 +29,9 @@ def offloaded(module: torch.nn.Module, folder: Path) -> int:
 
 
 def resident(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's memory that are pages of this process."""
-    address = tensor.data_ptr()
-    for block in Path("/proc/self/smaps").read_text().split("\nVmFlags")[:-1]:
-        lines = block.split("\n")
-        head = next(line for line in lines if "-" in line.split(" ")[0] and ":" not in line.split(" ")[0])
-        start, end = (int(each, 16) for each in head.split(" ")[0].split("-"))
-        if start <= address + tensor.nbytes // 2 < end:
-            return int(next(line for line in lines if line.startswith("Rss:")).split()[1]) << 10
-    raise AssertionError("the tensor lies nowhere")
+    """Bytes of a tensor's memory that are in this process's pages now; it may lie in several mappings."""
+    first, last = tensor.data_ptr() // PAGE, (tensor.data_ptr() + tensor.nbytes - 1) // PAGE
+    with Path("/proc/self/pagemap").open("rb") as file:
+        file.seek(first * 8)
+        entries = np.frombuffer(file.read((last - first + 1) * 8), dtype=np.uint64)
+    return int((entries >> np.uint64(63)).sum()) * PAGE  # the highest bit: the page is present

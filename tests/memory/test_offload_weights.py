@@ -6,6 +6,7 @@ import copy
 import ctypes
 import gc
 import io
+import mmap
 import os
 import pickle
 import resource
@@ -58,7 +59,7 @@ def test_the_pages_are_gone_and_the_content_is_not(tmp_path: Path) -> None:
     kept, address = tensor.clone(), tensor.data_ptr()
     assert resident(tensor) >= 15 * MIB
     assert offload_weights([tensor], on_disk(tmp_path)) >= 15 * MIB
-    assert resident(tensor) == 0
+    assert resident(tensor) <= 2 * mmap.PAGESIZE, "more than the pages at its ends, which it shares with other memory"
     assert torch.equal(tensor, kept)
     assert tensor.data_ptr() == address
 
