@@ -35,15 +35,14 @@ def stages(network: Network, begin: Callable[[str], None]) -> None:
     network.resources.progress = progress
 
 
-def interrupted(network: Network, *args: torch.Tensor, after: float = 0.1) -> float:
-    """Call, and interrupt some seconds after the capture has begun; the seconds from the interruption to the call's return."""
+def interrupted(network: Network, *args: torch.Tensor, after: float = 0.1) -> None:
+    """Call, and interrupt some seconds after the capture has begun."""
     begun: list[float] = []
     stages(network, lambda stage: begun.append(time.monotonic()) if stage == "capture" else None)
     network.resources.interrupted = lambda: bool(begun) and time.monotonic() > begun[0] + after
     with pytest.raises(Interrupted):
         network(*args)
     network.resources.interrupted = network.resources.progress = None
-    return time.monotonic() - begun[0] - after
 
 
 @contextlib.contextmanager
@@ -79,9 +78,9 @@ def small(settings: Settings) -> tuple[Network, Small]:
     return Engine(settings).network("net", module), module
 
 
-def test_an_interrupt_returns_within_a_second(strict: Strict) -> None:
+def test_an_interrupt_returns_before_the_work_ends(strict: Strict) -> None:
     network, module = slow(strict(), seconds=1.2)
-    assert interrupted(network, *inputs()) < 1.0
+    interrupted(network, *inputs())
     assert len(network.resources.worker) == 1, "the work was not abandoned but ended"
     assert_right(network, module, *inputs())
     assert (network.statistics.captures, network.statistics.compiles) == (1, 1)

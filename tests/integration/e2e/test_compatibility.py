@@ -112,11 +112,10 @@ def test_interrupt_and_skip(route: str, webui: WebUI, compare: Any, sd1: str) ->
     before = picture_by_pytorch(webui, sd1)
 
     stopper = stop_after_two_steps(webui, f"/sdapi/v1/{route}")
-    start = time.monotonic()
     stopped = webui.accelerated(checkpoint=sd1, steps=150)
     stopper.join()
     assert stopped.images
-    assert time.monotonic() - start < 100
+    assert 0 < webui.api("/openvino/status")["networks"]["unet"]["run_calls"] < 150
     off, _ = compare(checkpoint=sd1)
     assert psnr(before, off.images[0]) == float("inf")
 
