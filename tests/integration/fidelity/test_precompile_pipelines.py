@@ -24,9 +24,7 @@ def test_what_was_begun_before_a_cancel_is_kept(strict: Strict) -> None:
         def generate(size: Size) -> None:
             module(*inputs(size[1], size[0], size[2]))
 
-        ready = accelerated.precompile(
-            [(8, 8), (16, 8)], generate=generate, cancel=lambda: time.monotonic() - start > 0.2
-        )
+        ready = accelerated.precompile([(8, 8), (16, 8)], generate=generate, cancel=lambda: time.monotonic() - start > 0.2)
         assert ready == []
         accelerated.engine.resources.worker.wait()
         assert accelerated.stats()["net"]["held"] == 1
