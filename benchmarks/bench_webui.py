@@ -1,14 +1,15 @@
-"""What a change of checkpoint, refiner, LoRA or VAE costs in a real WebUI, with the script and without it.
+"""What a change of checkpoint, refiner, LoRA or VAE, and a hires fix, cost in a real WebUI, with the script and without it.
 
     WEBUI_DIR=... WEBUI_PYTHON=... python -m benchmarks.bench_webui [--tiny] [--size 512] [--steps 4] [--precision auto]
-        [--parts checkpoints refiner lora vae sdxl] [--folder FOLDER] [--out FOLDER] [--json]
+        [--parts checkpoints refiner lora vae hires sdxl] [--folder FOLDER] [--out FOLDER] [--json]
 
 The parts are rows of pictures, each in a WebUI of its own with an empty store of graphs: first all pictures without the script,
 then the same ones with it. The first two pictures of a part are equal: the second one changes nothing, and what another picture
 takes beyond it is the price of its change. The checkpoints have random weights in the shapes of SD1.5 and lie on the disk in
-float16; SDXL and its refiner are the WebUI's own ("xl" and "refiner" in their names; small ones suffice), and compute in f32,
-because small untrained ones magnify the rounding. Before a part's seconds count, each picture is compared with PyTorch's, and a
-state that returns must give the same picture. A return compiles nothing: else the benchmark fails.
+float16. The hires fix doubles the sides, by an ESRGAN of R-ESRGAN 4x+'s size, and does as many steps again. SDXL and its refiner
+are the WebUI's own ("xl" and "refiner" in their names; small ones suffice), and compute in f32, because small untrained ones
+magnify the rounding. Before a part's seconds count, each picture is compared with PyTorch's, and a state that returns must give
+the same picture. A return compiles nothing: else the benchmark fails.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Any
 from benchmarks.command import parser_of, show, write_line
 from benchmarks.webui_files import write_checkpoints, write_vae
 from tests.integration.e2e.client import PROMPT, Pictures, WebUI, argument_list, psnr, started
-from tests.integration.e2e.extensions import with_lora, write_lora
+from tests.integration.e2e.extensions import with_lora, write_lora, write_upscaler
 
-PARTS = ("checkpoints", "refiner", "lora", "vae", "sdxl")
-#: What runs in OpenVINO in every picture.
-ALL = "UNet, VAE, text encoder"
+PARTS = ("checkpoints", "refiner", "lora", "vae", "hires", "sdxl")
+#: What runs in OpenVINO in every picture, and the upscaler of a hires fix.
+ALL, UPSCALER = "UNet, VAE, text encoder", "bench-upscaler"
 #: Least PSNR in dB with PyTorch's picture; another seed's picture is below 15.
 LEAST_PSNR = {"auto": 20.0, "bf16": 20.0, "f32": 40.0}
 #: Least PSNR in dB of two pictures of one state, made by the same compiled networks.
@@ -58,6 +59,7 @@ class Files:
     first: Path
     second: Path
     vae: str
+    small: bool
 
 
 def main() -> int:
@@ -86,7 +88,7 @@ def main() -> int:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rows of every part."""
     first, second = write_checkpoints(folder / "checkpoints", options.tiny)
-    files = Files(folder, first, second, write_vae(second, folder / "vae" / "bench-vae.safetensors"))
+    files = Files(folder, first, second, write_vae(second, folder / "vae" / "bench-vae.safetensors"), options.tiny)
     parts, faults = dict[str, list[dict[str, Any]]](), dict[str, str]()
     for name in options.parts:
         try:
@@ -107,7 +109,9 @@ def webui_for(files: Files, part: str) -> Iterator[WebUI]:
     """A new WebUI, which has no graphs on the disk and no checksums to compute."""
     scratch = files.folder / f"webui-{part}"
     scratch.mkdir()
-    flags = ["--ckpt-dir", str(files.first.parent), "--vae-dir", str(files.folder / "vae"), "--no-hashing"]
+    write_upscaler(scratch / f"{UPSCALER}.pth", *((3, 48) if files.small else (23, 64)))
+    folders = {"--ckpt-dir": files.first.parent, "--vae-dir": files.folder / "vae", "--esrgan-models-path": scratch}
+    flags = ["--no-hashing", *(word for flag, path in folders.items() for word in (flag, str(path)))]
     os.environ["OPENVINO_TORCH_CACHE_DIR"] = str(scratch / "graphs")
     with started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], scratch, *flags) as webui:
         yield webui
@@ -127,6 +131,9 @@ def shots_of(part: str, webui: WebUI, files: Files) -> list[Shot]:
     if part == "vae":
         own, other = ({**first, "override_settings": {"sd_vae": name}} for name in ("Automatic", files.vae))
         return _shots(("its own VAE", own), ("another VAE", other), "12121")
+    if part == "hires":
+        twice = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": UPSCALER, "denoising_strength": 0.5}
+        return _shots(("first checkpoint", first), ("with a hires fix", {**first, **twice}), "22")
     base, refiner = webui.checkpoint("xl"), webui.checkpoint("refiner")
     if base is None or refiner is None:
         return []
@@ -186,11 +193,12 @@ def _compiles(webui: WebUI) -> int:
 def _check(shots: list[Shot], off: list[Pictures], on: list[Pictures], least: float) -> None:
     """Each picture is PyTorch's of the same state and not of the other one, and equal states give equal pictures."""
     for i, shot in enumerate(shots):
-        assert (off[i].field, on[i].ran) == ("", ALL), f"{shot.name}: {on[i].field or 'the script did not run'}"
+        assert not off[i].field
+        assert on[i].ran.startswith(ALL), f"{shot.name}: {on[i].field or 'the script did not run'}"
         likeness = psnr(off[i].images[0], on[i].images[0])
         assert likeness >= least, f"{shot.name}, picture {i + 1}: the PSNR with PyTorch's picture is {likeness:.1f} dB"
         for other, pictures in zip(shots, off):
-            if other != shot:
+            if other != shot and pictures.images[0].shape == on[i].images[0].shape:
                 assert psnr(pictures.images[0], on[i].images[0]) < likeness, f"{shot.name}: the picture is that of '{other.name}'"
         same = psnr(on[shots.index(shot)].images[0], on[i].images[0])
         assert same >= SAME_PSNR, f"{shot.name}, picture {i + 1}: another picture than at first ({same:.1f} dB)"

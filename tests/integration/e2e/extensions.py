@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from tests.integration.e2e.client import PROMPT, WebUI, to_png
 from tests.integration.e2e.helpers import ALL, need, need_a1111, need_probe
@@ -101,6 +103,22 @@ def write_lora(webui: WebUI, folder: Path, kind: str = "lora", seed: int = 5) ->
     file = folder / f"e2e-{kind.replace(' ', '-')}-{seed}-{folder.name}.safetensors"
     webui.api("/probe/lora", {"file": str(file), "kind": kind, "seed": seed})
     return file.stem
+
+
+def write_upscaler(file: Path, blocks: int, features: int) -> None:
+    """Write an ESRGAN of random weights that enlarges four times; the true R-ESRGAN 4x+ has 23 blocks and 64 features."""
+    convolutions = {"conv_first": (3, features), "conv_last": (features, 3)}
+    convolutions |= dict.fromkeys(("conv_body", "conv_up1", "conv_up2", "conv_hr"), (features, features))
+    for block, dense, number in itertools.product(range(blocks), (1, 2, 3), range(1, 6)):
+        sizes = features + 32 * (number - 1), features if number == 5 else 32
+        convolutions[f"body.{block}.rdb{dense}.conv{number}"] = sizes
+    generator, state = torch.Generator().manual_seed(0), dict[str, torch.Tensor]()
+    for name, (inputs, outputs) in convolutions.items():
+        weight = torch.randn(outputs, inputs, 3, 3, generator=generator) * (2 / 1.04 / inputs / 9) ** 0.5
+        state[f"{name}.weight"], state[f"{name}.bias"] = weight, torch.zeros(outputs)
+    state["conv_last.weight"] *= 0.02
+    state["conv_last.bias"] += 0.5
+    torch.save({"params_ema": state}, file)
 
 
 def with_lora(name: str, strength: float = 1.0, tag: str = "lora") -> str:

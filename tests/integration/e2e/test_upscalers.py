@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,30 +14,12 @@ import pytest
 
 from tests.integration.e2e.client import Picture, Pictures, WebUI, from_png, started, to_png
 from tests.integration.e2e.conftest import MEMORY, _ready, assert_equal, note
+from tests.integration.e2e.extensions import write_upscaler
 from tests.integration.e2e.helpers import ALL, every_generation, mask_of, picture_by_pytorch
 
 #: Blocks and features of the upscaler; the true R-ESRGAN 4x+ has 23 and 64.
 BLOCKS, FEATURES = (int(number) for number in os.environ.get("WEBUI_UPSCALER", "3,48").split(","))
 NAME = "e2e-upscaler"
-_WRITE = """
-import sys, torch
-torch.manual_seed(0)
-path, blocks, features = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-sizes = {"conv_first": (3, features)}
-for i in range(blocks):
-    for j in (1, 2, 3):
-        for k in range(1, 6):
-            sizes[f"body.{i}.rdb{j}.conv{k}"] = (features + 32 * (k - 1), features if k == 5 else 32)
-sizes |= {name: (features, features) for name in ("conv_body", "conv_up1", "conv_up2", "conv_hr")} | {"conv_last": (features, 3)}
-state = {}
-for name, (inputs, outputs) in sizes.items():
-    layer = torch.nn.Conv2d(inputs, outputs, 3)
-    torch.nn.init.kaiming_normal_(layer.weight, a=0.2)
-    state[f"{name}.weight"], state[f"{name}.bias"] = layer.weight.data, layer.bias.data
-state["conv_last.weight"] *= 0.02
-state["conv_last.bias"] += 0.5
-torch.save({"params_ema": state}, path)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +31,7 @@ def webui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebUI]:
     python = os.environ["WEBUI_PYTHON"]
     file = Path(folder) / "models" / "ESRGAN" / f"{NAME}.pth"
     file.parent.mkdir(exist_ok=True)
-    subprocess.run([python, "-c", _WRITE, str(file), str(BLOCKS), str(FEATURES)], check=True)
+    write_upscaler(file, BLOCKS, FEATURES)
     try:
         with started(Path(folder), python, tmp_path_factory.mktemp("upscalers")) as webui:
             _ready(webui).set_options(upscaling_max_images_in_cache=0)  # else Extras gives the picture that it has
@@ -81,6 +62,11 @@ def counts(webui: WebUI) -> tuple[int, int]:
     return status["engine"]["compiles"] if status["engine"] else 0, status["networks"].get(NAME, {}).get("run_calls", 0)
 
 
+def calls_of_upscaler(webui: WebUI) -> int:
+    """In OpenVINO, since the WebUI was started."""
+    return int(webui.api("/openvino/status")["networks"].get(NAME, {}).get("calls", 0))
+
+
 def test_extras(webui: WebUI, request: pytest.FixtureRequest) -> None:
     before = webui.probe()["replaced"]
     picture = photograph(512)
@@ -103,9 +89,9 @@ def test_extras_is_pytorchs_while_the_setting_is_off(webui: WebUI) -> None:
     with every_generation(webui):
         webui.set_options(openvino_other_networks=False)
         try:
-            before = counts(webui)[0]
+            before = calls_of_upscaler(webui)
             extras(webui, photograph(192))
-            assert counts(webui)[0] == before
+            assert calls_of_upscaler(webui) == before
         finally:
             webui.set_options(openvino_other_networks=True)
 
