@@ -130,14 +130,16 @@ def _with_tensors(
     """``network``, with Python numbers turned into tensors; each number would need a graph of its own.
 
     Args:
-        in_f32: whole timesteps become f32: samplers count in int64 or in f32, and each kind would need a graph.
+        in_f32: whole timesteps become f32: samplers count in int64 or in f32, and each kind would need a graph. Other networks
+            keep Python's floats: some, such as UNet2DModel, take only the whole part of a float, but all of a tensor.
     """
+    kinds = (int, float) if in_f32 else (int,)
     signature = inspect.signature(forward)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         for name in bound.arguments.keys() & names:
-            bound.arguments[name] = _as_tensors(bound.arguments[name])
+            bound.arguments[name] = _as_tensors(bound.arguments[name], kinds)
         step = bound.arguments.get("timestep")
         if in_f32 and isinstance(step, torch.Tensor) and step.dtype in _WHOLE:
             bound.arguments["timestep"] = step.float()
@@ -146,10 +148,10 @@ def _with_tensors(
     return call
 
 
-def _as_tensors(value: Any) -> Any:
+def _as_tensors(value: Any, kinds: tuple[type, ...]) -> Any:
     if isinstance(value, list):
-        return [_as_tensors(each) for each in value]
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return [_as_tensors(each, kinds) for each in value]
+    if not isinstance(value, kinds) or isinstance(value, bool):
         return value
     return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float32)
 

@@ -19,6 +19,7 @@ pytest.importorskip("diffusers")
 from tests.helpers.alone import alone
 from tests.helpers.diffusers_pipelines import tiny
 from tests.helpers.extent import FULL, some
+from tests.helpers.networks import seeded
 from tests.helpers.walks import no_walks
 
 Strict = Callable[..., Settings]
@@ -219,3 +220,17 @@ def test_python_numbers_as_timesteps_are_no_new_capture_each(strict: Strict) -> 
             actual = unet(sample, step, encoder_hidden_states=text).sample
             assert torch.linalg.norm(actual - result) <= 1e-3 * torch.linalg.norm(result)
         assert accelerated.stats()["unet"]["captures"] == 1
+
+
+def test_a_timestep_of_which_a_network_takes_the_whole_part_stays_a_python_float(strict: Strict) -> None:
+    """UNet2DModel makes an int64 tensor of a Python number; a tensor it takes as it is."""
+    from diffusers import UNet2DModel
+
+    levels: dict[str, Any] = {"block_out_channels": (16,), "down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
+    unet = seeded(UNet2DModel(sample_size=8, in_channels=3, out_channels=3, layers_per_block=1, norm_num_groups=8, **levels))
+    sample, steps = torch.randn(1, 3, 8, 8), [5, 5.9, 0.9, torch.tensor(0.9)]
+    with torch.no_grad():
+        expected = [unet(sample, step).sample for step in steps]
+        with ov_backend.accelerate({"unet": unet}, strict()):
+            for step, result in zip(steps, expected):
+                torch.testing.assert_close(unet(sample, step).sample, result, rtol=1e-3, atol=1e-4)
