@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -26,6 +27,11 @@ from ov_backend.pipelines.precompile import Size, every, generator_of, precompil
 ROLES: tuple[tuple[str, str], ...] = (
     ("unet", "unet"),
     ("transformer", "transformer"),
+    ("transformer_2", "transformer_2"),
+    ("prior", "prior"),
+    ("decoder", "decoder"),
+    ("movq_encode", "movq.encoder"),
+    ("movq_decode", "movq.decoder"),
     ("vae_encode", "vae.encoder"),
     ("vae_decode", "vae.decoder"),
     ("text_encoder", "text_encoder"),
@@ -35,6 +41,10 @@ ROLES: tuple[tuple[str, str], ...] = (
     ("controlnet", "controlnet"),
     ("adapter", "adapter"),
 )
+#: What only a pipeline calls its denoisers: a module's decoder is a part of it.
+_OF_PIPELINES = ("prior", "decoder")
+
+log = logging.getLogger(__name__)
 
 
 class Accelerated:
@@ -42,6 +52,8 @@ class Accelerated:
 
     def __init__(self, target: Any, settings: Settings, progress: Progress | None = None) -> None:
         modules = networks_of(target)
+        for name in parts_without(target, modules):
+            log.info("%s stays in PyTorch: accelerate does not know this part of a pipeline.", name)
         self.engine = Engine(settings, progress)
         self._target = target
         self._patches: list[Patch | CellPatch] = []
@@ -225,12 +237,22 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
                 raise SettingsError(f"{short_repr(name)}: {kind} is given; it must be a torch module, and its name text.")
         networks = dict(target)
     else:
-        networks = {role: module for role, path in ROLES if isinstance(module := _attribute(target, path), torch.nn.Module)}
+        roles = [(role, path) for role, path in ROLES if not (isinstance(target, torch.nn.Module) and role in _OF_PIPELINES)]
+        networks = {role: module for role, path in roles if isinstance(module := _attribute(target, path), torch.nn.Module)}
     if not networks:
         raise SettingsError(
             f"{type(target).__name__} holds no network to accelerate; give a diffusers pipeline or a dict of name to module."
         )
     return networks
+
+
+def parts_without(target: Any, networks: Mapping[str, torch.nn.Module]) -> list[str]:
+    """The modules of a pipeline that none of these networks is or lies in, such as a safety checker; none of a dict."""
+    if isinstance(target, Mapping) or not hasattr(target, "__dict__"):
+        return []
+    parts = {name: part for name, part in vars(target).items() if isinstance(part, torch.nn.Module)}
+    taken = set(map(id, networks.values()))
+    return [name for name, part in parts.items() if taken.isdisjoint(map(id, part.modules()))]
 
 
 def _attribute(target: Any, path: str) -> Any:

@@ -32,7 +32,7 @@ _COUNTING_IN_F32 = ("UNet2DConditionModel", "ControlNetModel", "MultiControlNetM
 _WHOLE = (torch.int32, torch.int64)
 
 #: Networks that precision "int8" does not apply to; the others denoise.
-_NOT_QUANTIZABLE = ("vae", "text_encoder", "image_encoder", "adapter")
+_NOT_QUANTIZABLE = ("vae", "movq", "text_encoder", "image_encoder", "adapter")
 
 #: Lists of tensors among the arguments of diffusers' UNet, which takes every one out of them while it reads them.
 _EMPTIED = frozenset({"down_intrablock_additional_residuals"})

@@ -1,0 +1,70 @@
+"""Which parts of a pipeline are networks, under which names, and that a part which is none is told in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ov_backend import Settings, accelerate
+from ov_backend.core.errors import SettingsError
+from ov_backend.pipelines.accelerate import networks_of
+from ov_backend.pipelines.forwards import is_quantizable
+
+Strict = Callable[..., Settings]
+SHIFT = torch.nn.Linear(2, 2)
+
+
+def test_second_transformers_priors_and_decoders_of_pipelines_are_networks() -> None:
+    names = ("transformer", "transformer_2", "prior", "decoder")
+    pipe = SimpleNamespace(**{name: torch.nn.Linear(2, 2) for name in names})
+    assert tuple(networks_of(pipe)) == names
+    assert all(map(is_quantizable, networks_of(pipe)))
+
+
+def test_the_decoder_of_a_module_is_none() -> None:
+    module = torch.nn.Module()
+    module.decoder = torch.nn.Linear(2, 2)
+    with pytest.raises(SettingsError, match="holds no network"):
+        networks_of(module)
+
+
+def test_a_part_that_accelerate_does_not_know_is_told(strict: Strict, caplog: pytest.LogCaptureFixture) -> None:
+    vae = SimpleNamespace(encoder=torch.nn.Linear(2, 2), decoder=torch.nn.Linear(2, 2))
+    pipe = SimpleNamespace(unet=SHIFT, vae=vae, safety_checker=torch.nn.Linear(2, 2), scheduler=object(), text_encoder=None)
+    with caplog.at_level(logging.INFO, "ov_backend"), accelerate(pipe, strict()):
+        pass
+    told = [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
+    assert told == ["safety_checker stays in PyTorch: accelerate does not know this part of a pipeline."]
+
+
+def test_kandinsky_decodes_in_openvino(strict: Strict) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    from tests.helpers.networks import seeded
+
+    attention = {"down_block_types": ("SimpleCrossAttnDownBlock2D",), "up_block_types": ("SimpleCrossAttnUpBlock2D",)}
+    given: dict[str, Any] = {"encoder_hid_dim": 32, "encoder_hid_dim_type": "image_proj", "addition_embed_type": "image"}
+    sizes = {"block_out_channels": (32,), "layers_per_block": 1, "cross_attention_dim": 32, "attention_head_dim": 4}
+    unet = diffusers.UNet2DConditionModel(**attention, **given, **sizes, mid_block_type=None, out_channels=8)
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2}
+    codes = {"latent_channels": 4, "num_vq_embeddings": 12, "vq_embed_dim": 4, "norm_type": "spatial"}
+    movq = diffusers.VQModel(**blocks, **codes, block_out_channels=(32, 32), norm_num_groups=8)
+    pipe = diffusers.KandinskyV22Pipeline(seeded(unet, 1), diffusers.DDIMScheduler(clip_sample=False), seeded(movq, 2))
+    pipe.set_progress_bar_config(disable=True)
+    embeds = [torch.randn(1, 32, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+
+    def draw() -> Any:
+        generator = torch.Generator().manual_seed(5)
+        return pipe(*embeds, height=64, width=64, num_inference_steps=2, generator=generator, output_type="np").images
+
+    expected = draw()
+    with accelerate(pipe, strict()) as accelerated:
+        assert np.linalg.norm(draw() - expected) <= 1e-3 * np.linalg.norm(expected)
+        calls = {name: values["calls"] for name, values in accelerated.stats().items()}
+    assert calls == {"unet": 2, "movq_encode": 0, "movq_decode": 1}
+    assert not is_quantizable("movq_decode")
