@@ -38,7 +38,7 @@ class Listener:
 
     def __init__(self, pipe: Any, around: Around) -> None:
         self._pipe, self._around = pipe, around
-        cls = type(pipe)
+        cls = self._class = type(pipe)  # a program may give the pipeline another
         if cls not in self._classes:
             listeners: dict[int, Listener] = {}
             self._classes[cls] = Patch(cls, "__call__", lambda original: _replacement(original, listeners)), listeners
@@ -51,13 +51,12 @@ class Listener:
 
     def undo(self) -> None:
         """Listen no more."""
-        cls = type(self._pipe)
-        patch, listeners = self._classes[cls]
+        patch, listeners = self._classes[self._class]
         if listeners.get(id(self._pipe)) is self:
             del listeners[id(self._pipe)]
         if not listeners:
             patch.undo()
-            del self._classes[cls]
+            del self._classes[self._class]
 
 
 def _replacement(original: Callable[..., Any], listeners: Mapping[int, Listener]) -> Callable[..., Any]:

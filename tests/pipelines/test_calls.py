@@ -80,3 +80,14 @@ def test_a_pipelines_class_is_as_it_was_when_nobody_listens() -> None:
     assert heard[1:] == ["other"]
     second.undo()
     assert cls.__call__ is original
+
+
+def test_a_pipeline_that_got_another_class_is_restored(strict: Strict) -> None:
+    pipe = tiny("sd", shallow=True)
+    cls = type(pipe)
+    before = cls.__call__
+    accelerated = accelerate(pipe, strict())
+    pipe.__class__ = type("Other", (cls,), {})
+    accelerated.restore()
+    assert cls.__call__ is before
+    assert "forward" not in vars(pipe.unet)
