@@ -17,8 +17,8 @@ _aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 #: Operators that PyTorch decomposes into ``as_strided``; what OpenVINO computes has other strides than in eager.
 _BY_STRIDES = frozenset({_aten.diagonal.default, _aten.unfold.default})
-#: An operator whose decomposition has the dtype of its input in a trace, and is a boolean when it runs.
-_BOOLEAN = frozenset({_aten.signbit.default})
+#: Operators whose decomposition asks for a sign bit, which has the dtype of its input in a trace, and is a boolean when it runs.
+_BOOLEAN = frozenset({_aten.signbit.default, _aten.copysign.Tensor, _aten.copysign.Scalar})
 #: Numbers from here on are rounded to infinity.
 _INFINITE_IN_FLOAT16 = 65520.0
 _FLOAT16 = torch.finfo(torch.float16)

@@ -111,7 +111,8 @@ def test_expand_copy_in_openvino() -> None:
 
 def test_a_sign_bit_is_a_boolean_beside_what_openvino_computes() -> None:
     module = nn.Linear(4, 4)
-    module.forward = lambda x: (F.linear(x, module.weight).signbit(), x * 2)  # type: ignore[method-assign]
+    function = lambda y: (y.signbit(), torch.copysign(y, y + 1), torch.copysign(y, -1.5))  # noqa: E731
+    module.forward = lambda x: (*function(F.linear(x, module.weight)), x * 2)  # type: ignore[method-assign]
     x = torch.randn(2, 4)
     with torch.no_grad():
         expected = module(x)
