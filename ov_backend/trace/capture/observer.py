@@ -335,16 +335,16 @@ def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:
 
 
 def _same(value: Any, before: Any) -> bool:
-    plain = (bool, int, float, str, bytes, type(None), tuple)
+    if isinstance(value, tuple) and type(value) is type(before) and len(value) == len(before):
+        return all(map(_same, value, before))  # ``==`` would ask tensors for their values
+    plain = (bool, int, float, str, bytes)
     return value is before or (type(value) is type(before) and isinstance(value, plain) and bool(value == before))
 
 
 def _random_state() -> tuple[Any, Any]:
     state: Any = np.random.get_state()
-    name, keys, *rest = state
-    return random.getstate(), (name, keys.tobytes(), *rest)
+    return random.getstate(), (state[0], state[1].tobytes(), *state[2:])
 
 
 def _numpy_state(state: Any) -> Any:
-    name, keys, *rest = state
-    return (name, np.frombuffer(keys, dtype=np.uint32), *rest)
+    return (state[0], np.frombuffer(state[1], dtype=np.uint32), *state[2:])

@@ -57,6 +57,12 @@ def _exchanged(module: Setting, x: torch.Tensor) -> torch.Tensor:
     return x - module.mean
 
 
+def _a_pair_that_grows(module: Any, x: torch.Tensor) -> torch.Tensor:
+    kept, other = getattr(module, "pair", (x, x))
+    module.pair = (torch.cat((kept, x)), other * 2)  # as a network that keeps keys and values does
+    return module.pair[0][-3:] + module.pair[0].mean(0) + module.pair[1]
+
+
 def _a_new_module_that_stays(module: Setting, x: torch.Tensor) -> torch.Tensor:
     module.kept = torch.nn.Threshold(0.1, 0.2)
     return module.kept(x)
@@ -95,7 +101,14 @@ def test_what_changes_nothing_is_no_effect(strict: Strict, function: Callable[..
 
 @pytest.mark.parametrize(
     "function",
-    [_another_value, _exchanged, _a_new_module_that_stays, _a_new_module_in_a_list, _an_old_module_by_a_new_one],
+    [
+        _another_value,
+        _exchanged,
+        _a_pair_that_grows,
+        _a_new_module_that_stays,
+        _a_new_module_in_a_list,
+        _an_old_module_by_a_new_one,
+    ],
 )
 def test_what_is_another_thing_afterwards_stays_in_pytorch(strict: Strict, function: Callable[..., torch.Tensor]) -> None:
     results = []
