@@ -14,6 +14,7 @@ import torch
 from torch.func import functional_call
 from torch.fx import GraphModule, Interpreter, Node
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._pytree import tree_map
 
 from ov_backend.engine.network import Network
 
@@ -39,6 +40,8 @@ class DynamoGraph:
         self.enables_gradients = any(
             node.target is torch._C._set_grad_enabled and node.args[:1] == (True,) for node in gm.graph.nodes
         )
+        #: Whether ``torch.func`` derives within it; where gradients are on, Dynamo leaves out that it switches them on.
+        self._derives = any(getattr(node.target, "__name__", "") == "_grad_increment_nesting" for node in gm.graph.nodes)
 
     @property
     def placeholders(self) -> int:
@@ -80,6 +83,10 @@ class DynamoGraph:
         return self._run(_with_own_tables(self.gm) if self.attributes else self.gm, full)
 
     def _run(self, module: torch.nn.Module, full: Sequence[Any]) -> Any:
+        if self._derives and not torch.is_grad_enabled():
+            with torch.enable_grad():
+                result = self._run(module, full)
+            return tree_map(lambda each: each.detach() if getattr(each, "requires_grad", False) else each, result)
         count = len(self.attributes)
         if not count:
             return module(*full)

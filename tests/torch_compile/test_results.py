@@ -92,3 +92,19 @@ def test_results_are_told_by_name_not_by_place(compiled: Compile) -> None:
 
     inputs = [torch.randn(3) for _ in range(3)]
     agree(compiled(f)(*inputs), f(*inputs))
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="torch 2.1's Dynamo makes no graph of most of them")
+@pytest.mark.parametrize("derivative", ["grad", "vjp", "jacrev", "hessian"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_derivatives_that_a_function_takes_of_itself(compiled: Compile, derivative: str, trained: bool) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)).requires_grad_(trained)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if derivative == "vjp":
+            return torch.func.vjp(net, x)[1](torch.ones(2))[0]
+        return getattr(torch.func, derivative)(lambda y: net(y).sum())(x)  # type: ignore[no-any-return]
+
+    x = torch.randn(3)
+    with torch.enable_grad():
+        agree(compiled(f)(x), f(x))
