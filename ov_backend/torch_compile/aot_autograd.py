@@ -122,6 +122,7 @@ class _TracedFunction:
             raise CaptureError(self._refusal) from error
 
     def _compiler(self, kind: str, constants: bool) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        @torch.compiler.disable  # as in RecomputeBackward
         def compiler(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             from functorch.compile import make_boxed_func
 
@@ -150,6 +151,7 @@ class _FunctionalGraph:
         self._network: Network | None = None
         self._lock = threading.Lock()
 
+    @torch.compiler.disable  # as in RecomputeBackward
     def __call__(self, *args: Any) -> Any:
         with self._lock:
             network = self._network or self._add(args)

@@ -48,6 +48,7 @@ class RecomputeBackward(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
+    @torch.compiler.disable  # where a compiled function calls ``backward`` itself, Dynamo would compile what follows
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Run the graph in PyTorch and compute its gradients, which have gradients themselves under ``create_graph``."""
         again = torch.is_grad_enabled()

@@ -241,3 +241,21 @@ def test_gradients_of_attention_equal_eager(compiled: Compile, aot: bool) -> Non
     for gradient, expected in zip(gradients, torch.autograd.grad(forward(q, k, v).sum(), (q, k, v))):
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5)
     assert aot or calls() == 1, "the results are OpenVINO's"
+
+
+@pytest.mark.parametrize("aot", [False, True], ids=["recomputed", "aot_autograd"])
+def test_a_compiled_function_that_calls_backward_compiles_nothing_of_the_backend(compiled: Compile, aot: bool) -> None:
+    def step(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    torch.manual_seed(0)
+    expected, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)), torch.randn(3, 4)
+    actual = copy.deepcopy(expected)
+    g = compiled(step, aot_autograd=aot)
+    for _ in range(2):
+        agree(g(actual, x), step(expected, x))
+    agree([p.grad for p in actual.parameters()], [p.grad for p in expected.parameters()])
+    assert not [name for name in ov_backend.stats() if " at " in name and "ov_backend" in name]
+    assert calls() <= (4 if aot else 2)
