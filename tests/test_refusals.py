@@ -268,6 +268,13 @@ def test_accelerate_refuses_wrong_types(name: Any, settings: Any) -> None:
     assert_sentence(str(refused.value))
 
 
+def test_a_network_whose_lazy_layers_have_no_weights_is_refused_by_accelerate() -> None:
+    import ov_backend
+
+    with pytest.raises(SettingsError, match="net has lazy layers without weights; call it once before"):
+        ov_backend.accelerate({"net": torch.nn.Sequential(torch.nn.LazyLinear(2))})
+
+
 def test_the_table_has_more_than_three_hundred_bad_inputs() -> None:
     entries = [LINES, FILES, YAML_VALUES, BODIES, FIELDS, FIELDS, TEXTS, SETTING_FIELDS, OPTIONS, ENVIRONMENT]
     assert sum(map(len, entries)) > 600

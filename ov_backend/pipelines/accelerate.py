@@ -228,7 +228,7 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
     """The networks of a pipeline by role, or those of a dict.
 
     Raises:
-        SettingsError: there is no network, or a value of the dict is no module.
+        SettingsError: there is no network, a value of the dict is no module, or a network has no weights yet.
     """
     if isinstance(target, Mapping):
         for name, module in target.items():
@@ -243,6 +243,9 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
         raise SettingsError(
             f"{type(target).__name__} holds no network to accelerate; give a diffusers pipeline or a dict of name to module."
         )
+    for name, module in networks.items():
+        if any(map(torch.nn.parameter.is_lazy, [*module.parameters(), *module.buffers()])):
+            raise SettingsError(f"{name} has lazy layers without weights; call it once before it is accelerated.")
     return networks
 
 

@@ -18,7 +18,7 @@ from ov_backend.core.errors import PositionOutOfRange
 from ov_backend.core.fx_utils import argument, is_getitem
 
 _aten = torch.ops.aten
-#: Operators along a dimension: which argument holds the positions, and which the dimension. None of them counts from the end.
+#: Operators along a dimension: which argument holds the positions, and which the dimension. Only ``index_fill`` counts from the end.
 _ALONG = {
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy"), "dim"),
     "index_fill": "dim",
@@ -100,7 +100,7 @@ def _read(node: Node) -> Iterator[tuple[Node, Limit]]:
     if name == "embedding":
         yield from _limited(node.args[1], node.args[0], 0)
     elif name in _ALONG:
-        yield from _limited(argument(node, "index"), node.args[0], argument(node, "dim"))
+        yield from _limited(argument(node, "index"), node.args[0], argument(node, "dim"), wraps=name == "index_fill")
     elif name in _LISTS:
         for dim, positions in enumerate(node.args[1]):
             yield from _limited(positions, node.args[0], dim, wraps=True)

@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor], list[tor
     "index, negative": (lambda x, i: x[i] * 2, [X, ids(-3, 2)], [X, ids(-4, 0)]),
     "two indices": (lambda x, i, j: x[i, j] * 2, [X, ids(0, 2), ids(3, 1)], [X, ids(0, 2), ids(4, 1)]),
     "index_select": (lambda x, i: x.index_select(1, i) * 2, [X, ids(0, 3)], [X, ids(0, -1)]),
+    "index_fill": (lambda x, i: x.index_fill(1, i, 3.0) * 2, [X, ids(0, -4)], [X, ids(0, -5)]),
     "index_put": (lambda x, i: x.index_put((i,), torch.tensor(1.0)) * 2, [X, ids(2)], [X, ids(3)]),
     "index_add": (lambda x, i: x.index_add(0, i, x[:1]) * 2, [X, ids(2)], [X, ids(3)]),
     "scatter": (lambda x, i: x.scatter(1, i, 2.0) * 2, [X, ids(0, 3)[None]], [X, ids(0, 4)[None]]),
