@@ -18,7 +18,7 @@ from ov_backend.core.errors import PositionOutOfRange
 from ov_backend.core.fx_utils import argument, is_getitem
 
 _aten = torch.ops.aten
-#: Operators along a dimension: which argument holds the positions, and which the dimension. Only ``index_fill`` counts from the end.
+#: Operators along a dimension: which argument holds the positions, and which the dimension. Only one counts from the end.
 _ALONG = {
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy"), "dim"),
     "index_fill": "dim",
