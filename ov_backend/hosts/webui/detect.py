@@ -13,9 +13,12 @@ __all__ = ["Host", "host"]
 #: By the folder here, a Python module that only this WebUI has among those that stand below it in this table.
 _KNOWN = {
     "forge": "modules_forge.main_entry",
-    "reforge": "ldm_patched.modules.clip_model",
+    "reforge": "ldm_patched.modules.patcher_extension",
     "a1111": "modules.sd_hijack_optimizations",
 }
+
+#: What Forge, reForge and what came of them have. One that is neither, such as Forge of 2024, calls its networks elsewhere.
+_OF_FORGES = "modules_forge"
 
 
 def find_host() -> Host:
@@ -25,11 +28,11 @@ def find_host() -> Host:
         OVBackendError: it is none of those that are known here.
     """
     for folder, module in _KNOWN.items():
-        if _is_there(module):
+        if _is_there(module) and not (folder == "a1111" and _is_there(_OF_FORGES)):
             found: Host = importlib.import_module(f"ov_backend.hosts.webui.{folder}").HOST
             return found
     raise OVBackendError(
-        f"this WebUI is none that this extension knows: none of {', '.join(_KNOWN.values())} can be imported here."
+        f"this WebUI is none that this extension knows, or an old one: none of {', '.join(_KNOWN.values())} can be imported here."
         " Install the extension into AUTOMATIC1111's WebUI, Forge or reForge"
     )
 

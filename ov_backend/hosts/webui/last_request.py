@@ -12,6 +12,7 @@ _FIELDS = (
     *("eta", "s_min_uncond", "s_churn", "s_tmin", "s_tmax", "s_noise", "refiner_checkpoint", "refiner_switch_at"),
     *("enable_hr", "hr_scale", "hr_upscaler", "hr_second_pass_steps", "hr_resize_x", "hr_resize_y", "hr_checkpoint_name"),
     *("hr_sampler_name", "hr_scheduler", "hr_prompt", "hr_negative_prompt"),
+    *("distilled_cfg_scale", "hr_cfg", "hr_distilled_cfg", "hr_additional_modules"),  # of Forge, one also of reForge
     *("init_images", "resize_mode", "mask", "mask_blur_x", "mask_blur_y", "mask_round", "initial_noise_multiplier"),
     *("inpainting_fill", "inpaint_full_res", "inpaint_full_res_padding", "inpainting_mask_invert"),
 )

@@ -41,8 +41,8 @@ def _is_allowed(app: Any, request: Any) -> bool:
     if has_password(request.headers, api_credentials):
         return True
     if getattr(app, "auth", None) is not None:
-        token = request.cookies.get("access-token") or request.cookies.get("access-token-unsecure")
-        return token is not None and token in getattr(app, "tokens", {})
+        tokens = [token for name, token in request.cookies.items() if name.startswith("access-token")]  # Gradio 4 adds an ID
+        return any(token in getattr(app, "tokens", {}) for token in tokens)
     return not api_credentials
 
 

@@ -28,6 +28,14 @@ def test_a_program_that_is_no_known_webui_is_told_so(host: SimpleNamespace, monk
         hosts.find_host()
 
 
+def test_an_old_forge_is_not_taken_for_another_webui(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = importlib.import_module("ov_backend.hosts.webui.detect")
+    there = {"modules.sd_hijack_optimizations", "modules_forge", "ldm_patched.modules.clip_model"}
+    monkeypatch.setattr(hosts, "_is_there", there.__contains__)
+    with pytest.raises(OVBackendError, match="or an old one"):
+        hosts.find_host()
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_host_is_a_small_folder_that_imports_no_other(folder: Path) -> None:
     files = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]

@@ -125,10 +125,12 @@ def test_what_was_ready_for_one_checkpoint_is_not_said_of_another(host: SimpleNa
 def test_of_a_batch_the_first_picture_is_compared(host: SimpleNamespace) -> None:
     from ov_backend.hosts.webui.last_request import LastRequest
 
+    of_forge = {"hr_cfg": 0.0, "distilled_cfg_scale": 2.0, "hr_additional_modules": ["Use same choices"]}
     p = SimpleNamespace(prompt="{a|b} cat", seed=-1, steps=4, width=64, height=32, init_images=["first", "second"], batch_size=2)
+    vars(p).update(of_forge)
     p.all_prompts, p.all_seeds, p.image_mask = ["a cat", "b cat"], [11, 12], "mask"
     request = LastRequest.of(p)
     assert request.size == (64, 32)
-    expected = {"prompt": "a cat", "seed": 11, "init_images": ["first"], "mask": "mask", "steps": 4}
+    expected = {"prompt": "a cat", "seed": 11, "init_images": ["first"], "mask": "mask", "steps": 4, **of_forge}
     assert {name: request.values[name] for name in expected} == expected
     assert "batch_size" not in request.values
