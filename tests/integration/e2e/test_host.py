@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import io
+import time
+import urllib.request
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from ov_backend.ui.choices import Choices
 from tests.integration.e2e.client import PROMPT, TITLE, WebUI, argument_list, psnr, to_png
 from tests.integration.e2e.conftest import MEMORY, assert_equal, note
 from tests.integration.e2e.helpers import ALL, LONG, every_generation, need, need_probe, options, picture_by_pytorch, reload_ui
+
+# ---- the panel
+
+
+def test_a_comparison_makes_the_last_picture_again(webui: WebUI, sd1: str) -> None:
+    webui.set_options(sd_model_checkpoint=sd1)
+    on = webui.accelerated(enable_hr=True, hr_scale=1.5, hr_upscaler="Latent", denoising_strength=0.5)
+    webui.api("/openvino/compare", {"choices": {"precision": "f32"}})
+    end = time.monotonic() + 300
+    while (job := webui.api("/openvino/status")["job"])["state"] in ("queued", "running"):
+        assert time.monotonic() < end, job
+        time.sleep(0.5)
+    assert job["state"] == "done", job
+    assert job["result"]["psnr_db"] is None or job["result"]["psnr_db"] > 40, job
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{webui.url}/openvino/compare/openvino") as answer:
+        again = np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))
+    assert psnr(again, on.images[0]) > 40, "another picture was compared"
+
 
 # ---- the API
 
