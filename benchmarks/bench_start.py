@@ -151,7 +151,11 @@ class Page:
         self.url, self.out, self.steps = url, out, steps
         self.client = httpx.Client(base_url=url, timeout=60)
         config = self.client.get("/config").raise_for_status().json()
-        self.function = next(each["id"] for each in config["dependencies"] if each["api_name"] == "generate")
+        generate = next(each for each in config["dependencies"] if each["api_name"] == "generate")
+        components = {each["id"]: each["props"] for each in config["components"]}
+        self.function = generate["id"]
+        #: What the page holds at its start, by label; a number where there is none.
+        self.fields = {components[each].get("label") or each: components[each].get("value") for each in generate["inputs"]}
         for each in config["dependencies"]:
             if any(event == "load" for _, event in each["targets"]):
                 self.send(each["id"], [None] * len(each["inputs"]))
@@ -159,10 +163,11 @@ class Page:
     def generate(self, size: int, in_openvino: bool = True) -> tuple[float, float]:
         """Generate one picture; seconds until its first step is done, and until the picture is there."""
         number = (self.status()["run"] or {"number": 0})["number"]
-        fields = ["a fox in the snow", "", self.steps, 4.0, 1, size, size, 1, 0.6, "DPM++ 2M"]
-        panel = ["CPU", "auto", in_openvino, in_openvino, in_openvino, True, 0, "", "auto"]
+        changed = {"Prompt": "a fox in the snow", "Steps": self.steps, "Seed": 1, "Width": size, "Height": size}
+        changed |= {f"Run the {network} in OpenVINO": in_openvino for network in ("UNet", "VAE", "text encoder")}
+        assert changed.keys() <= self.fields.keys(), "the page's labels have changed"
         start, first_step = time.monotonic(), 0.0
-        self.send(self.function, [None, *fields, *panel])
+        self.send(self.function, list({**self.fields, **changed}.values()))
         while True:
             run = self.status()["run"]
             if run and run["number"] > number:
