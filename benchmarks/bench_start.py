@@ -156,6 +156,7 @@ class Page:
         self.function = generate["id"]
         #: What the page holds at its start, by label; a number where there is none.
         self.fields = {components[each].get("label") or each: components[each].get("value") for each in generate["inputs"]}
+        assert len(self.fields) == len(generate["inputs"]), "two inputs of the page have one label"
         for each in config["dependencies"]:
             if any(event == "load" for _, event in each["targets"]):
                 self.send(each["id"], [None] * len(each["inputs"]))

@@ -133,7 +133,7 @@ def shots_of(part: str, webui: WebUI, files: Files) -> list[Shot]:
         return _shots(("its own VAE", own), ("another VAE", other), "12121")
     if part == "hires":
         twice = {"enable_hr": True, "hr_scale": 2, "hr_upscaler": UPSCALER, "denoising_strength": 0.5}
-        return _shots(("first checkpoint", first), ("with a hires fix", {**first, **twice}), "22")
+        return _shots(("first checkpoint", first), ("with a hires fix", {**first, **twice}), "122")
     base, refiner = webui.checkpoint("xl"), webui.checkpoint("refiner")
     if base is None or refiner is None:
         return []
