@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ov_backend.batch import pictures
 from ov_backend.batch.row import Row
 from ov_backend.core import interrupts
 from ov_backend.core.errors import first_line
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.infotext import png
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _rendered(renderer: Renderer, row: Row, device: str, start: float) -> RowRes
         raise ValueError(f"{len(rendered.images)} pictures were made instead of {len(row.files)}")
     choices = Choices(device=device, precision=row.precision)
     texts = [row.parameters.of_picture(i).as_text(row.checkpoint.stem, choices) for i in range(len(row.files))]
-    files = tuple(pictures.encode(image, text) for image, text in zip(rendered.images, texts))
+    files = tuple(png(image, text) for image, text in zip(rendered.images, texts))
     seconds = time.perf_counter() - start
     return RowResult(files, seconds, rendered.sampling_seconds, rendered.prepared_seconds, rendered.answered)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from ov_backend.core.atomic_file import atomic_write
 
@@ -23,17 +21,6 @@ _TEMPORARY = re.compile(rf"\.({_OWN})\.part")
 def is_own_name(name: str) -> bool:
     """Whether a batch may replace or remove a file of this name."""
     return re.fullmatch(_OWN, name) is not None or _TEMPORARY.fullmatch(name) is not None
-
-
-def encode(image: Any, text: str) -> bytes:
-    """A picture of Pillow's as PNG, with its generation parameters as the WebUI writes them."""
-    from PIL import PngImagePlugin
-
-    info = PngImagePlugin.PngInfo()
-    info.add_text("parameters", text)
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG", pnginfo=info)
-    return buffer.getvalue()
 
 
 def write(folder: Path, name: str, data: bytes) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from ov_backend.batch.executor import OPENVINO, RenderedRow
 from ov_backend.batch.places import PICTURES
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.checkpoint.lora import LoraMix
 from ov_backend.core.errors import OVBackendError
 from ov_backend.core.settings import Settings
-from ov_backend.hosts.standalone.pipeline_call import call_pipeline
+from ov_backend.hosts.standalone.pipeline_host import PipelineHost
 from ov_backend.memory.eviction import budget_bytes
-from ov_backend.pipelines.accelerate import accelerate
+from ov_backend.ui.choices import Choices
 from ov_backend.ui.snapshot import PREPARATION, network_label
 
 
@@ -52,50 +50,46 @@ class PipelineRenderer:
         """
         start = time.perf_counter()
         self._load(row.checkpoint)
-        self._accelerated.engine.configure(self._settings.replace(precision=row.precision))
-        self.bindings += self._mix.apply(row.loras)
+        choices = Choices(self._settings.device, row.precision)
+        self._host.configure(choices)
+        self.bindings += self._host.set_loras(row.loras)
         loaded = time.perf_counter()
         before = self.stats()
-        images = self._images(row)
+        picture = _opened(row.picture) if row.picture is not None else None
+        images = self._host.pictures(row.parameters, picture, choices, **self._callback)
         end, after = time.perf_counter(), self.stats()
         prepared = min(_preparation(after) - _preparation(before), end - loaded)  # networks prepare at the same time
         answered = _answered(before, after, row.precision)
         return RenderedRow(images, max(end - loaded - prepared, 0.0), loaded - start + prepared, answered)
 
     def _load(self, path: Path) -> None:
-        """Load a checkpoint and put its networks into OpenVINO; one that cannot be read is not tried again."""
+        """Load a checkpoint; one that cannot be read is not tried again."""
         if path == self._checkpoint:
             return
         if path in self._broken:
             raise self._broken[path]
         self.close()
         try:
-            self._pipe = load_pipeline(path)
+            pipe = load_pipeline(path)
         except OVBackendError as error:
             self._broken[path] = error
             raise
         self.loads += 1
-        self._pipe.set_progress_bar_config(disable=True)
-        self._own_sampler = self._pipe.scheduler
-        self._mix = LoraMix(self._pipe)
-        self._accelerated = accelerate(self._pipe, self._settings, progress=self._progress)
-        self._checkpoint = path
+        self._host, self._checkpoint = PipelineHost(pipe, settings=self._settings, progress=self._progress), path
 
     def close(self) -> None:
         """Release the checkpoint and everything compiled."""
         if self._checkpoint is not None:
-            self._accelerated.restore()
-            del self._pipe, self._own_sampler, self._mix, self._accelerated
+            if self._host.engine is not None:
+                self._host.engine.clear()
+            self._host.release()
+            del self._host
             self._checkpoint = None
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """The engine's statistics of the checkpoint that is loaded."""
-        return self._accelerated.stats() if self._checkpoint is not None else {}
-
-    def _images(self, row: Row) -> list[Any]:
-        chosen = replace(row.parameters, prompt=row.plain_prompt)
-        picture = _opened(row.picture) if row.picture is not None else None
-        return call_pipeline(self._pipe, self._own_sampler, chosen, picture, **self._callback)
+        engine = self._host.engine if self._checkpoint is not None else None
+        return engine.stats() if engine is not None else {}
 
 
 def renderer_for(settings: Settings, processes: int) -> PipelineRenderer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,15 @@ class CrashSentinel:
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
+
+    @contextlib.contextmanager
+    def marked(self) -> Iterator[None]:
+        """In this block this process prepares."""
+        try:
+            self.set()
+            yield
+        finally:
+            self.remove()
 
     def set(self) -> None:
         """This process begins to prepare."""

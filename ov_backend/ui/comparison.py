@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from ov_backend.ui.infotext import png
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Comparison:
         """Both pictures as PNG, by the names of the sides; none where only steps were timed."""
         if self.first.picture is None or self.second.picture is None:
             return {}
-        return dict(zip(self.sides, (_png(self.first.picture), _png(self.second.picture))))
+        return dict(zip(self.sides, (png(self.first.picture), png(self.second.picture))))
 
 
 def int8_sides(own: str) -> dict[str, str]:
@@ -85,9 +86,3 @@ def psnr(a: Image.Image, b: Image.Image) -> float:
     first, second = (np.asarray(picture.convert("RGB"), dtype=np.float64) for picture in (a, b))
     error = float(((first - second) ** 2).mean())
     return math.inf if error == 0 else 10 * math.log10(255**2 / error)
-
-
-def _png(picture: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG")
-    return buffer.getvalue()

@@ -1,149 +1,47 @@
-"""What the panel's buttons and routes do in either host: show the cache, precompile, compare.
+"""What the panel's buttons and routes do in every host: show the cache, precompile, compare.
 
-A host provides the functions; the controller checks requests and runs one job at a time, in a thread of its own.
+The controller checks requests and runs one job at a time, in a thread of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError, short_repr
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
-from ov_backend.store.store import GraphStore
+from ov_backend.ui import jobs
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.comparison import WITH_PYTORCH, Comparison, Measured
-from ov_backend.ui.requested_shape import RequestedShape
+from ov_backend.ui.host import Host, Request, Size, Unavailable
+from ov_backend.ui.jobs import JobControl
+from ov_backend.ui.likely import RequestedShape, prepared
+from ov_backend.ui.readiness import Readiness
 from ov_backend.ui.snapshot import INTERRUPTED, Job
-from ov_backend.ui.status import Status
 
 log = logging.getLogger(__name__)
 
 MAX_SIZES = 16
 
-#: Width and height in pixels.
-Size = tuple[int, int]
 
-
-class Unavailable(OVBackendError):
-    """The host cannot do this now; the message says why."""
-
-
-@dataclass(frozen=True)
-class JobControl:
-    """What a job's function reports its progress to, and learns from that the user has cancelled it."""
-
-    job: Job
-    cancelled: threading.Event
-
-    def step(self, done: int, text: str) -> None:
-        """Report that ``done`` parts are done and that the part described by ``text`` begins.
-
-        Raises:
-            Interrupted: the user has cancelled the job.
-        """
-        if self.cancelled.is_set():
-            raise Interrupted(INTERRUPTED)
-        self.job.done, self.job.text = done, text
-
-    def part(self, step: int, steps: int) -> None:
-        """Report that step ``step`` of ``steps`` of the part that runs now is done.
-
-        Raises:
-            Interrupted: the user has cancelled the job.
-        """
-        title = self.job.text.partition(",")[0]
-        self.step(self.job.done, f"{title}, step {step} of {steps}")
-
-    def prepare(
-        self,
-        sizes: Sequence[Size],
-        batch: int,
-        generate: Callable[[int, int, int], Any],
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Prepare networks for every size by a warm-up of ``generate(width, height, batch)``, a generation of one step.
-
-        ``interrupted`` says whether the user has ended it by the host's own means.
-
-        Raises:
-            Interrupted: the user has cancelled the job.
-        """
-        from ov_backend.pipelines.precompile import every, precompile  # here, because it loads OpenVINO
-
-        asked = every(sizes, [batch])
-        ready = precompile(
-            asked,
-            lambda size: generate(*size),
-            begin=lambda size: self.step(self.job.done, f"Preparing {size[0]}x{size[1]}"),
-            done=lambda size: self.step(self.job.done + 1, ""),
-            cancel=lambda: self.cancelled.is_set() or interrupted(),
-        )
-        if len(ready) < len(asked):
-            raise Interrupted(INTERRUPTED)
-        self.step(len(sizes), "")
-
-    def compare(
-        self,
-        size: Size,
-        batch: int,
-        first: Callable[[], Measured],
-        second: Callable[[], Measured],
-        sides: Mapping[str, str] = WITH_PYTORCH,
-    ) -> Comparison:
-        """Time both sides at a size, whose names are ``sides``; returns the job's result.
-
-        Raises:
-            Interrupted: the user has cancelled the job.
-        """
-        labels = list(sides.values())
-        self.step(0, f"Timing {labels[0]}")
-        measured = first()
-        self.step(1, f"Timing {labels[1]}")
-        other = second()
-        self.step(2, "")
-        return Comparison(size, batch, measured, other, sides)
-
-
-#: Prepares networks for sizes and a batch with these choices; None are those used last.
-Precompile = Callable[[Sequence[Size], int, "Choices | None", JobControl], None]
-#: Compares both sides with these choices.
-Compare = Callable[["Choices | None", JobControl], Comparison]
-
-
-def _no_store() -> GraphStore | None:
-    return None
-
-
-@dataclass
 class Controller:
-    """What one host shows and does.
+    """What the panel of one host shows and does.
 
     Attributes:
         status: the live status.
-        store: returns the graph store in use, or None.
-        precompile: prepares networks for sizes and a batch; None where the host cannot.
-        compare: makes the last picture by PyTorch and by OpenVINO on the loaded model, or times one step of both.
-        interrupt: ends the generation that is running.
-        compare_int8: makes a picture as the last one in the device's own precision and in int8, or times one step of both.
-        ready: prepares in the background what was made before like this, and returns at once; None where the host cannot.
+        readiness: prepares in the background what was made before.
         pictures: of the last comparison, as PNG, by "pytorch" and "openvino", or by "own" and "int8".
+        compared: what these pictures were made from; None before the first generation.
     """
 
-    status: Status
-    store: Callable[[], GraphStore | None] = _no_store
-    precompile: Precompile | None = None
-    compare: Compare | None = None
-    interrupt: Callable[[], None] | None = None
-    compare_int8: Compare | None = None
-    ready: Callable[[RequestedShape], object] | None = None
-    pictures: dict[str, bytes] = field(default_factory=dict)
-    _jobs: int = 0
-    _cancelled: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, host: Host) -> None:
+        self.host, self.status, self.readiness = host, host.status, Readiness(host)
+        self.pictures: dict[str, bytes] = {}
+        self.compared: Request | None = None
+        self._jobs = 0
+        self._cancelled = threading.Event()
+        self._lock = threading.Lock()
 
     def devices(self) -> list[dict[str, Any]]:
         """The devices that OpenVINO finds now.
@@ -162,7 +60,7 @@ class Controller:
 
     def cache(self) -> dict[str, Any]:
         """How many graphs are on disk, their bytes and the most bytes allowed."""
-        store = self.store()
+        store = self.host.store()
         if store is None:
             return {"kept": False, "entries": 0, "bytes": 0, "max_bytes": 0}
         entries = store.entries()
@@ -170,58 +68,45 @@ class Controller:
 
     def clear_cache(self) -> int:
         """Remove the graphs on disk and return how many there were; compiled networks stay in memory."""
-        store = self.store()
+        store = self.host.store()
         return store.clear() if store is not None else 0
 
     def start_precompile(self, sizes: Sequence[Size], batch: int, choices: Choices | None = None) -> Job:
-        """Prepare networks in the background.
+        """Prepare networks in the background; without choices, the host's.
 
         Raises:
-            Unavailable: the host cannot, or something else is running.
+            Unavailable: something else is running.
         """
-        precompile = self.precompile
-        if precompile is None:
-            raise Unavailable("Nothing can be prepared ahead here: no model is loaded.")
 
         def run(control: JobControl) -> dict[str, Any]:
-            precompile(sizes, batch, choices, control)
+            jobs.precompile(self.host, control, sizes, batch, choices or self.host.choices())
             return prepared([f"{width}x{height}" for width, height in sizes], batch, choices)
 
         return self._start("precompile", len(sizes), run)
-
-    def size_changed(self, asked: RequestedShape) -> None:
-        """The page shows another size: prepare it in the background if it was made before; a job this is not.
-
-        Raises:
-            Unavailable: the host cannot.
-        """
-        if self.ready is None:
-            raise Unavailable("Nothing can be prepared ahead here: no model is loaded.")
-        self.ready(asked)
 
     def start_compare(self, choices: Choices | None = None, int8: bool = False) -> Job:
         """Compare PyTorch and OpenVINO in the background; with ``int8`` the device's own precision and int8.
 
         Raises:
-            Unavailable: the host cannot, or something else is running.
+            Unavailable: something else is running.
         """
-        compare = self.compare_int8 if int8 else self.compare
-        if compare is None:
-            raise Unavailable("There is nothing to compare: no model is loaded.")
 
         def run(control: JobControl) -> dict[str, Any]:
             self.pictures = {}
-            comparison = compare(choices, control)
-            self.pictures = comparison.pictures()
-            return comparison.as_dict()
+            return self.host.alone(lambda: self._compare(control, choices or self.host.choices(), int8))
 
         return self._start("compare", 2, run)
+
+    def _compare(self, control: JobControl, choices: Choices, int8: bool) -> dict[str, Any]:
+        self.compared = self.host.last_request()
+        comparison = (jobs.compare_int8 if int8 else jobs.compare)(self.host, control, self.compared, choices)
+        self.pictures = comparison.pictures()
+        return comparison.as_dict()
 
     def stop(self) -> None:
         """End the job and the generation that are running, each as soon as it can."""
         self._cancelled.set()
-        if self.interrupt is not None:
-            self.interrupt()
+        self.host.interrupt()
 
     def _start(self, kind: str, total: int, run: Callable[[JobControl], dict[str, Any]]) -> Job:
         with self._lock:
@@ -247,19 +132,6 @@ def _run_job(job: Job, control: JobControl, run: Callable[[JobControl], dict[str
     except Exception as error:  # the thread's last handler: without it the panel would show a job that runs for ever
         log.exception("The %s failed.", job.kind)
         job.text, job.state = f"{type(error).__name__}: {error}", "failed"
-
-
-def prepared(sizes: Sequence[str], batch: int, choices: Choices | None, guided: bool = True) -> dict[str, Any]:
-    """The result of a job that has prepared networks; the page shows it while it asks for the same.
-
-    Args:
-        sizes: as "512x768".
-        batch: pictures at once.
-        choices: what ran where; None where nobody knows.
-        guided: whether the CFG scale was above 1, which doubles the UNet's batch.
-    """
-    known = {"choices": vars(choices).copy()} if choices is not None else {}
-    return {"sizes": list(sizes), "batch": batch, "guided": guided, **known}
 
 
 def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,8 +101,12 @@ class KnownHosts:
     advice: str = "open the page by this machine's address instead"
     is_needed: Callable[[Any], bool] = lambda request: True
 
-    def refusal(self, name: str) -> str:
-        """Why a request under this name is refused; "" where it is not."""
-        if is_known(name, self.allowed()):
-            return ""
-        return f"The page was opened as {name}, which is not known as a name of this machine; if it is one, {self.advice}."
+    def check(self, headers: Sequence[str], is_needed: bool = True) -> tuple[int, str]:
+        """The code and the sentence with which a request with these ``Host`` headers is refused; no sentence where it is not."""
+        try:
+            name = host_name(headers[0] if len(headers) == 1 else "")
+        except MalformedHost:
+            return 400, "The request's Host header is no name or address of a machine; send it as localhost and the port."
+        if not is_needed or is_known(name, self.allowed()):
+            return 200, ""
+        return 403, f"The page was opened as {name}, which is not known as a name of this machine; if it is one, {self.advice}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -116,6 +117,17 @@ class Parameters:
             fields.get("Hires upscaler", default.upscaler),
         )
         return parameters, Choices.from_infotext(fields[INFOTEXT_FIELD]) if INFOTEXT_FIELD in fields else None
+
+
+def png(picture: Any, text: str = "") -> bytes:
+    """A picture of Pillow's as the bytes of a PNG, with this text as its generation parameters."""
+    from PIL import PngImagePlugin
+
+    info, buffer = PngImagePlugin.PngInfo(), io.BytesIO()
+    if text:
+        info.add_text("parameters", text)
+    picture.save(buffer, format="PNG", pnginfo=info)
+    return buffer.getvalue()
 
 
 def choices_field(choices: Choices, ran: str) -> str:

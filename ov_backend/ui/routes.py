@@ -21,8 +21,9 @@ from starlette.requests import ClientDisconnect
 
 from ov_backend.core.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
-from ov_backend.ui.controller import Controller, Unavailable, parse_asked, parse_choices, parse_precompile
-from ov_backend.ui.host_names import KnownHosts, MalformedHost, host_name
+from ov_backend.ui.controller import Controller, parse_asked, parse_choices, parse_precompile
+from ov_backend.ui.host import Unavailable
+from ov_backend.ui.host_names import KnownHosts
 from ov_backend.ui.snapshot import VERSION
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,9 @@ def add_routes(
     names = known_hosts or KnownHosts(is_needed=lambda request: is_allowed is None)
 
     def admit(request: Request) -> None:
-        _check_host(request, names)
+        code, refusal = names.check(request.headers.getlist("host"), names.is_needed(request))
+        if refusal:
+            raise _Refused(code, refusal)
         if request.method != "GET" and not same_origin(request.headers):
             raise _Refused(403, "This request comes from a page of another origin; use the panel's own page.")
         if is_allowed is not None and not has_page_token(request.headers) and not is_allowed(request):
@@ -144,7 +147,7 @@ def add_routes(
         return _json({"version": VERSION, "job": controller.start_precompile(sizes, batch, choices).as_dict()}, 202)
 
     async def ready(request: Request) -> Response:
-        controller.size_changed(parse_asked(await _body(request, '{"size": [512, 768], "batch": 1}')))
+        controller.readiness.size_changed(parse_asked(await _body(request, '{"size": [512, 768], "batch": 1}')))
         return _json({"version": VERSION}, 202)
 
     async def compare(request: Request) -> Response:
@@ -205,17 +208,6 @@ def _guarded(endpoint: Callable[[Request], Any], admit: Callable[[Request], None
             return _json({"error": f"The server failed ({type(error).__name__}); its log says more."}, 500)
 
     return answer
-
-
-def _check_host(request: Request, names: KnownHosts) -> None:
-    hosts = request.headers.getlist("host")
-    try:
-        name = host_name(hosts[0] if len(hosts) == 1 else "")
-    except MalformedHost:
-        raise _Refused(400, "The request's Host header is no name or address of a machine; send it as localhost:7860.") from None
-    refusal = names.refusal(name) if names.is_needed(request) else ""
-    if refusal:
-        raise _Refused(403, refusal)
 
 
 async def _body(request: Request, example: str) -> Any:

@@ -88,8 +88,7 @@ class Status:
         before = counts_of(engine) if engine is not None else {}
         with self._lock:
             self._forget_messages()
-            number = self._run.number + 1 if self._run is not None else 1
-            self._run = Run(what, number, now, Ledger(self._engine), self._seconds_prepared(now), steps=steps)
+            self._run = Run(what, self.runs + 1, now, Ledger(self._engine), self._seconds_prepared(now), steps=steps)
             self._run.counts_before = before
         self._notify()
 
@@ -148,6 +147,11 @@ class Status:
         with self._lock:
             stage = self._newest_stage()
             return f"{stage.label} ({self._clock() - stage.started:.0f} s)" if stage else ""
+
+    @property
+    def runs(self) -> int:
+        """How many generations have begun."""
+        return self._run.number if self._run is not None else 0
 
     @property
     def generating(self) -> bool:

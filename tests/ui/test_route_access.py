@@ -48,8 +48,7 @@ def guarded(tmp_path: Path) -> tuple[TestClient, Host]:
     """The routes behind a login; a page may be loaded without one, under a known name only."""
     host, app = Host(tmp_path / "graphs"), FastAPI()
     host.controller.pictures = dict.fromkeys(("pytorch", "openvino", "own", "int8"), b"picture")
-    host.controller.compare_int8 = host.compare
-    host.controller.ready = lambda asked: None
+    host.controller.readiness.size_changed = lambda asked: None
     names = KnownHosts(lambda: ["my.example"], "put it into the setting", lambda request: not _logged_in(request))
     routes.add_routes(app, host.controller, _logged_in, names)
     return TestClient(app, base_url=OWN_ADDRESS, raise_server_exceptions=False), host
@@ -67,11 +66,11 @@ def ask(client: TestClient, method: str, path: str, headers: Any) -> Any:
 @pytest.mark.parametrize("method,path", ROUTES)
 def test_wrong_credentials_are_401_and_change_nothing(guarded: tuple[TestClient, Host], method: str, path: str) -> None:
     client, host = guarded
-    host.store.put("abc", {"model": b"x"})
+    host.graphs.put("abc", {"model": b"x"})
     for headers in WRONG:
         answer = ask(client, method, path, headers)
         assert (answer.status_code, "Log in first" in answer.json()["error"]) == (401, True), headers
-    assert (len(host.store.entries()), host.requests, host.interrupts) == (1, [], 0)
+    assert (len(host.graphs.entries()), host.requests, host.interrupts) == (1, [], 0)
 
 
 @pytest.mark.parametrize("method,path", ROUTES)
@@ -172,7 +171,7 @@ def test_a_body_that_never_ends_is_408(guarded: tuple[TestClient, Host], monkeyp
 
 
 def test_a_failure_of_ours_is_500_and_a_sentence(guarded: tuple[TestClient, Host], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded[1].store, "entries", lambda: 1 / 0)
+    monkeypatch.setattr(guarded[1].graphs, "entries", lambda: 1 / 0)
     answer = ask(guarded[0], "GET", "cache", RIGHT[0])
     assert (answer.status_code, answer.json()["error"]) == (500, "The server failed (ZeroDivisionError); its log says more.")
 
@@ -209,11 +208,11 @@ OWN = [
 def test_another_origin_changes_nothing(
     client: TestClient, host: Host, headers: dict[str, str], method: str, path: str
 ) -> None:
-    host.store.put("abc", {"model": b"x"})
+    host.graphs.put("abc", {"model": b"x"})
     answer = client.request(method, f"/openvino/{path}", json={"sizes": [[64, 64]]}, headers=headers)
     assert answer.status_code == 403
     assert "another origin" in answer.json()["error"]
-    assert (len(host.store.entries()), host.requests, host.interrupts) == (1, [], 0)
+    assert (len(host.graphs.entries()), host.requests, host.interrupts) == (1, [], 0)
 
 
 @pytest.mark.parametrize("headers", OWN)

@@ -17,11 +17,11 @@ from PIL import Image
 from ov_backend.core.errors import SettingsError
 from ov_backend.ui import routes
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.comparison import Comparison, Measured, int8_sides
-from ov_backend.ui.controller import MAX_SIZES, Controller, Unavailable, parse_asked, parse_precompile, prepared
+from ov_backend.ui.controller import MAX_SIZES, parse_asked, parse_precompile
+from ov_backend.ui.host import Unavailable
+from ov_backend.ui.likely import prepared
 from ov_backend.ui.snapshot import INTERRUPTED
-from ov_backend.ui.status import Status
-from tests.ui.conftest import NASTY, OWN_ADDRESS, Host
+from tests.ui.conftest import NASTY, Host
 
 
 def test_the_status_is_json_with_its_messages(client: TestClient, host: Host) -> None:
@@ -42,8 +42,8 @@ def test_the_devices_are_listed(client: TestClient) -> None:
 
 def test_the_cache_is_counted_and_cleared(client: TestClient, host: Host) -> None:
     assert client.get("/openvino/cache").json()["entries"] == 0
-    host.store.put("abc", {"model": b"x" * 100})
-    other = host.store.folder / "somebody's.txt"
+    host.graphs.put("abc", {"model": b"x" * 100})
+    other = host.graphs.folder / "somebody's.txt"
     other.write_text("not ours")
     info = client.get("/openvino/cache").json()
     assert (info["kept"], info["entries"], info["max_bytes"]) == (True, 1, 1 << 30)
@@ -67,7 +67,7 @@ def test_one_precompile_runs_at_a_time_and_its_job_is_shown(client: TestClient, 
     time.sleep(routes.FRESH_S)
     job = client.get("/openvino/status").json()["job"]
     assert (job["state"], job["done"], job["result"]) == ("done", 2, prepared(["64x128", "128x64"], 2, Choices(vae=False)))
-    assert host.requests == [([(64, 128), (128, 64)], 2, Choices(vae=False))]
+    assert host.requests == [((64, 128), 2, Choices(vae=False)), ((128, 64), 2, Choices(vae=False))]
 
 
 def test_a_job_can_be_stopped(client: TestClient, host: Host) -> None:
@@ -80,9 +80,7 @@ def test_a_job_can_be_stopped(client: TestClient, host: Host) -> None:
 
 
 def test_a_comparison_of_int8_is_another_job_and_has_other_pictures(client: TestClient, host: Host) -> None:
-    assert client.post("/openvino/compare-int8", json={}).status_code == 409, "this host cannot"
-    both = Measured(1, 1, Image.new("RGB", (2, 2)))
-    host.controller.compare_int8 = lambda choices, control: Comparison((2, 2), 1, both, both, int8_sides("bf16"))
+    host.picture = lambda choices: Image.new("RGB", (2, 2))
     assert client.post("/openvino/compare-int8", json={}).status_code == 202
     host.wait()
     served = {name: client.get(f"/openvino/compare/{name}").status_code for name in ("own", "int8", "pytorch", "openvino")}
@@ -91,8 +89,7 @@ def test_a_comparison_of_int8_is_another_job_and_has_other_pictures(client: Test
 
 def test_both_pictures_of_a_comparison_are_served_and_nothing_else(client: TestClient, host: Host) -> None:
     assert client.get("/openvino/compare/pytorch").status_code == 404
-    black, white = (Image.new("RGB", (2, 2), colour) for colour in ("black", "white"))
-    host.controller.compare = lambda choices, control: Comparison((2, 2), 1, Measured(1, 1, black), Measured(1, 1, white))
+    host.picture = lambda choices: Image.new("RGB", (2, 2), "black" if choices is None else "white")
     client.post("/openvino/compare", json={})
     host.wait()
     for name, level in (("pytorch", 0), ("openvino", 255)):
@@ -112,17 +109,6 @@ def test_a_job_that_fails_has_its_error_as_text(client: TestClient, host: Host) 
     host.wait()
     job = client.get("/openvino/status").json()["job"]
     assert (job["state"], job["text"]) == ("failed", f"RuntimeError: {NASTY}")
-
-
-def test_a_host_that_cannot_do_something_answers_409() -> None:
-    app = FastAPI()
-    routes.add_routes(app, Controller(Status()))
-    client = TestClient(app, base_url=OWN_ADDRESS)
-    assert client.get("/openvino/cache").json()["kept"] is False
-    for path, body in (("precompile", {"sizes": [[64, 64]]}), ("compare", {})):
-        answer = client.post(f"/openvino/{path}", json=body)
-        assert answer.status_code == 409
-        assert "no model is loaded" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +146,7 @@ def test_a_body_that_makes_no_sense_is_refused_with_one_sentence(client: TestCli
 
 
 def test_a_changed_size_is_passed_on_and_starts_no_job(client: TestClient, host: Host) -> None:
-    assert client.post("/openvino/ready", json={"size": [64, 128]}).status_code == 409
-    host.controller.ready = host.requests.append
+    host.controller.readiness.size_changed = host.requests.append
     answer = client.post("/openvino/ready", json={"size": [64, 128], "batch": 2, "from_picture": True})
     assert (answer.status_code, set(answer.json())) == (202, {"version"})
     assert host.requests == [(64, 128, 2, True)]
@@ -186,7 +171,7 @@ def test_a_changed_size_is_passed_on_and_starts_no_job(client: TestClient, host:
     ],
 )
 def test_a_changed_size_that_makes_no_sense_is_refused_with_one_sentence(client: TestClient, host: Host, body: Any) -> None:
-    host.controller.ready = host.requests.append
+    host.controller.readiness.size_changed = host.requests.append
     answer = client.post("/openvino/ready", json=body)
     assert answer.status_code == 422
     assert answer.json()["error"].endswith((".", "}."))
@@ -214,8 +199,7 @@ def test_a_body_that_is_not_json_is_told_what_this_route_takes(client: TestClien
     assert answer.status_code == 422
     sentence = answer.json()["error"]
     assert sentence.startswith(f"The request's body is not JSON; send an object such as {example}")
-    host.controller.ready = host.requests.append
-    host.controller.compare_int8 = host.controller.compare
+    host.controller.readiness.size_changed = host.requests.append
     advised = json.loads(sentence.partition("such as ")[2].removesuffix("."))
     assert client.post(f"/openvino/{path}", json=advised).status_code == 202, "what it advises is taken"
     host.go.set()

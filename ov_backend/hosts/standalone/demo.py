@@ -32,6 +32,7 @@ from ov_backend.hosts.standalone.samplers import make_sampler, sampler_named
 from ov_backend.hosts.standalone.suggestions import Suggestions, suggestions_for
 from ov_backend.pipelines.accelerate import Accelerated, accelerate
 from ov_backend.pipelines.sizes import own_size, size_hint
+from ov_backend.ui.comparison import psnr
 from ov_backend.ui.snapshot import PREPARATION, STAGES, network_label
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def run(request: Request, settings: Settings) -> Result:
         actual, openvino = generation.run("OpenVINO", accelerated)
         networks = accelerated.stats()
     difference = np.abs(expected.astype(int) - actual.astype(int))
-    precision = devices.resolved_precision(settings)
+    precision, ratio = devices.resolved_precision(settings), psnr(Image.fromarray(expected), Image.fromarray(actual))
     _write(sheet(expected, actual, difference, precision), request.out)
     return Result(
         checkpoint=str(path),
@@ -132,7 +133,7 @@ def run(request: Request, settings: Settings) -> Result:
         openvino=openvino,
         prepared={stage: _sum(networks, stage) for stage in PREPARATION},
         speedup={name: getattr(pytorch, name) / max(getattr(openvino, name), 1e-9) for name in ("step", "vae", "total")},
-        difference={"largest": int(difference.max()), "mean": float(difference.mean()), "psnr_db": psnr_db(difference)},
+        difference={"largest": int(difference.max()), "mean": float(difference.mean()), "psnr_db": ratio if math.isfinite(ratio) else None},
         fallbacks={name: values["fallbacks"] for name, values in networks.items() if values["fallbacks"]},
         networks=networks,
         out=str(request.out),
@@ -162,12 +163,6 @@ def other_programs(before: float, after: float, processors: int) -> str:
         return ""
     used = f"load {load:.1f}, processors {processors}"
     return f"Other programs use the processor ({used}), so these seconds say little; end them and run this again."
-
-
-def psnr_db(difference: np.ndarray) -> float | None:
-    """The peak signal-to-noise ratio in dB for the differences of two pictures, 0 to 255; None where there is none."""
-    error = float(np.square(difference.astype(float)).mean())
-    return 10 * math.log10(255**2 / error) if error else None
 
 
 class _Generation:

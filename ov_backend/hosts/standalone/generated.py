@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from ov_backend.core.atomic_file import atomic_write
+from ov_backend.ui.infotext import png
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ def write_pictures(folder: Path, pictures: Iterable[Image.Image], texts: Iterabl
 
 
 def _write(folder: Path, picture: Image.Image, text: str, name: str) -> Path:
-    info = PngImagePlugin.PngInfo()
-    info.add_text("parameters", text)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}.png"
     with atomic_write(path) as file:
-        picture.save(file, format="PNG", pnginfo=info)
+        file.write(png(picture, text))
     return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ov_backend.core.errors import Interrupted
 
@@ -16,7 +16,7 @@ class Turns:
     """The lock of a pipeline, and whether its holder is asked to stop."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._interrupted = threading.Event()
         #: Set when nobody wants the result of the present turn any more.
         self._withdrawn: threading.Event | None = None
@@ -40,7 +40,7 @@ class Turns:
         Raises:
             Interrupted: the request was withdrawn while it waited.
         """
-        while not self._lock.acquire(timeout=_LOOK_S):
+        while not self.lock.acquire(timeout=_LOOK_S):
             if withdrawn is not None and withdrawn.is_set():
                 raise Interrupted("the request was withdrawn while it waited")
         try:
@@ -49,21 +49,4 @@ class Turns:
             yield
         finally:
             self._withdrawn = None
-            self._lock.release()
-
-    @contextlib.contextmanager
-    def spare(self, waits: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Keep turns from beginning in this block, for work that nobody waits for. Where somebody else has the lock, the block
-        runs without it, and is told so.
-
-        Args:
-            waits: whether to wait for the end of a turn; asked many times a second.
-        """
-        free = self._lock.acquire(blocking=False)
-        while not free and waits():
-            free = self._lock.acquire(timeout=_LOOK_S)
-        try:
-            yield free
-        finally:
-            if free:
-                self._lock.release()
+            self.lock.release()

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
-from ov_backend.ui.host_names import KnownHosts, MalformedHost, host_name
+from ov_backend.ui.host_names import KnownHosts
 from ov_backend.ui.routes import PREFIX
 
 
@@ -21,15 +21,9 @@ class HostGuard:
         """Answer with 400 or 403 and a sentence, or pass the request on."""
         if scope["type"] not in ("http", "websocket") or scope["path"].startswith(PREFIX):
             return await self._app(scope, receive, send)
-        code, sentence = self._refusal(Headers(scope=scope).getlist("host"))
+        code, sentence = self._known_hosts.check(Headers(scope=scope).getlist("host"))
         if not sentence:
             return await self._app(scope, receive, send)
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008, "reason": sentence[:120]})
         return await PlainTextResponse(sentence, code)(scope, receive, send)
-
-    def _refusal(self, hosts: list[str]) -> tuple[int, str]:
-        try:
-            return 403, self._known_hosts.refusal(host_name(hosts[0] if len(hosts) == 1 else ""))
-        except MalformedHost:
-            return 400, "The request's Host header is no name or address of a machine; send it as localhost:7865."

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 
 from PIL import Image
+
+from ov_backend.ui.infotext import png
 
 
 def live_html(text: str = "", picture: Image.Image | None = None) -> str:
@@ -16,11 +17,7 @@ def live_html(text: str = "", picture: Image.Image | None = None) -> str:
         text: shown while there is no preview; what happens now stands in the status line.
         picture: a preview, small; the page scales it.
     """
-    inside = f'<img alt="Preview" src="{_data_url(picture)}">' if picture is not None else f"<p>{html.escape(text)}</p>"
+    inside = f"<p>{html.escape(text)}</p>"
+    if picture is not None:
+        inside = f'<img alt="Preview" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
     return f'<div class="openvino-live">{inside}</div>'
-
-
-def _data_url(picture: Image.Image) -> str:
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

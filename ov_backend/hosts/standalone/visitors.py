@@ -63,7 +63,7 @@ class Visitors:
 
     def has_compared(self, key: str) -> bool:
         """Whether the pictures that were compared last are a page's own."""
-        return bool(set(self.generator.compared) & set(self.made(key)))
+        return bool({*getattr(self.generator.controller.compared, "files", ())} & {*self.made(key)})
 
     def made(self, key: str) -> tuple[Path, ...]:
         """The pictures that were made for a page, the newest generation's first."""

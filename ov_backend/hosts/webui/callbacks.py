@@ -9,13 +9,13 @@ from typing import Any
 from modules import processing, script_callbacks, shared
 
 from ov_backend.hosts.webui import routes, settings_page
-from ov_backend.hosts.webui.ahead import readiness
 from ov_backend.hosts.webui.always_on import always_on
 from ov_backend.hosts.webui.ending import ending
 from ov_backend.hosts.webui.generation import Generation
 from ov_backend.hosts.webui.other_jobs import other_jobs
 from ov_backend.hosts.webui.session import session
 from ov_backend.hosts.webui.settings_page import defaults
+from ov_backend.hosts.webui.webui_host import controller, webui_host
 from ov_backend.ui.choices import Choices
 
 #: The extension's folder.
@@ -29,7 +29,7 @@ def register() -> None:
     script_callbacks.on_ui_settings(settings_page.add_settings)
     script_callbacks.on_before_ui(settings_page.add_axes)
     script_callbacks.on_before_ui(other_jobs.begin)
-    script_callbacks.on_cfg_after_cfg(_after_step)  # the only one after a step that all hosts call
+    script_callbacks.on_cfg_after_cfg(webui_host.after_step)  # the only one after a step that all hosts call
     script_callbacks.on_model_loaded(_model_loaded)
     script_callbacks.on_script_unloaded(unload)
     routes.register()
@@ -98,21 +98,12 @@ def before_batch() -> None:
 
 def before_sampling() -> None:
     """Sampling begins; all extensions have patched what they need."""
+    webui_host.sampling_begins()
     if Generation.current is not None:
-        Generation.current.denoised_steps = 0
         Generation.current.check_instances()
 
 
 def _model_loaded(_: Any) -> None:
     session.status.forget_job()  # nothing is ready for its weights
     if not session.status.generating:  # else the generation prepares what it calls, and its result is the news
-        readiness.model_loaded()
-
-
-def _after_step(params: Any) -> None:
-    """Report a step that is denoised; the WebUI counts it only after the next one, and reports 0 for the first two."""
-    generation = Generation.current
-    if generation is not None:
-        generation.denoised_steps += 1
-        done = params.sampling_step + (1 if generation.denoised_steps == 1 else 2)
-        session.status.step(min(done, params.total_sampling_steps), params.total_sampling_steps)
+        controller.readiness.model_loaded()

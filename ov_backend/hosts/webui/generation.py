@@ -22,7 +22,7 @@ from ov_backend.hosts.webui.other_networks import other_networks
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.previews import Previews
 from ov_backend.hosts.webui.protocol import Undoable
-from ov_backend.hosts.webui.session import CACHE_DIR, CONDITIONINGS, empty_conditionings, session
+from ov_backend.hosts.webui.session import CONDITIONINGS, empty_conditionings, session
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
 from ov_backend.ui.infotext import choices_field, how_it_ran
 from ov_backend.ui.snapshot import INTERRUPTED, network_label
@@ -49,8 +49,6 @@ class Generation:
 
     def __init__(self, p: Any, choices: Choices, warnings: list[str] | None = None, is_reported: bool = True) -> None:
         self.p, self.choices, self._is_reported = p, choices, is_reported
-        #: How many steps of this pass of sampling are denoised.
-        self.denoised_steps = 0
         self._warnings = warnings or []
         self._messages: list[str] = []
         self._int8_messages: list[str] = []
@@ -77,7 +75,7 @@ class Generation:
         for warning in self._warnings:
             self._warn(warning)
         try:
-            session.configure(self.choices.settings(str(CACHE_DIR)))
+            session.configure(self.choices)
         except OVBackendError as error:
             self._warn(f"OpenVINO is not used: {error}")
             return self

@@ -16,7 +16,7 @@ from ov_backend.core.patching import Patch, is_patched
 from ov_backend.engine.blocks.blocks import CallsPatch, patch_calls
 from ov_backend.hosts.webui.generation import Generation
 from ov_backend.hosts.webui.other_networks import OTHER_NETWORKS, other_networks
-from ov_backend.hosts.webui.session import CACHE_DIR, session
+from ov_backend.hosts.webui.session import session
 from ov_backend.hosts.webui.settings_page import ALWAYS_ON, defaults
 from ov_backend.ui.choices import INFOTEXT_FIELD
 from ov_backend.ui.infotext import choices_field
@@ -84,7 +84,7 @@ def _accelerated(job: _Job) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def _run(what: str, job: Callable[[], Any]) -> Any:
     try:
-        session.configure(defaults().settings(str(CACHE_DIR)))
+        session.configure(defaults())
     except OVBackendError as error:
         session.status.add_message(f"OpenVINO is not used: {error}")
         return job()

@@ -6,14 +6,9 @@ from typing import Any
 
 from modules import script_callbacks, shared
 
-from ov_backend.hosts.webui import jobs
-from ov_backend.hosts.webui.ahead import readiness
-from ov_backend.hosts.webui.session import CACHE_DIR, session
-from ov_backend.hosts.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE, defaults
-from ov_backend.model import compiler
-from ov_backend.store.store import GraphStore
+from ov_backend.hosts.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE
+from ov_backend.hosts.webui.webui_host import controller
 from ov_backend.ui.auth import has_password
-from ov_backend.ui.controller import Controller
 from ov_backend.ui.host_names import KnownHosts, names_in
 from ov_backend.ui.routes import add_routes
 
@@ -21,7 +16,6 @@ from ov_backend.ui.routes import add_routes
 def register() -> None:
     """Register the WebUI's callbacks; it forgets them whenever it loads its scripts."""
     script_callbacks.on_app_started(lambda _, app: _add_routes(app))
-    script_callbacks.on_cfg_after_cfg(jobs.step_times.add)
 
 
 def _add_routes(app: Any) -> None:
@@ -60,21 +54,3 @@ def _own_names() -> list[str]:
     share_link = getattr(getattr(shared, "demo", None), "share_url", None)
     texts = (getattr(shared.cmd_opts, "server_name", None), share_link, getattr(shared.opts, ALLOWED_HOSTS, ""))
     return [name for text in texts for name in names_in(text)]
-
-
-def _store() -> GraphStore | None:
-    if session.engine is not None:
-        return session.engine.store
-    return compiler.open_store(defaults().settings(str(CACHE_DIR)))
-
-
-#: Process-wide instance.
-controller = Controller(
-    session.status,
-    _store,
-    jobs.precompile,
-    jobs.compare,
-    lambda: shared.state.interrupt(),
-    jobs.compare_int8,
-    ready=readiness.size_changed,
-)

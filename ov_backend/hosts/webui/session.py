@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from modules import shared
 
-from ov_backend.core.settings import Settings
 from ov_backend.engine.blocks.blocks import Blockwise
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.hosts.webui.detect import host
@@ -43,6 +42,7 @@ class Session:
     changing back compiles nothing."""
 
     def __init__(self) -> None:
+        self.cache_dir = str(CACHE_DIR)
         self.engine: Engine | None = None
         self.status = Status(on_stage=_show_stage)
         #: What a comparison repeats.
@@ -54,12 +54,13 @@ class Session:
         self._used_companions: set[int] = set()
         self._conditionings: dict[str, Conditionings] = {}
 
-    def configure(self, settings: Settings) -> Engine:
-        """The engine, set to these settings.
+    def configure(self, choices: Choices) -> Engine:
+        """The engine, set to these choices.
 
         Raises:
             DeviceError: the device is not there, or cannot compute in that precision; the engine is left as it was.
         """
+        settings = choices.settings(self.cache_dir)
         if self.engine is None:
             self.engine = Engine(settings, progress=self.status.progress, interrupted=_interrupted, keeps_unloaded=True)
             self.status.attach(self.engine)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from modules import scripts, shared
 
 from ov_backend.core.settings import LOW_MEMORY, PRECISIONS
-from ov_backend.hosts.webui.ahead import LABEL as PREPARE_AHEAD_LABEL
-from ov_backend.hosts.webui.ahead import PREPARE_AHEAD, readiness
+from ov_backend.engine.crash_sentinel import CrashSentinel
+from ov_backend.hosts.webui.ahead import PREPARE_AHEAD
 from ov_backend.hosts.webui.other_networks import OTHER_NETWORKS
+from ov_backend.hosts.webui.session import session
 from ov_backend.ui.choices import DESCRIPTION_SEPARATOR, Choices
 from ov_backend.ui.panel import TEXTS, device_choices
 
 SECTION = ("openvino", "OpenVINO")
 ALWAYS_ON = "openvino_always_on"
+PREPARE_AHEAD_LABEL = "Prepare networks before they are needed"
 ALLOWED_HOSTS = "openvino_allowed_hosts"
 _HOSTS_LABEL = "Names that this page may be opened under"
 HOSTS_ADVICE = f'add it to Settings > OpenVINO > "{_HOSTS_LABEL}" ({ALLOWED_HOSTS})'
@@ -67,7 +70,7 @@ def add_settings() -> None:
         "openvino_low_memory": shared.OptionInfo(
             default.low_memory, TEXTS["low_memory"][0], gr.Radio, {"choices": list(LOW_MEMORY)}
         ).info(TEXTS["low_memory"][1]),
-        PREPARE_AHEAD: shared.OptionInfo(True, PREPARE_AHEAD_LABEL, onchange=readiness.setting_changed).info(
+        PREPARE_AHEAD: shared.OptionInfo(True, PREPARE_AHEAD_LABEL, onchange=_forget_crashes).info(
             "while the prompt is encoded, after a model is loaded, and when the size fields change; only where OpenVINO was used"
             " with this kind of model before"
         ),
@@ -81,6 +84,10 @@ def add_settings() -> None:
     }
     for name, option in shared.options_section(SECTION, options).items():
         shared.opts.add_option(name, option)
+
+
+def _forget_crashes() -> None:
+    CrashSentinel(Path(session.cache_dir)).forget()
 
 
 def _devices() -> list[str]:

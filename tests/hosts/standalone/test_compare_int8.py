@@ -13,8 +13,9 @@ from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.core.package_files import TRAINED
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import JobControl, Unavailable
+from ov_backend.ui.host import Unavailable
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.jobs import JobControl, compare_int8
 from ov_backend.ui.snapshot import Job
 from tests.helpers.extent import only_in_full
 from tests.helpers.layers_in_8_bits import needs_vnni
@@ -26,8 +27,7 @@ CHOICES = Choices(text_encoder=False, vae=False)
 
 def compared(generator: PictureGenerator) -> tuple[Job, dict[str, bytes]]:
     job = Job("compare", total=2)
-    assert generator.controller.compare_int8 is not None
-    comparison = generator.controller.compare_int8(CHOICES, JobControl(job, threading.Event()))
+    comparison = compare_int8(generator, JobControl(job, threading.Event()), generator.last_request(), CHOICES)
     job.result = comparison.as_dict()
     return job, comparison.pictures()
 

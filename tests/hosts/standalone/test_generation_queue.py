@@ -36,27 +36,3 @@ def test_a_withdrawn_request_does_not_wait() -> None:
         with pytest.raises(Interrupted, match="withdrawn"), turns.taken(withdrawn):
             pytest.fail("it has a turn beside another one")
         assert not turns.is_interrupted()
-
-
-def test_spare_work_does_not_stand_beside_a_turn() -> None:
-    turns = Turns()
-    with turns.taken(), turns.spare() as free:
-        assert not free
-    with turns.spare() as free, turns.spare() as once_more:
-        assert (free, once_more) == (True, False)
-    with pytest.raises(ZeroDivisionError), turns.taken():
-        raise ZeroDivisionError
-    with turns.spare() as free:
-        assert free
-
-
-def test_spare_work_waits_as_long_as_it_is_asked_to() -> None:
-    turns, asked = Turns(), list[bool]()
-
-    def waits() -> bool:
-        asked.append(len(asked) < 2)
-        return asked[-1]
-
-    with turns.taken(), turns.spare(waits) as free:
-        assert not free
-    assert asked == [True, True, False]

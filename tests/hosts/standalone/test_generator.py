@@ -26,7 +26,7 @@ from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.samplers import NAMES, make_sampler
 from ov_backend.pipelines.accelerate import networks_of
-from ov_backend.ui.controller import JobControl
+from ov_backend.ui.jobs import JobControl, compare, precompile
 from ov_backend.ui.snapshot import Job
 from tests.helpers.extent import only_in_full
 from tests.helpers.layers_in_8_bits import needs_vnni
@@ -219,10 +219,10 @@ def test_another_sampler_makes_another_picture_with_the_same_graph(generator: Pi
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sampler_can_be_made_of_the_checkpoint_s_configuration(generator: PictureGenerator, name: str) -> None:
-    sampler = make_sampler(name, generator._own_sampler)
+    sampler = make_sampler(name, generator.own_sampler)
     sampler.set_timesteps(4)
     assert len(sampler.timesteps) >= 4
-    assert sampler.config.beta_end == generator._own_sampler.config.beta_end
+    assert sampler.config.beta_end == generator.own_sampler.config.beta_end
 
 
 def test_a_picture_to_start_from_is_cut_and_not_distorted(generator: PictureGenerator) -> None:
@@ -238,8 +238,7 @@ def test_a_picture_to_start_from_is_cut_and_not_distorted(generator: PictureGene
 def test_a_comparison_repeats_the_last_picture(generator: PictureGenerator) -> None:
     generated = generator.generate(dataclasses.replace(SMALL, batch=2), PYTORCH)
     job = Job("compare", total=2)
-    assert generator.controller.compare is not None
-    comparison = generator.controller.compare(OPENVINO, JobControl(job, threading.Event()))
+    comparison = compare(generator, JobControl(job, threading.Event()), generator.last_request(), OPENVINO)
     assert (comparison.size, comparison.batch) == ((64, 64), 1)
     assert comparison.first.picture is not None
     assert np.abs(np.asarray(comparison.first.picture, dtype=int) - pixels(generated.files[0])).max() <= 1
@@ -250,8 +249,7 @@ def test_a_comparison_repeats_the_last_picture(generator: PictureGenerator) -> N
 
 def test_precompiled_sizes_need_no_compile(generator: PictureGenerator) -> None:
     control = JobControl(Job("precompile", total=1), threading.Event())
-    assert generator.controller.precompile is not None
-    generator.controller.precompile([(72, 64)], 1, OPENVINO, control)
+    precompile(generator, control, [(72, 64)], 1, OPENVINO)
     before = generator.status.snapshot()["networks"]["unet"]["compiles"]
     generator.generate(Parameters(steps=1, width=72, height=64, seed=1), OPENVINO)
     assert generator.status.snapshot()["networks"]["unet"]["compiles"] == before
@@ -260,9 +258,8 @@ def test_precompiled_sizes_need_no_compile(generator: PictureGenerator) -> None:
 def test_a_precompile_can_be_cancelled(generator: PictureGenerator) -> None:
     control = JobControl(Job("precompile", total=1), threading.Event())
     control.cancelled.set()
-    assert generator.controller.precompile is not None
     with pytest.raises(Interrupted):
-        generator.controller.precompile([(80, 64)], 1, OPENVINO, control)
+        precompile(generator, control, [(80, 64)], 1, OPENVINO)
 
 
 @needs_vnni

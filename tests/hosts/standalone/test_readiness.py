@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from ov_backend.checkpoint import TOKENIZER
-from ov_backend.ui import controller
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 
@@ -25,11 +24,10 @@ if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.hosts.standalone.generator import PictureGenerator
-from ov_backend.hosts.standalone.readiness import Preparer
 from ov_backend.hosts.standalone.samplers import DEFAULT
-from ov_backend.ui.requested_shape import RequestedShape
+from ov_backend.ui.likely import RequestedShape
+from ov_backend.ui.likely import prepared as result_of
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler=DEFAULT)
@@ -52,9 +50,8 @@ def started(folder: Path) -> PictureGenerator:
 
 def ready(generator: PictureGenerator) -> list[str]:
     """The sizes that the panel says it is ready for, once the preparing is over."""
-    thread = generator.prepare_likely()
-    assert thread is not None
-    thread.join(60)
+    generator.prepare_likely()
+    generator.controller.readiness.wait()
     job = generator.status.snapshot()["job"]
     return job["result"]["sizes"] if job is not None else []
 
@@ -111,10 +108,9 @@ def test_the_first_picture_of_a_process_compiles_nothing_and_fits_no_previews(pr
 def test_a_picture_that_is_asked_for_meanwhile_has_its_previews_fitted_once(folder: Path) -> None:
     generator = started(folder)
     decoded_by = count_decoded(generator)
-    thread = generator.prepare_likely()
+    generator.prepare_likely()
     generator.generate(SMALL, OPENVINO)
-    assert thread is not None
-    thread.join(60)
+    generator.controller.readiness.wait()
     assert len(decoded_by) == 2, "the fit, and the picture"
 
 
@@ -145,16 +141,15 @@ def test_a_start_that_died_meanwhile_prepares_nothing_until_the_user_says_so(fol
     generator = started(folder)
     assert ready(generator) == []
     assert any("--no-prepare" in message for message in generator.status.snapshot()["messages"])
-    assert started(folder).prepare_likely(enabled=False) is None
+    started(folder).prepare_likely(enabled=False)
     assert ready(started(folder)) == ["64x64"]
     assert not list((folder / "graphs").glob("*.preparing"))
 
 
 def asked_for(generator: PictureGenerator, asked: RequestedShape) -> dict[str, int]:
     """How many graphs of each network are compiled once what was asked for is prepared."""
-    thread = generator._preparer.ask(asked)
-    if thread is not None:
-        thread.join(60)
+    generator.controller.readiness.size_changed(asked)
+    generator.controller.readiness.wait()
     networks = generator.status.snapshot()["networks"]
     return {name: stats["compiles"] for name, stats in networks.items() if stats["compiles"]}
 
@@ -171,30 +166,6 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(folder: Pat
     assert asked_for(generator, RequestedShape(128, 64, 1, True)) == before, "nor one from a picture"
     after = asked_for(generator, wide)
     assert after["unet"] == after["vae_decode"] == 2
-    assert generator.status.snapshot()["job"]["result"] == controller.prepared(["128x64"], 1, OPENVINO)
+    assert generator.status.snapshot()["job"]["result"] == result_of(["128x64"], 1, OPENVINO)
     generator.generate(dataclasses.replace(SMALL, width=128), OPENVINO)
     assert asked_for(generator, wide) == after, "the picture has compiled nothing"
-
-
-def test_another_size_takes_the_place_of_what_waits() -> None:
-    begun, dropped, has_begun, go = [], [], threading.Event(), threading.Event()
-
-    def prepare(marker: Any, asked: RequestedShape | None) -> None:
-        begun.append(asked)
-        has_begun.set()
-        go.wait(60)
-
-    preparer = Preparer(prepare, lambda: dropped.append(len(begun)))
-    preparer._marker = CrashSentinel(Path("nowhere"))
-    sizes = [RequestedShape(side, side, 1, False) for side in (64, 128, 192)]
-    threads = [preparer.ask(sizes[0])]
-    assert has_begun.wait(60)
-    threads += [preparer.ask(size) for size in sizes[1:]]
-    assert preparer.superseded
-    go.set()
-    assert threads[0] is not None
-    threads[0].join(60)
-    assert len(set(threads)) == 1, "one thread for all"
-    assert len(dropped) == 2, "at each change"
-    assert begun == [sizes[0], sizes[2]]
-    assert not preparer.superseded

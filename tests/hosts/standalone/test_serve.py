@@ -48,7 +48,7 @@ def test_an_address_in_use_is_reported_in_one_sentence() -> None:
 
 
 def test_a_server_that_is_ended_while_it_prepares_has_not_died_of_it(generator: serve.PictureGenerator) -> None:
-    store = generator.controller.store()
+    store = generator.store()
     marker = CrashSentinel(store.folder)
     marker.set()
     with TestClient(serve.application(generator)):

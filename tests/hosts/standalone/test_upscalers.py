@@ -24,8 +24,8 @@ from ov_backend.core.settings import Settings
 from ov_backend.engine.engine import Engine
 from ov_backend.hosts.standalone import upscaler_files, upscalers
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import JobControl
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.jobs import JobControl, compare
 from ov_backend.ui.snapshot import Job
 
 pytest.importorskip("diffusers")
@@ -155,7 +155,8 @@ def test_another_upscaler_takes_the_first_one_s_place(spandrel: Any, generator: 
 def test_a_comparison_enlarges_by_the_last_picture_s_upscaler(spandrel: Any, generator: PictureGenerator) -> None:
     last = generator.generate(HIRES, OPENVINO)
     generator.upscalers.load(dataclasses.replace(HIRES, upscaler="four"))  # as for a picture that was refused later
-    comparison = generator.controller.compare(OPENVINO, JobControl(Job("compare", total=2), threading.Event()))
+    control = JobControl(Job("compare", total=2), threading.Event())
+    comparison = compare(generator, control, generator.last_request(), OPENVINO)
     for side in (comparison.first, comparison.second):
         assert side.picture is not None
         assert np.abs(np.asarray(side.picture, dtype=int) - pixels(last.files[0])).mean() < 1

@@ -49,11 +49,11 @@ def start_host(cache: Path) -> SimpleNamespace:
     from modules import processing, scripts, sd_hijack, sd_models, sd_unet, shared
 
     scripts.initialize([ROOT])
-    if "ov_backend.hosts.webui.generation" in sys.modules:  # it is not without OpenVINO
-        import ov_backend.hosts.webui.ahead as ahead
-        import ov_backend.hosts.webui.generation as generation
+    if "ov_backend.hosts.webui.webui_host" in sys.modules:  # it is not without OpenVINO
+        from ov_backend.hosts.webui.session import session
+        from ov_backend.hosts.webui.webui_host import webui_host
 
-        generation.CACHE_DIR = ahead.CACHE_DIR = cache
+        webui_host.cache_dir = session.cache_dir = str(cache)
     return SimpleNamespace(
         processing=processing,
         scripts=scripts,

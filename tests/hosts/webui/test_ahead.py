@@ -10,23 +10,25 @@ from typing import Any
 
 import pytest
 
+from ov_backend.engine.engine import Engine
+from ov_backend.ui import readiness
 from tests.hosts.webui.conftest import ALL, TITLE, arguments, engine_stats, largest_difference, ran, ran_text
 
 
 @pytest.fixture
 def ahead(host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module, with the setting on; what is being prepared ends before the test does."""
-    from ov_backend.hosts.webui import ahead as module
+    """Prepares, with the setting on; what is being prepared ends before the test does."""
     from ov_backend.hosts.webui.session import session
+    from ov_backend.hosts.webui.webui_host import controller
     from ov_backend.memory.low_memory import LowMemory
 
     monkeypatch.setattr(LowMemory, "is_wanted", lambda *_: False)  # this machine may be short of memory
     session.clear()
     host.shared.opts.openvino_prepare_ahead = True
-    monkeypatch.setattr(module.readiness, "_shown", None)  # no page has shown anything yet
-    yield module
+    monkeypatch.setattr(controller.readiness, "_shown", None)  # no page has shown anything yet
+    yield controller
     host.shared.opts.openvino_prepare_ahead = False
-    module.readiness.wait()
+    controller.readiness.wait()
     if session.engine is not None:
         session.engine.resources.ahead.wait(60)
 
@@ -67,11 +69,11 @@ def evict() -> None:
     session.engine.compiled.evict(lambda key, entry: True)
 
 
-def begun_ahead(monkeypatch: pytest.MonkeyPatch, ahead: Any) -> list[int]:
+def begun_ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many networks each batch has begun to prepare, from now on."""
     counts: list[int] = []
-    prepare = ahead._prepare
-    monkeypatch.setattr(ahead, "_prepare", lambda *args: counts.append(prepare(*args)) or counts[-1])
+    prepare = Engine.prepare_ahead
+    monkeypatch.setattr(Engine, "prepare_ahead", lambda *args: counts.append(prepare(*args)) or counts[-1])
     return counts
 
 
@@ -80,7 +82,7 @@ def test_a_generation_like_an_earlier_one_is_prepared_at_its_beginning(
 ) -> None:
     first = picture(host, width=48)
     evict()
-    counts = begun_ahead(monkeypatch, ahead)
+    counts = begun_ahead(monkeypatch)
     again = picture(host, width=48)
     assert counts == [2], "the UNet and the VAE's decoder"
     assert ran(again) == ran_text(*ALL)
@@ -89,7 +91,7 @@ def test_a_generation_like_an_earlier_one_is_prepared_at_its_beginning(
 
 
 def test_a_size_never_seen_is_left_to_the_calls(host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = begun_ahead(monkeypatch, ahead)
+    counts = begun_ahead(monkeypatch)
     picture(host, width=72)
     assert counts == [0]
 
@@ -105,7 +107,7 @@ def test_a_lora_that_is_set_is_in_what_is_prepared(host: SimpleNamespace, ahead:
 
 def test_it_may_be_switched_off(host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     host.shared.opts.openvino_prepare_ahead = False
-    counts = begun_ahead(monkeypatch, ahead)
+    counts = begun_ahead(monkeypatch)
     picture(host)
     assert counts == []
 
@@ -168,7 +170,7 @@ def test_a_generation_that_runs_is_not_disturbed(host: SimpleNamespace, ahead: A
     from modules import call_queue
 
     picture(host)
-    monkeypatch.setattr(ahead, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(readiness, "_PATIENCE_S", 0.3)
     with call_queue.queue_lock:
         host.sd_models.reload_model_weights("b")
         ahead.readiness.wait()
@@ -182,7 +184,7 @@ def test_a_start_that_died_meanwhile_switches_it_off_until_the_user_says_otherwi
     ahead.readiness.wait()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    (ahead.CACHE_DIR / f"{gone.pid}.preparing").touch()
+    (ahead.host.store().folder / f"{gone.pid}.preparing").touch()
     load(host, "b")
     ahead.readiness.wait()
     assert ready_text() == []
@@ -192,7 +194,7 @@ def test_a_start_that_died_meanwhile_switches_it_off_until_the_user_says_otherwi
     load(host, "b")
     ahead.readiness.wait()
     assert ready_text() == ["32x32"]
-    assert not list(ahead.CACHE_DIR.glob("*.preparing"))
+    assert not list(ahead.host.store().folder.glob("*.preparing"))
 
 
 def test_a_checkpoint_changed_while_it_is_prepared_is_the_one_that_answers(host: SimpleNamespace, ahead: Any) -> None:
@@ -204,7 +206,7 @@ def test_a_checkpoint_changed_while_it_is_prepared_is_the_one_that_answers(host:
 
 
 def test_after_a_checkpoint_is_loaded_the_size_that_the_page_shows_is_ready(host: SimpleNamespace, ahead: Any) -> None:
-    from ov_backend.ui.requested_shape import RequestedShape
+    from ov_backend.ui.likely import RequestedShape
 
     picture(host, width=48)
     picture(host)
@@ -238,19 +240,19 @@ def test_an_interrupted_generation_drops_what_waits(host: SimpleNamespace, ahead
 def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(
     host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ov_backend.hosts.webui.routes import controller
     from ov_backend.hosts.webui.session import session
-    from ov_backend.ui.requested_shape import RequestedShape
+    from ov_backend.hosts.webui.webui_host import controller
+    from ov_backend.ui.likely import RequestedShape
 
     picture(host, width=48)
     picture(host)
     assert session.engine is not None
     session.engine.resources.ahead.wait(60)
     evict()
-    counts, known = begun_ahead(monkeypatch, ahead), RequestedShape(48, 32, 1, False)
+    counts, known = begun_ahead(monkeypatch), RequestedShape(48, 32, 1, False)
 
     def shown(asked: RequestedShape) -> list[int]:
-        controller.size_changed(asked)
+        controller.readiness.size_changed(asked)
         ahead.readiness.wait()
         return counts
 
@@ -261,7 +263,7 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(
     assert len(shown(known)) == 1
     assert counts[0] >= 2, "the UNet and the VAE's decoder; the WebUI may have kept the encoded prompt"
     assert ready_text() == ["48x32"]
-    assert not list(ahead.CACHE_DIR.glob("*.preparing"))
+    assert not list(ahead.host.store().folder.glob("*.preparing"))
     prepared = compiles()
     picture(host, width=48)
     assert compiles() == prepared

@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from ov_backend.core.errors import Interrupted
+from ov_backend.ui import jobs
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.controller import JobControl
+from ov_backend.ui.jobs import JobControl
 from ov_backend.ui.snapshot import Job
 from tests.hosts.webui.conftest import TITLE, arguments, before_every_step, engine_stats
 
@@ -29,10 +30,9 @@ def prepared() -> dict[str, tuple[int, int]]:
 
 
 def prepare(sizes: list[tuple[int, int]], batch: int, control: JobControl) -> None:
-    from ov_backend.hosts.webui.routes import controller
+    from ov_backend.hosts.webui.webui_host import webui_host
 
-    assert controller.precompile is not None
-    controller.precompile(sizes, batch, F32, control)
+    jobs.precompile(webui_host, control, sizes, batch, F32)
 
 
 def test_generations_of_precompiled_sizes_compile_nothing(host: SimpleNamespace, compare: Any) -> None:
@@ -87,13 +87,12 @@ def test_the_webui_s_own_interrupt_ends_a_precompile(host: SimpleNamespace, monk
 
 @pytest.mark.parametrize("start", [None, Image.linear_gradient("L").convert("RGB").resize((32, 40))], ids=["text", "picture"])
 def test_a_comparison_makes_the_last_picture_by_both(host: SimpleNamespace, start: Image.Image | None) -> None:
-    from ov_backend.hosts.webui.routes import controller
+    from ov_backend.hosts.webui.webui_host import webui_host
 
     fields = {} if start is None else {"init_images": [start], "denoising_strength": 0.7}
     last = host.processing.generate(TITLE, arguments(), prompt="a cat", seed=3, width=32, height=40, **fields)
     control = JobControl(Job("compare", total=2), threading.Event())
-    assert controller.compare is not None
-    comparison = controller.compare(F32, control)
+    comparison = jobs.compare(webui_host, control, webui_host.last_request(), F32)
     assert (comparison.size, comparison.batch) == ((32, 40), 1)
     for measured in (comparison.first, comparison.second):
         assert np.abs(np.array(measured.picture, dtype=int) - np.array(last.images[0], dtype=int)).max() <= 1
