@@ -37,10 +37,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "torch_compile": CORE | {"torch_compile/report"},
     "pipelines": {"engine", "model/runtime", "trace/capture"},
     "checkpoint": set(),
-    "ui": {"memory", "model/runtime", "pipelines", "store"},
+    "ui": {"engine", "model/runtime", "pipelines", "store"},
     "hosts": set(),
-    "hosts/standalone": {"checkpoint", "engine", "memory", "model", "pipelines", "store", "ui"},
-    "hosts/webui": {"engine", "guards", "memory", "model", "pipelines", "store", "ui"},
+    "hosts/standalone": {"checkpoint", "engine", "memory", "pipelines", "ui"},
+    "hosts/webui": {"engine", "guards", "memory", "pipelines", "ui"},
     "batch": {"checkpoint", "engine", "hosts/standalone", "memory", "pipelines", "store", "torch_compile/report", "ui"},
     "cli": {"batch", "checkpoint", "hosts/standalone", "int8", "memory", "model", "pipelines", "store", "torch_compile"}
     | {"torch_compile/report", "ui"},

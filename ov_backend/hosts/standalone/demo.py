@@ -119,7 +119,8 @@ def run(request: Request, settings: Settings) -> Result:
         actual, openvino = generation.run("OpenVINO", accelerated)
         networks = accelerated.stats()
     difference = np.abs(expected.astype(int) - actual.astype(int))
-    precision, ratio = devices.resolved_precision(settings), psnr(Image.fromarray(expected), Image.fromarray(actual))
+    precision, decibels = devices.resolved_precision(settings), psnr(Image.fromarray(expected), Image.fromarray(actual))
+    ratio = decibels if math.isfinite(decibels) else None
     _write(sheet(expected, actual, difference, precision), request.out)
     return Result(
         checkpoint=str(path),
@@ -133,7 +134,7 @@ def run(request: Request, settings: Settings) -> Result:
         openvino=openvino,
         prepared={stage: _sum(networks, stage) for stage in PREPARATION},
         speedup={name: getattr(pytorch, name) / max(getattr(openvino, name), 1e-9) for name in ("step", "vae", "total")},
-        difference={"largest": int(difference.max()), "mean": float(difference.mean()), "psnr_db": ratio if math.isfinite(ratio) else None},
+        difference={"largest": int(difference.max()), "mean": float(difference.mean()), "psnr_db": ratio},
         fallbacks={name: values["fallbacks"] for name, values in networks.items() if values["fallbacks"]},
         networks=networks,
         out=str(request.out),

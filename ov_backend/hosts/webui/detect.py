@@ -6,9 +6,9 @@ import importlib
 import importlib.util
 
 from ov_backend.core.errors import OVBackendError
-from ov_backend.hosts.webui.protocol import Host
+from ov_backend.hosts.webui.protocol import WebUI
 
-__all__ = ["Host", "host"]
+__all__ = ["WebUI", "host"]
 
 #: By the folder here, a Python module that only this WebUI has among those that stand below it in this table.
 _KNOWN = {
@@ -21,7 +21,7 @@ _KNOWN = {
 _OF_FORGES = "modules_forge"
 
 
-def find_host() -> Host:
+def find_host() -> WebUI:
     """The WebUI that this process is, by what can be imported.
 
     Raises:
@@ -29,7 +29,7 @@ def find_host() -> Host:
     """
     for folder, module in _KNOWN.items():
         if _is_there(module) and not (folder == "a1111" and _is_there(_OF_FORGES)):
-            found: Host = importlib.import_module(f"ov_backend.hosts.webui.{folder}").HOST
+            found: WebUI = importlib.import_module(f"ov_backend.hosts.webui.{folder}").HOST
             return found
     raise OVBackendError(
         f"this WebUI is none that this extension knows, or an old one: none of {', '.join(_KNOWN.values())} can be imported here."

@@ -1,7 +1,8 @@
 """What differs between the WebUIs: all that the other files of this package ask ``host`` for.
 
-A WebUI is a subclass of :class:`Host` in a folder of its own. The methods that are written out here do as AUTOMATIC1111's WebUI
-does. Only modules that all WebUIs have are imported here, and a folder imports nothing of another folder.
+A WebUI is a subclass of :class:`WebUI` in a folder of its own; ``webui_host.py`` makes any of them a host of the panel. The
+methods that are written out here do as AUTOMATIC1111's WebUI does. Only modules that all WebUIs have are imported here, and a
+folder imports nothing of another folder.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Undoable(Protocol):
         """Undo it; False if other code has changed the same since."""
 
 
-class Host:
+class WebUI:
     """One WebUI.
 
     Attributes:

@@ -14,10 +14,10 @@ from ov_backend.hosts.webui.a1111.lora import LoraWeights
 from ov_backend.hosts.webui.a1111.networks import PATCH_POINTS
 from ov_backend.hosts.webui.low_vram import WithoutMoves
 from ov_backend.hosts.webui.patch_points import HostNetwork
-from ov_backend.hosts.webui.protocol import Host
+from ov_backend.hosts.webui.protocol import WebUI
 
 
-class A1111(Host):
+class A1111(WebUI):
     """AUTOMATIC1111's WebUI."""
 
     name = "AUTOMATIC1111's WebUI"

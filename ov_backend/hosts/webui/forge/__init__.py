@@ -15,10 +15,10 @@ from ov_backend.hosts.webui import unet_call
 from ov_backend.hosts.webui.forge import attention
 from ov_backend.hosts.webui.forge.networks import PATCH_POINTS
 from ov_backend.hosts.webui.patch_points import HostNetwork
-from ov_backend.hosts.webui.protocol import Host
+from ov_backend.hosts.webui.protocol import WebUI
 
 
-class Forge(Host):
+class Forge(WebUI):
     """Forge, which has one model at a time; its networks stand in ``forge_objects``."""
 
     name = "Forge"

@@ -12,13 +12,13 @@ from modules import scripts, sd_hijack, sd_samplers_common
 from ov_backend.engine.engine import NetworkHooks
 from ov_backend.hosts.webui import unet_call
 from ov_backend.hosts.webui.patch_points import CLIP, HostNetwork, PatchPoint, hidden_states_or_none, on_a_copy
-from ov_backend.hosts.webui.protocol import Host
+from ov_backend.hosts.webui.protocol import WebUI
 from ov_backend.hosts.webui.reforge import attention
 
 _VAE = "ldm_patched.ldm.modules.diffusionmodules.model"
 
 
-class ReForge(Host):
+class ReForge(WebUI):
     """A1111's WebUI around the networks and samplers of ComfyUI; LoRAs are in the weights before a network is called."""
 
     name = "reForge"
