@@ -18,7 +18,7 @@ from ov_backend.ui.host import Host, Request, Size, Unavailable
 from ov_backend.ui.jobs import JobControl
 from ov_backend.ui.likely import RequestedShape, prepared
 from ov_backend.ui.readiness import Readiness
-from ov_backend.ui.snapshot import INTERRUPTED, Job
+from ov_backend.ui.snapshot import Job, failure_text
 
 log = logging.getLogger(__name__)
 
@@ -125,13 +125,10 @@ def _run_job(job: Job, control: JobControl, run: Callable[[JobControl], dict[str
     try:
         job.result = run(control)
         job.done, job.text, job.state = job.total, "", "done"
-    except Interrupted:
-        job.text, job.state = INTERRUPTED, "cancelled"
-    except OVBackendError as error:
-        job.text, job.state = str(error), "failed"
     except Exception as error:  # the thread's last handler: without it the panel would show a job that runs for ever
-        log.exception("The %s failed.", job.kind)
-        job.text, job.state = f"{type(error).__name__}: {error}", "failed"
+        if not isinstance(error, OVBackendError):
+            log.exception("The %s failed.", job.kind)
+        job.text, job.state = failure_text(error), "cancelled" if isinstance(error, Interrupted) else "failed"
 
 
 def parse_precompile(body: object) -> tuple[list[Size], int, Choices | None]:

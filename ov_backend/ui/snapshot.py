@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from ov_backend.core.errors import Interrupted, OVBackendError
 from ov_backend.ui.shares import Ledger
 
 #: Version of the snapshot's layout.
@@ -196,6 +197,13 @@ class Job:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {**vars(self)}
+
+
+def failure_text(error: BaseException) -> str:
+    """What the panel says of an exception: the sentence of one of ours, else its kind too."""
+    if isinstance(error, Interrupted):
+        return INTERRUPTED
+    return str(error) if isinstance(error, OVBackendError) else f"{type(error).__name__}: {error}"
 
 
 def network_label(name: str) -> str:

@@ -7,13 +7,15 @@ statistics.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ov_backend.ui.shares import Ledger
 from ov_backend.ui.snapshot import (
+    INTERRUPTED,
     VERSION,
     Job,
     ObservedEngine,
@@ -22,6 +24,7 @@ from ov_backend.ui.snapshot import (
     compiled_networks,
     counts_of,
     engine_dict,
+    failure_text,
     network_dict,
     size_and_batch,
 )
@@ -135,6 +138,19 @@ class Status:
                 run.ended, run.error, run.ledger, run.part = now, error, Ledger(None), ""
                 self._messages_of_ended_run = list(self._messages)
         self._notify()
+
+    @contextlib.contextmanager
+    def generation(self, what: str, steps: int = 0, interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """A generation in this block, see :meth:`begin`; where the block fails or was interrupted, its end says so."""
+        self.begin(what, steps)
+        error = ""
+        try:
+            yield
+        except BaseException as failure:
+            error = failure_text(failure)
+            raise
+        finally:
+            self.end(error or (INTERRUPTED if interrupted() else ""))
 
     def add_message(self, message: str) -> None:
         """Show a message in the panel, e.g. about an argument that makes no sense, until the next generation begins."""

@@ -24,7 +24,7 @@ from ov_backend.pipelines.sizes import size_like
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import LANCZOS, Parameters, refused_choices
 from ov_backend.ui.panel import as_listed, device_choices
-from ov_backend.ui.snapshot import INTERRUPTED
+from ov_backend.ui.snapshot import failure_text
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +67,10 @@ def generate(
             raise generation.error
         assert generation.generated is not None
         changes = _shown(generation.files, _interruption(generation))
-    except Interrupted:
-        changes = _only(_note(INTERRUPTED, outcome="interrupted"))
-    except OVBackendError as error:
-        changes = _only(_note(str(error), outcome="failure"))
     except Exception as error:  # the page has to come back, whatever has failed
-        log.exception("The generation failed.")
-        changes = _only(_note(f"{type(error).__name__}: {error}", outcome="failure"))
+        if not isinstance(error, OVBackendError):
+            log.exception("The generation failed.")
+        changes = _only(_note(failure_text(error), outcome="interrupted" if isinstance(error, Interrupted) else "failure"))
     yield {**_idle(visitors, key), **changes}
 
 

@@ -28,7 +28,6 @@ from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import Controller
 from ov_backend.ui.host import StepEnded
 from ov_backend.ui.infotext import Parameters, ran_where
-from ov_backend.ui.snapshot import INTERRUPTED
 
 log = logging.getLogger(__name__)
 
@@ -110,30 +109,23 @@ class PictureGenerator(PipelineHost):
             self.upscalers.load(parameters)
             self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))
-            error = ""
             steps = Steps(self.status, parameters.steps, self.turns.is_interrupted, self._show)
-            self.status.begin(f"Making {parameters.width}x{parameters.height}", parameters.steps)
-            if hint := size_hint(self.pipe, parameters.width, parameters.height):
-                self.status.add_message(hint)
+            what = f"Making {parameters.width}x{parameters.height}"
             try:
-                pictures = self._generate(parameters, choices, picture, steps)
-                is_small = self.turns.is_interrupted() and pictures[0].size != parameters.final_size
-                cut = (steps.done, steps.steps) if steps.is_cut or is_small else None
-                ran = ran_where(self.status.snapshot()["networks"], choices)
-                all_of = [parameters, *map(parameters.of_picture, range(parameters.batch))]
-                more = ran, cut[0] if cut else None, isinstance(picture, Masked)
-                text, *texts = (each.as_text(self.model, choices, *more) for each in all_of)
-                self.recent = write_pictures(self.folder, pictures, texts, parameters.seed)
-                self._last = PictureRequest(parameters, picture, self.recent)
-            except Interrupted:
-                error = INTERRUPTED
-                raise
-            except Exception as problem:
-                error = str(problem)
-                raise
+                with self.status.generation(what, parameters.steps, self.turns.is_interrupted):
+                    if hint := size_hint(self.pipe, parameters.width, parameters.height):
+                        self.status.add_message(hint)
+                    pictures = self._generate(parameters, choices, picture, steps)
+                    is_small = self.turns.is_interrupted() and pictures[0].size != parameters.final_size
+                    cut = (steps.done, steps.steps) if steps.is_cut or is_small else None
+                    ran = ran_where(self.status.snapshot()["networks"], choices)
+                    all_of = [parameters, *map(parameters.of_picture, range(parameters.batch))]
+                    more = ran, cut[0] if cut else None, isinstance(picture, Masked)
+                    text, *texts = (each.as_text(self.model, choices, *more) for each in all_of)
+                    self.recent = write_pictures(self.folder, pictures, texts, parameters.seed)
+                    self._last = PictureRequest(parameters, picture, self.recent)
             finally:
                 self.current = self.preview = None
-                self.status.end(error or (INTERRUPTED if self.turns.is_interrupted() else ""))
             return Generated(self.recent, text, cut)
 
     def load(self, model: str) -> None:
@@ -142,24 +134,19 @@ class PictureGenerator(PipelineHost):
         Raises:
             OVBackendError: there is none of this name, or it cannot be read; the one that was loaded is then kept.
         """
+        before = self.pipe
         with self.turns.taken():
             self._load(model)
-        self.controller.readiness.model_loaded()
+        if self.pipe is not before:
+            self.controller.readiness.model_loaded()
 
     def _load(self, model: str) -> None:
         if model in ("", self.model):
             return
         if model not in self.checkpoints:
             raise SettingsError(f"The checkpoint {short_repr(model)} is not here; choose one of {', '.join(self.checkpoints)}.")
-        self.status.begin(f"Loading {model}")
-        error = ""
-        try:
+        with self.status.generation(f"Loading {model}"):
             pipe = load_pipeline(self.checkpoints[model])
-        except Exception as problem:
-            error = str(problem)
-            raise
-        finally:
-            self.status.end(error)
         self.use(pipe)
         self.model, self._previews, self._last = model, None, None
 

@@ -25,7 +25,7 @@ from ov_backend.hosts.webui.protocol import Undoable
 from ov_backend.hosts.webui.session import CONDITIONINGS, empty_conditionings, session
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
 from ov_backend.ui.infotext import choices_field, how_it_ran
-from ov_backend.ui.snapshot import INTERRUPTED, network_label
+from ov_backend.ui.snapshot import INTERRUPTED, failure_text, network_label
 
 log = logging.getLogger("ov_backend")
 
@@ -98,7 +98,7 @@ class Generation:
         interrupted = INTERRUPTED if shared.state.interrupted else ""
         if self._active:
             session.end_run(completed=error is None and not interrupted)
-        self.close(f"{type(error).__name__}: {error}" if error is not None else interrupted)
+        self.close(failure_text(error) if error is not None else interrupted)
 
     def _patch(self) -> None:
         self._previews = Previews()

@@ -20,7 +20,6 @@ from ov_backend.hosts.webui.session import session
 from ov_backend.hosts.webui.settings_page import ALWAYS_ON, defaults
 from ov_backend.ui.choices import INFOTEXT_FIELD
 from ov_backend.ui.infotext import choices_field
-from ov_backend.ui.snapshot import INTERRUPTED
 
 
 class _Job(NamedTuple):
@@ -89,23 +88,18 @@ def _run(what: str, job: Callable[[], Any]) -> Any:
         session.status.add_message(f"OpenVINO is not used: {error}")
         return job()
     patches: list[Patch | CallsPatch] = []
-    failure = ""
-    session.status.begin(what)
-    try:
-        patches.append(patch_calls(other_networks.answer))
-        other_networks.begin()
-        runner = getattr(scripts, "scripts_postproc", None)
-        if runner is not None:
-            patches.append(Patch(runner, "run", _noted))
-        return job()
-    except BaseException as raised:
-        failure = f"{type(raised).__name__}: {raised}"
-        raise
-    finally:
-        other_networks.end()  # before the patch of calls is free for the next
-        for patch in reversed(patches):
-            patch.undo()
-        session.status.end(failure or (INTERRUPTED if shared.state.interrupted else ""))
+    with session.status.generation(what, interrupted=lambda: bool(shared.state.interrupted)):
+        try:
+            patches.append(patch_calls(other_networks.answer))
+            other_networks.begin()
+            runner = getattr(scripts, "scripts_postproc", None)
+            if runner is not None:
+                patches.append(Patch(runner, "run", _noted))
+            return job()
+        finally:
+            other_networks.end()  # before the patch of calls is free for the next
+            for patch in reversed(patches):
+                patch.undo()
 
 
 def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
