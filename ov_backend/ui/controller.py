@@ -14,8 +14,8 @@ from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError, s
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_size
 from ov_backend.ui import jobs
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.host import Host, Request, Size, Unavailable
-from ov_backend.ui.jobs import JobControl
+from ov_backend.ui.host import Host, Request, Size
+from ov_backend.ui.jobs import JobControl, Unavailable
 from ov_backend.ui.likely import RequestedShape, prepared
 from ov_backend.ui.readiness import Readiness
 from ov_backend.ui.snapshot import Job, failure_text

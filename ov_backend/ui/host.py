@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ov_backend.core.errors import OVBackendError
 from ov_backend.store.store import GraphStore, open_store
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
@@ -22,12 +20,6 @@ T = TypeVar("T")
 Size = tuple[int, int]
 #: Called with a step that has ended, 1 is the first, and the number of all.
 StepEnded = Callable[[int, int], None]
-#: Seconds between two looks whether a host is idle.
-_LOOK_S = 0.1
-
-
-class Unavailable(OVBackendError):
-    """The host cannot do this now; the message says why."""
 
 
 class Request(Protocol):
@@ -89,25 +81,6 @@ class Host(Protocol):
         """Call a function as a generation is run: under the lock, in the thread of generations; what it raises is raised here."""
         with self.lock:
             return function()
-
-    @contextlib.contextmanager
-    def spare(self, waits: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Keep generations from beginning in this block, for work that nobody waits for. Where one runs, or no model is loaded,
-        the block runs without the lock, and is told so; ``waits`` says many times a second whether to wait for it first."""
-        while not (free := self._is_free()) and waits():
-            time.sleep(_LOOK_S)
-        try:
-            yield free
-        finally:
-            if free:
-                self.lock.release()
-
-    def _is_free(self) -> bool:
-        free = bool(self.lock.acquire(blocking=False))
-        if free and self.denoiser() is None:
-            self.lock.release()
-            return False
-        return free
 
     def last_request(self) -> Request | None:
         """That of the last generation that was completed, which a comparison repeats."""

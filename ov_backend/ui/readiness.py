@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,32 @@ from ov_backend.ui.likely import Likely, RequestedShape, likely
 
 log = logging.getLogger("ov_backend")
 
-#: How many seconds the host is waited for.
-_PATIENCE_S = 120.0
+#: Seconds between two looks whether the host is idle, and how long it is waited for.
+_LOOK_S, _PATIENCE_S = 0.1, 120.0
+
+
+@contextlib.contextmanager
+def spare(host: Host, waits: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+    """Keep generations from beginning in this block, for work that nobody waits for.
+
+    Where one runs, or no model is loaded, the block runs without the host's lock, and is told so; ``waits`` says many times a
+    second whether to wait for it first.
+    """
+    while not (free := _is_free(host)) and waits():
+        time.sleep(_LOOK_S)
+    try:
+        yield free
+    finally:
+        if free:
+            host.lock.release()
+
+
+def _is_free(host: Host) -> bool:
+    free = bool(host.lock.acquire(blocking=False))
+    if free and host.denoiser() is None:
+        host.lock.release()
+        return False
+    return free
 
 
 class Readiness:
@@ -86,7 +110,7 @@ class Readiness:
             return
         with contextlib.ExitStack() as marked:
             # the lock is for the look at weights and code, which takes a moment; nobody waits for a compile
-            with host.spare(lambda: time.monotonic() < end and (asked is None or not self._waiting)) as free:
+            with spare(host, lambda: time.monotonic() < end and (asked is None or not self._waiting)) as free:
                 run = self._likely(asked) if free and not host.status.busy else None
                 if run is None:
                     return
@@ -108,7 +132,7 @@ class Readiness:
             show_ready = partial(self._show_ready, run, engine, is_new)
             parts: list[Callable[[], object]] = [trace, *host.before_first_step(), show_ready]
             for part in parts:
-                with host.spare() as free:  # a generation that begins meanwhile waits for this part, and need not do it
+                with spare(host) as free:  # a generation that begins meanwhile waits for this part, and need not do it
                     if free and host.denoiser() is denoiser and host.engine is engine:
                         part()
 

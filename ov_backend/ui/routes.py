@@ -22,8 +22,8 @@ from starlette.requests import ClientDisconnect
 from ov_backend.core.errors import OVBackendError, SettingsError
 from ov_backend.ui.auth import has_page_token, same_origin
 from ov_backend.ui.controller import Controller, parse_asked, parse_choices, parse_precompile
-from ov_backend.ui.host import Unavailable
 from ov_backend.ui.host_names import KnownHosts
+from ov_backend.ui.jobs import Unavailable
 from ov_backend.ui.snapshot import VERSION
 
 log = logging.getLogger(__name__)

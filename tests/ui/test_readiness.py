@@ -11,6 +11,7 @@ import pytest
 
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.likely import Likely, RequestedShape, likely, request_of
+from ov_backend.ui.readiness import spare
 from tests.ui.conftest import Host
 
 SHAPE = RequestedShape(64, 64, 1, False)
@@ -79,13 +80,13 @@ def test_a_model_with_which_a_picture_was_made_meanwhile_is_left_alone(idle: Idl
 
 
 def test_spare_work_does_not_stand_beside_a_generation(idle: Idle) -> None:
-    with idle.lock, idle.spare() as free:
+    with idle.lock, spare(idle) as free:
         assert not free
-    with idle.spare() as free, idle.spare() as once_more:
+    with spare(idle) as free, spare(idle) as once_more:
         assert (free, once_more) == (True, False)
     with pytest.raises(ZeroDivisionError), idle.lock:
         raise ZeroDivisionError
-    with idle.spare() as free:
+    with spare(idle) as free:
         assert free
 
 
@@ -96,14 +97,14 @@ def test_spare_work_waits_as_long_as_it_is_asked_to(idle: Idle) -> None:
         asked.append(len(asked) < 2)
         return asked[-1]
 
-    with idle.lock, idle.spare(waits) as free:
+    with idle.lock, spare(idle, waits) as free:
         assert not free
     assert asked == [True, True, False]
 
 
 def test_while_no_model_is_loaded_nothing_is_spare_and_the_lock_is_free(tmp_path: Path) -> None:
     host = Host(tmp_path)
-    with host.spare() as free:
+    with spare(host) as free:
         assert not free
         assert not host.lock.locked()
 

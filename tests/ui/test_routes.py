@@ -18,7 +18,7 @@ from ov_backend.core.errors import SettingsError
 from ov_backend.ui import routes
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import MAX_SIZES, parse_asked, parse_precompile
-from ov_backend.ui.host import Unavailable
+from ov_backend.ui.jobs import Unavailable
 from ov_backend.ui.likely import prepared
 from ov_backend.ui.snapshot import INTERRUPTED
 from tests.ui.conftest import NASTY, Host

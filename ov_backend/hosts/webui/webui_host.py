@@ -20,7 +20,8 @@ from ov_backend.hosts.webui.last_request import LastRequest
 from ov_backend.hosts.webui.session import empty_conditionings, session
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import Controller
-from ov_backend.ui.host import Host, Size, StepEnded, Unavailable
+from ov_backend.ui.host import Host, Size, StepEnded
+from ov_backend.ui.jobs import Unavailable
 from ov_backend.ui.snapshot import INTERRUPTED
 
 T = TypeVar("T")
