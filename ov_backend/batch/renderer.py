@@ -12,6 +12,7 @@ from ov_backend.batch.executor import OPENVINO, RenderedRow
 from ov_backend.batch.places import PICTURES
 from ov_backend.batch.row import Row
 from ov_backend.checkpoint import load_pipeline
+from ov_backend.core import devices
 from ov_backend.core.errors import OVBackendError
 from ov_backend.core.settings import Settings
 from ov_backend.hosts.standalone.pipeline_host import PipelineHost
@@ -69,6 +70,7 @@ class PipelineRenderer:
         if path in self._broken:
             raise self._broken[path]
         self.close()
+        devices.check_properties(self._settings)
         try:
             pipe = load_pipeline(path)
         except OVBackendError as error:

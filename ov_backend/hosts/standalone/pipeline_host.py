@@ -106,9 +106,10 @@ class PipelineHost(Host):
 
     def configure(self, choices: Choices) -> Engine:
         """See :class:`Host`."""
-        base = self._settings
-        chosen = choices.settings(self.cache_dir)
-        settings = base.replace(device=chosen.device, precision=chosen.precision) if base is not None else chosen
+        if self._settings is not None:
+            settings = self._settings.replace(device=choices.device, precision=choices.precision)
+        else:
+            settings = choices.settings(self.cache_dir)
         if self._engine is None:
             self._engine = Engine(settings, self._progress, interrupted=self.turns.is_interrupted)
             self.status.attach(self._engine)
