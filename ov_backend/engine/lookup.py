@@ -227,7 +227,7 @@ class Lookup:
     def _keys(self, guard: Guard, call: Call, form: Form) -> tuple[State, CompiledKey]:
         """What decides to which graph a trace leads, and the key of the compiled graph, with weights and device."""
         settings, weights = form.settings, guard.weights
-        asked = inputs.described(call, guard.code.traced, weights.tensors.values())
+        asked = inputs.described(call, guard.code.traced, weights)
         parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph")
         of_weights = weights.digest, settings.text("compile"), form.name, weights.address
         known = self._known_keys.get(call.signature)

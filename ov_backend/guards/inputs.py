@@ -7,7 +7,7 @@ would answer otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 
@@ -17,6 +17,7 @@ from ov_backend.guards import autocast
 from ov_backend.guards.describe import DOCUMENTATION
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
+from ov_backend.guards.weights import WeightsGuard
 
 #: Names by which code asks how an input lies in memory, or whether it asks for gradients.
 _OF_STAND_INS = frozenset({"is_contiguous", "stride", "requires_grad"})
@@ -45,7 +46,7 @@ _NOT_OF_STAND_INS: dict[str, Callable[[torch.Tensor], bool]] = {
 _REFUSED = frozenset(_NOT_OF_STAND_INS)
 
 
-def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Tensor]) -> str:
+def described(call: Call, traced: TracedCode | None, weights: WeightsGuard) -> str:
     """What a graph's key needs beside the signature of a call: what the code that ran asks of the inputs; mostly "".
 
     Args:
@@ -62,7 +63,7 @@ def described(call: Call, traced: TracedCode | None, weights: Iterable[torch.Ten
     _refuse_own_attributes(call, traced)
     _refuse_parameters(call, names, weights)
     for name in names & _REFUSED:
-        if any(map(_NOT_OF_STAND_INS[name], (*call.tensors, *weights))):
+        if any(map(_NOT_OF_STAND_INS[name], (*call.tensors, *weights.tensors.values()))):
             raise CaptureError(f"its forward reads {name} of a tensor, which a trace cannot see")
     if asked := call.unlike_trace & (names | (traced.names & autocast.BEGINS)):
         raise CaptureError(f"its forward asks for autocast ({min(asked)}), and a trace would answer otherwise than this thread")
@@ -91,12 +92,10 @@ def _refuse_own_attributes(call: Call, traced: TracedCode) -> None:
                 raise CaptureError(f"input {spec.name} has an attribute {name!r} of its own, which a trace does not see")
 
 
-def _refuse_parameters(call: Call, names: frozenset[str], weights: Iterable[torch.Tensor]) -> None:
+def _refuse_parameters(call: Call, names: frozenset[str], weights: WeightsGuard) -> None:
     """Refuse inputs that are parameters where code could tell, and those that are weights of the network."""
     for spec, tensor in zip(call.signature.tensors, call.tensors):
         if type(tensor) is not torch.Tensor and (not names.isdisjoint({"Parameter", "__class__"}) or {"type", "Tensor"} <= names):
             raise CaptureError(f"its forward asks for the class of input {spec.name}, which a trace cannot see")
-    passed = {id(tensor): spec.name for spec, tensor in zip(call.signature.tensors, call.tensors)}
-    for weight in weights:
-        if id(weight) in passed:
-            raise CaptureError(f"input {passed[id(weight)]} is one of the network's own weights, which a trace does not see")
+        if weights.holds(tensor):
+            raise CaptureError(f"input {spec.name} is one of the network's own weights, which a trace does not see")

@@ -145,10 +145,11 @@ class Watch:
         """Remember what everything is now."""
         of_modules = set(map(id, self._of_modules))
         self._getters = list(map(_getter, map(tuple, self._of_modules), repeat(_NOT_WATCHED - self.quiet)))
-        self._dicts = [table for table in self.tables if isinstance(table, dict) and id(table) not in of_modules]
-        self._lists = [table for table in self.tables if not isinstance(table, dict)]
-        ordered = [*(self._of_modules if self.ordered else ()), *self._dicts, *self._ordered]
-        self._linked = [table for table in ordered if isinstance(table, OrderedDict) and len(table)]
+        filled = [table for table in self.tables if len(table)]  # of an empty one the length says all, and most are
+        self._dicts = [table for table in filled if isinstance(table, dict) and id(table) not in of_modules]
+        self._lists = [table for table in filled if not isinstance(table, dict)]
+        ordered = [*(self._of_modules if self.ordered else ()), *self._dicts, *filter(len, self._ordered)]
+        self._linked = [table for table in ordered if isinstance(table, OrderedDict)]
         self._plain = [table for table in ordered if not isinstance(table, OrderedDict)]
         self._names_by_table: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
         for table, name in self._keys.values():

@@ -26,6 +26,8 @@ _MADV_PAGEOUT, _MADV_POPULATE_WRITE = 21, 23
 _F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 _SPLICE_F_NONBLOCK = 2
 _IN_MEMORY = {0x01021994, 0x858458F6}  # tmpfs, ramfs
+#: The call that looks for pages, of <linux/fs.h> since Linux 6.7, and what it calls those of a file, in memory and swapped out.
+_PAGEMAP_SCAN, _IS_FILE, _IS_PRESENT, _IS_SWAPPED = 0xC0606610, 4, 8, 16
 #: The number of the call mbind, which the C library has no function for, and its default policy.
 _MBIND, _MPOL_DEFAULT = {"x86_64": 237, "aarch64": 235}, 0
 #: Bytes of which the pages are replaced at once; a moment in which no other Python code runs.
@@ -42,6 +44,11 @@ Inode = tuple[str, int, bool] | None
 
 class _Piece(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+class _Scan(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("size", "flags", "start", "end", "walk_end", "vec", "vec_len", "max_pages")]
+    _fields_ += [(name, ctypes.c_uint64) for name in ("inverted", "all_of", "any_of", "returned")]
 
 
 class _Symbol(ctypes.Structure):
@@ -289,6 +296,11 @@ def is_written(table: BinaryIO, start: int, end: int) -> bool:
 
     Such a page is in memory or in the swap space (bits 63 and 62), and is no file's (bit 61).
     """
+    found = (ctypes.c_uint64 * 3)()
+    scan = _Scan(ctypes.sizeof(_Scan), 0, start, end, 0, ctypes.addressof(found), 1, 1)
+    scan.inverted, scan.all_of, scan.any_of, scan.returned = _IS_FILE, _IS_FILE, _IS_PRESENT | _IS_SWAPPED, _IS_PRESENT
+    with contextlib.suppress(OSError):  # before Linux 6.7; it takes a fifth of the time
+        return bool(fcntl.ioctl(table, _PAGEMAP_SCAN, scan))
     count = (end - start) // PAGE
     entries = np.frombuffer(os.pread(table.fileno(), 8 * count, 8 * (start // PAGE)), dtype=np.uint64)
     kinds = entries >> np.uint64(61)

@@ -85,6 +85,24 @@ def test_pages_that_were_read_can_be_dropped_and_written_ones_stay(tmp_path: Pat
     assert tensor.sum() == 7
 
 
+@pytest.mark.parametrize("call", [linux_memory._PAGEMAP_SCAN, 0], ids=["Linux 6.7", "before"])
+@pytest.mark.parametrize("place", [0, 2 * MIB + 17, 4 * MIB - 1])
+def test_one_written_number_is_seen_by_every_kernel(
+    place: int, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linux_memory, "_PAGEMAP_SCAN", call)
+    tensor = torch.randn(4 * MIB)
+    offload_weights([tensor], on_disk(tmp_path))
+    region = regions.of(tensor)
+    assert region is not None
+    pairs = [(tensor, region)]
+    assert regions.are_unwritten(pairs)
+    tensor.sum()
+    assert regions.are_unwritten(pairs), "pages that were only read are the file's"
+    tensor.data[place] += 1
+    assert not regions.are_unwritten(pairs)
+
+
 def test_views_tied_weights_and_numpy_see_one_memory(tmp_path: Path) -> None:
     module = Pair()
     weight = module.first.weight.detach()
