@@ -9,7 +9,7 @@ from functools import partial
 
 from ov_backend.engine.ahead.ahead import Unverified
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.int8.low_precision import Sample
+from ov_backend.engine.int8.low_precision import CallSample
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.request import CompiledEntry, CompileRequest
 from ov_backend.engine.resources import Resources
@@ -43,7 +43,7 @@ def compile_ahead(
     job: CompileJob,
     is_untouched: Callable[[CompileRequest, tuple[Mark, ...]], bool],
     marks: tuple[Mark, ...],
-    samples: Sequence[Sample] = (),
+    samples: Sequence[CallSample] = (),
 ) -> None:
     """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
@@ -79,7 +79,7 @@ def compile_ahead(
         job.put(entry, size)
 
 
-def _try(entry: CompiledEntry, samples: Sequence[Sample]) -> None:
+def _try(entry: CompiledEntry, samples: Sequence[CallSample]) -> None:
     """Note how far the results of calls are off that the device's own precision has computed with the same weights and code."""
     for sample in samples if entry.program.owns else ():
         if sample.state == entry.state:
