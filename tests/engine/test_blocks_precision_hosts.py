@@ -66,7 +66,7 @@ def test_dropped_steps_are_not_kept_alive_by_what_was_compiled_to_observe_them(s
     network = blockwise(parts(), settings)
     picture(network, 2)
     (observed,) = network.precision.observed.values()
-    tapes = [weakref.ref(tape) for tape in observed.calibration.samples]
+    tapes = [weakref.ref(tape) for tape in observed.samples]
     del observed
     for _ in range(4):
         network.begin_run()

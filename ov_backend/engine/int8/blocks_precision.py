@@ -12,11 +12,11 @@ from ov_backend.core.tensors import nested_tensors
 from ov_backend.engine.ahead import warmup
 from ov_backend.engine.blocks.foreign_code import name_of
 from ov_backend.engine.conditions import is_finite
-from ov_backend.engine.int8.precision import Observed, Precision
+from ov_backend.engine.int8.precision import Precision
 from ov_backend.engine.int8.step_tape import Recorder, Tape
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import content
-from ov_backend.int8.calibration import MIN_CALLS
+from ov_backend.int8.calibration import MIN_CALLS, Calibration
 from ov_backend.int8.recipe import relative_error
 
 #: The largest relative difference of a step that is computed again in the same way.
@@ -72,7 +72,7 @@ class BlocksPrecision:
             log.debug("int8 of %s by its blocks failed", self._precision.name, exc_info=True)
             self._precision.current, self._precision.failure = None, last_line(error)
 
-    def _begin(self, called: Callable[..., Any]) -> Observed | None:
+    def _begin(self, called: Callable[..., Any]) -> Calibration[Tape] | None:
         """Look up the recipe, or make it; what observes this step, or None."""
         precision = self._precision
         precision.current, precision.failure = None, ""
@@ -86,11 +86,11 @@ class BlocksPrecision:
                 precision.make(observed)
         return precision.observation(by_blocks=True) if precision.recipe() is None else None
 
-    def _observed_step(self, observed: Observed, forward: Callable[[], Any], blocks: int) -> Any:
+    def _observed_step(self, observed: Calibration[Tape], forward: Callable[[], Any], blocks: int) -> Any:
         """Run one step whose ranges are observed; ``blocks``: calls of blocks before."""
-        observed.ended, observed.unused = False, 0
+        observed.unused = 0
         recorder, identity = None, self._precision.current
-        if observed.calibration.wants_sample and observed.divided:
+        if observed.wants_sample and observed.divided:
             recorder = Recorder()
             with recorder.recording():
                 result = forward()
@@ -101,9 +101,9 @@ class BlocksPrecision:
             self._count(observed, recorder, result, blocks)
         return result
 
-    def _count(self, observed: Observed, recorder: Recorder | None, result: Any, blocks: int) -> None:
+    def _count(self, observed: Calibration[Tape], recorder: Recorder | None, result: Any, blocks: int) -> None:
         """Count a step whose ranges were observed."""
-        calibration, outputs = observed.calibration, list(nested_tensors([result]))
+        outputs = list(nested_tensors([result]))
         was_divided, observed.divided = observed.divided, self._statistics.block_calls > blocks
         if not (was_divided and observed.divided and outputs and is_finite(outputs)):
             return
@@ -112,11 +112,11 @@ class BlocksPrecision:
             return
         tape = None if recorder is None else recorder.finished(result)
         if recorder is None:
-            calibration.skip()
-        elif tape is None or (not calibration.calls and not self._is_faithful(tape)):
-            self._precision.keep(self._precision.candidate(calibration).refuse(_UNFOLLOWED), lasts=False)
+            observed.skip()
+        elif tape is None or (not observed.calls and not self._is_faithful(tape)):
+            self._precision.keep(self._precision.candidate(observed).refuse(_UNFOLLOWED), lasts=False)
         else:
-            calibration.count(lambda: tape)
+            observed.count(lambda: tape)
 
     def _is_faithful(self, tape: Tape) -> bool:
         """Whether a step that is computed again has the same result."""

@@ -135,10 +135,7 @@ class LowPrecision:
         observed = self.precision.last_observed
         if observed is None or entry.form != observed.name:
             return
-        observed.ended = False
-        observed.calibration.count(
-            lambda: CallSample(_cloned(call), tuple(x.clone() for x in outputs), entry.state, self._compiled)
-        )
+        observed.count(lambda: CallSample(_cloned(call), tuple(x.clone() for x in outputs), entry.state, self._compiled))
 
     def make(self, call: Call) -> None:
         """Make the recipe, if enough was observed.
@@ -166,9 +163,9 @@ class LowPrecision:
         When the next picture begins and nothing more was observed, its recipe has the same digest, and finds what was compiled.
         """
         precision, observed = self.precision, self.precision.last_observed
-        if observed is None or observed.by_blocks or not precision.applies() or not observed.calibration.is_complete(True):
+        if observed is None or observed.by_blocks or not precision.applies() or not observed.is_complete(True):
             return
-        recipe, samples = precision.candidate(observed.calibration), observed.calibration.samples
+        recipe, samples = precision.candidate(observed), observed.samples
         if not recipe.ranges:
             return
         with precision.trying(recipe, samples):

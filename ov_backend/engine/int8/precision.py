@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -57,39 +56,6 @@ class Sample(Protocol):
         """How far the result is off with a recipe."""
 
 
-@dataclass
-class Observed:
-    """A calibration in progress.
-
-    Attributes:
-        calibration: what was observed, with samples to compare int8 with.
-        by_blocks: whether the samples are steps of a network by its blocks.
-        number: tells what was compiled for it from what was compiled for another.
-        ended: a picture has ended since the last sample.
-        unused: number of runs that began since the last sample.
-        divided: whether blocks were called in the last step; else the other forward calls the whole network, perhaps.
-        wrote: number of steps that wrote into weights; these are not counted.
-    """
-
-    calibration: Calibration[Any]
-    by_blocks: bool
-    number: int = field(default_factory=itertools.count(1).__next__)
-    ended: bool = False
-    unused: int = 0
-    divided: bool = True
-    wrote: int = 0
-
-    @property
-    def name(self) -> str:
-        """Of the form of the calls that are observed."""
-        return f"observing {self.number}"
-
-    def form(self, settings: Settings, path: str) -> Form:
-        """The form of what is observed; the path of a block is a part of it, because blocks may be equal."""
-        name, prefix = (f"{self.name} {path}", f"{path}.") if path else (self.name, "")
-        return Form(settings, name, Observe(self.calibration.observer(prefix)))
-
-
 @dataclass(frozen=True)
 class Trial:
     """The calls of this thread to a network are computed with a recipe, to see whether it can be used; None is without int8."""
@@ -125,7 +91,7 @@ class Precision:
     ) -> None:
         self.resources, self.name, self._module, self.hooks, self._statistics = resources, name, module, hooks, statistics
         self.pictures, self.both = CalibrationRuns(resources), DualPrecisionMemory(resources, name, module, statistics)
-        self.observed: dict[tuple[str, str], Observed] = {}
+        self.observed: dict[tuple[str, str], Calibration[Any]] = {}
         self.current: tuple[str, str] | None = None
         self.failure = ""
         #: What the identity was read from last, and the identity.
@@ -151,7 +117,7 @@ class Precision:
     def end_run(self, completed: bool) -> None:
         """The host's run of calls is over; what was observed in an interrupted picture is not all that a picture has."""
         for observed in self.observed.values() if self.pictures.told and not completed else ():
-            observed.calibration.begin_anew()
+            observed.begin_anew()
         self.pictures.end()
         self._drop_unused()
 
@@ -167,7 +133,6 @@ class Precision:
         if self.pictures.begins():
             for observed in self.observed.values():
                 observed.ended = True
-                observed.calibration.begin_picture()
 
     def applies(self) -> bool:
         """Whether int8 is asked for, and is for this network."""
@@ -184,7 +149,7 @@ class Precision:
         return dict(self._module.named_parameters())
 
     @property
-    def last_observed(self) -> Observed | None:
+    def last_observed(self) -> Calibration[Any] | None:
         """What is observed of what was called last, if it is."""
         return None if self.current is None else self.observed.get(self.current)
 
@@ -215,12 +180,12 @@ class Precision:
         recipe = self.recipe()
         return None if recipe is None or recipe.refused else recipe
 
-    def observation(self, by_blocks: bool = False) -> Observed:
+    def observation(self, by_blocks: bool = False) -> Calibration[Any]:
         """What is observed of what was called last."""
         assert self.current is not None
         observed = self.observed.pop(self.current, None)
         if observed is None:
-            observed = Observed(Calibration(MAX_CALLS if self.hooks.watched else MAX_GRAPH_CALLS), by_blocks)
+            observed = Calibration(MAX_CALLS if self.hooks.watched else MAX_GRAPH_CALLS, by_blocks)
         self.observed[self.current] = observed
         if len(self.observed) > MOST_OBSERVED:
             del self.observed[next(iter(self.observed))]
@@ -238,7 +203,9 @@ class Precision:
             return plain
         trial, recipe = self.trial(), self.recipe()
         if trial is None and recipe is None:
-            return self.observation(bool(path)).form(plain.settings, path)
+            observed = self.observation(bool(path))
+            name, prefix = (f"{observed.name} {path}", f"{path}.") if path else (observed.name, "")  # blocks may be equal
+            return Form(plain.settings, name, Observe(observed.observer(prefix)))
         if trial is not None:
             recipe = trial.recipe
         own = much_noise.active() if trial is None else False
@@ -286,10 +253,10 @@ class Precision:
         finally:
             _trial.reset(token)
 
-    def due(self, observed: Observed | None) -> bool:
+    def due(self, observed: Calibration[Any] | None) -> bool:
         """Whether a recipe can be made of what was observed: at the end of a picture, or after many calls that no host counts."""
         waits = observed is None or (self.pictures.told and not observed.ended)
-        return observed is not None and not waits and observed.calibration.is_complete(observed.ended)
+        return observed is not None and not waits and observed.is_complete(observed.ended)
 
     def candidate(self, calibration: Calibration[Any]) -> Recipe:
         """The recipe of a calibration, whose error is not known yet."""
@@ -297,13 +264,13 @@ class Precision:
         counts = max(1, calibration.calls), max(1, calibration.pictures)
         return Recipe(type(self._module).__qualname__, self.current[1], *counts, calibration.ranges)
 
-    def make(self, observed: Observed) -> None:
+    def make(self, observed: Calibration[Any]) -> None:
         """Make the recipe of what was called last, and compare it with what was observed."""
         assert self.current is not None
-        recipe = self.candidate(observed.calibration)
+        recipe = self.candidate(observed)
         lasts = bool(recipe.ranges)  # a larger size may have layers in 8 bits where this one has none
         try:
-            result = self._tried(recipe, observed.calibration.samples)
+            result = self._tried(recipe, observed.samples)
         except Interrupted:
             raise
         except BlockGone:  # calibrate anew
