@@ -30,7 +30,7 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.int8.calibration import MAX_CALLS, MAX_GRAPH_CALLS, MIN_CALLS, Calibration
 from ov_backend.int8.identity import architecture_of, checkpoint_of
-from ov_backend.int8.recipe import Recipe
+from ov_backend.int8.recipe import Recipe, relative_error
 from ov_backend.model.runtime.saturation import multiplies_8_bits_exactly
 from ov_backend.model.transformations.quantize import Observe, Quantize
 
@@ -52,8 +52,16 @@ NO_VNNI = "this CPU has no VNNI instructions, without which products of 8-bit in
 class Sample(Protocol):
     """A call or a step that was observed, with its result."""
 
-    def error(self, recipe: Recipe, trying: Callable[[Recipe | None], contextlib.AbstractContextManager[None]]) -> float:
-        """How far the result is off with a recipe."""
+    @property
+    def outputs(self) -> Sequence[torch.Tensor]:
+        """Its flat results."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether weights or code have changed since, as far as :meth:`replay` has shown."""
+
+    def replay(self) -> Sequence[torch.Tensor]:
+        """Compute it again."""
 
 
 @dataclass(frozen=True)
@@ -289,11 +297,20 @@ class Precision:
         if not recipe.ranges:
             return recipe.refuse("no layer of it can be computed in 8 bits")
         before = set(compiled)
-        result = recipe.judge([sample.error(recipe, self.trying) for sample in samples])
+        result = recipe.judge([self._error(recipe, sample) for sample in samples])
         unneeded = "int8" if result.refused else ""
         self._evict(lambda key, entry: key not in before and entry.form.partition(" ")[0] == unneeded)
         self._evict(lambda key, entry: bool(result.refused) and entry.form == form)
         return result
+
+    def _error(self, recipe: Recipe, sample: Sample) -> float:
+        with self.trying(recipe):
+            actual = sample.replay()
+        expected = sample.outputs
+        if sample.changed:  # a LoRA was added or removed, or an attribute set that the forward reads
+            with self.trying(None):
+                expected = sample.replay()
+        return relative_error(actual, expected)
 
     def _evict(self, unneeded: Callable[[Any, CompiledEntry], bool]) -> None:
         self.resources.compiled.evict(lambda key, entry: entry.network == self.name and unneeded(key, entry))

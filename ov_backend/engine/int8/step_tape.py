@@ -24,7 +24,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ov_backend.core.errors import last_line, pass_on_signals
 from ov_backend.guards import autocast, content
-from ov_backend.int8.recipe import Recipe, relative_error
 
 #: Give values to code that no recorder sees.
 _LEAVE_TORCH = {getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__array__", "__dlpack__")}
@@ -85,16 +84,6 @@ class Tape:
                 for slot in self._unneeded.get(number, ()):
                     values.pop(slot, None)
         return [values[slot] for slot in self._returned]
-
-    def error(self, recipe: Recipe, trying: Callable[[Recipe | None], contextlib.AbstractContextManager[None]]) -> float:
-        """How far the step is off with a recipe."""
-        with trying(recipe):
-            actual = self.replay()
-        expected: Sequence[torch.Tensor] = self.outputs
-        if self.changed:  # a LoRA was added or removed, or an attribute set that a block reads
-            with trying(None):
-                expected = self.replay()
-        return relative_error(actual, expected)
 
     def finish(self, returned: Sequence[_Slot], result: Any) -> None:
         """End the tape with the result of the forward, and its slots."""
