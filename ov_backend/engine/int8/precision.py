@@ -125,7 +125,8 @@ class Precision:
     def end_run(self, completed: bool) -> None:
         """The host's run of calls is over; what was observed in an interrupted picture is not all that a picture has."""
         for observed in self.observed.values() if self.pictures.told and not completed else ():
-            observed.begin_anew()
+            if not observed.ended:  # else it is of another checkpoint's picture
+                observed.begin_anew()
         self.pictures.end()
         self._drop_unused()
 
@@ -216,8 +217,8 @@ class Precision:
             return Form(plain.settings, name, Observe(observed.observer(prefix)))
         if trial is not None:
             recipe = trial.recipe
-        own = much_noise.active() if trial is None else False
-        if recipe is None or recipe.refused or recipe.checkpoint != self.current[1] or own:
+        own = trial is None and much_noise.active()
+        if own or recipe is None or recipe.refused or recipe.checkpoint != self.current[1]:
             return plain
         return self._quantized(recipe, settings, path) or plain
 
@@ -261,10 +262,9 @@ class Precision:
         finally:
             _trial.reset(token)
 
-    def due(self, observed: Calibration[Any] | None) -> bool:
+    def due(self, observed: Calibration[Any]) -> bool:
         """Whether a recipe can be made of what was observed: at the end of a picture, or after many calls that no host counts."""
-        waits = observed is None or (self.pictures.told and not observed.ended)
-        return observed is not None and not waits and observed.is_complete(observed.ended)
+        return (observed.ended or not self.pictures.told) and observed.is_complete(observed.ended)
 
     def candidate(self, calibration: Calibration[Any]) -> Recipe:
         """The recipe of a calibration, whose error is not known yet."""
@@ -274,20 +274,19 @@ class Precision:
 
     def make(self, observed: Calibration[Any]) -> None:
         """Make the recipe of what was called last, and compare it with what was observed."""
-        assert self.current is not None
-        recipe = self.candidate(observed)
+        identity, recipe = self.current, self.candidate(observed)
         lasts = bool(recipe.ranges)  # a larger size may have layers in 8 bits where this one has none
         try:
             result = self._tried(recipe, observed.samples)
         except Interrupted:
             raise
         except BlockGone:  # calibrate anew
-            self.observed.pop(self.current, None)
+            self.observed = {key: each for key, each in self.observed.items() if each is not observed}
             return
         except Exception as error:  # for lack of memory, it may be: another process tries again
             pass_on_signals(error)
             result, lasts = recipe.refuse(last_line(error)), False
-        if recipe.checkpoint == self.current[1]:  # else the weights are another checkpoint's by now
+        if self.current == identity:  # else the weights are another checkpoint's by now
             self.keep(result, lasts)
 
     def _tried(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe:
