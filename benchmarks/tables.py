@@ -138,7 +138,10 @@ def judging(figures_of: Figures, *slugs: str) -> Rows:
     for slug in slugs:
         figures = figures_of(f"int8_judging-{slug}")
         recipes = list(figures.get("int8_db", {}).values())
-        for name, values in ((figures.get("own", "own precision"), [figures.get("own_db", [])]), ("int8", recipes)):
+        own = figures.get("own", "own precision")
+        for name, values in ((own, [figures.get("own_db", [])]), ("int8", recipes)):
+            if name == "f32":
+                continue  # what the others are compared with
             together = [value for each in values for value in each]
             medians = sorted(statistics.median(each) for each in values if each)
             below = [str(sum(value < bound for value in together)) if together else NOT_MEASURED for bound in (28, 26)]

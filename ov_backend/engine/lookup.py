@@ -47,6 +47,7 @@ class Lookup:
         hooks: of the network.
         statistics: of the network.
         readings: of the network's weights, see :class:`Guards`.
+        low_precision: int8 for its calls.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Lookup:
         forward: Callable[..., Any],
         hooks: NetworkHooks,
         statistics: NetworkStats,
-        readings: Readings | None = None,
+        readings: Readings | None,
+        low_precision: LowPrecision,
     ) -> None:
         self._resources, self._name, self._module, self._hooks, self._statistics = resources, name, module, hooks, statistics
-        self.low_precision = LowPrecision(resources, name, module, hooks, statistics)
+        self.low_precision = low_precision
         self.lock = threading.RLock()
         self.guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
         #: By signature, the state and the key that a call got last, and what they were made of.
@@ -91,7 +93,6 @@ class Lookup:
             self.guards.clear()
             self._known_keys.clear()
             self._last.clear()
-            self.low_precision.clear()
 
     def begin_run(self) -> None:
         """Read all weights in full now; the next lookup knows what has changed."""

@@ -28,8 +28,8 @@ from ov_backend.engine.ahead.history import kind_of
 from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.conditions import check_modes, derives_forward, has_finite_inputs, is_finite
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.int8.calibration_runs import CalibrationRuns
-from ov_backend.engine.int8.recipe_making import RecipeMaking
+from ov_backend.engine.int8.low_precision import LowPrecision
+from ov_backend.engine.int8.precision import Precision
 from ov_backend.engine.int8.step_tape import Recorder, paused
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.number_arguments import NumberArguments
@@ -56,6 +56,10 @@ class Network:
         hooks: see :class:`NetworkHooks`.
         statistics: shared with other networks that count as one; None begins new ones.
         readings: of weights, shared with other networks that are read as one.
+        precision: its int8; that of the network whose block this is, or None.
+
+    Attributes:
+        low_precision: int8 for its calls.
     """
 
     def __init__(
@@ -67,13 +71,21 @@ class Network:
         hooks: NetworkHooks,
         statistics: NetworkStats | None = None,
         readings: Readings | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self.resources, self.name, self.module, self.forward, self.hooks = resources, name, module, forward, hooks
         self.statistics = NetworkStats() if statistics is None else statistics
         #: The signatures of all calls so far, with their numbers as inputs where they are.
         self.seen: set[Signature] = set()
         self._fallback = hooks.fallback or forward
-        self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings)
+        self.precision = precision or Precision(resources, name, module, hooks, self.statistics)
+        self.low_precision = LowPrecision(
+            self.precision,
+            compiled=lambda call: self._lookup_or_compile(call, resources.interrupted),
+            look=lambda call: self._preparing.find(call, False, resources.interrupted),
+            of_block=precision is not None,
+        )
+        self._lookup = Lookup(resources, name, module, forward, hooks, self.statistics, readings, self.low_precision)
         self._numbers = NumberArguments()
         capturing = Capturing(module, forward, hooks, self._lookup, self._numbers)
         self._preparing = Preparing(resources, name, self._lookup, capturing, self.statistics)
@@ -81,16 +93,6 @@ class Network:
         self.refusals = self._preparing.context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
-        self._pictures = CalibrationRuns(resources)
-        #: When the recipe for int8 is made.
-        self.recipe_making = RecipeMaking(
-            resources,
-            name,
-            self._lookup,
-            self._pictures,
-            look=lambda call: self._preparing.find(call, False, resources.interrupted),
-            compiled=lambda call: self._lookup_or_compile(call, resources.interrupted),
-        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward.
@@ -166,14 +168,14 @@ class Network:
         call = self._call(args, kwargs)
         if not warmup.active():
             self.resources.leave_last(self.name)
-            self.recipe_making.make(call)
+            self.low_precision.make(call)
         call, entry = self._prepared(call)
         outputs = self._compute(entry, call)
         if not is_finite(outputs) and has_finite_inputs(call.tensors):
             outputs = self._compute_again(entry, call, outputs)
         elif entry.form and not warmup.active():
-            self._lookup.low_precision.count(entry, call, outputs)
-        if not entry.form and self._lookup.low_precision.comes_next(call):
+            self.low_precision.count(entry, call, outputs)
+        if not entry.form and self.low_precision.comes_next(call):
             self.prepare_ahead(call.signature)
         self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
@@ -183,7 +185,7 @@ class Network:
         """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""
         for form in self._numbers.forms(call) if self.hooks.watched else ():
             try:
-                entry = self.recipe_making.entry_of(form)
+                entry = self.low_precision.entry_of(form)
                 self.seen.add(form.signature)
                 return form, entry
             except (DeviceError, Interrupted):
@@ -192,7 +194,7 @@ class Network:
                 log.debug("%s needs a graph for each number: %s", self.name, error)
         self.seen.add(call.signature)
         self._numbers.admit(call.signature)
-        return call, self.recipe_making.entry_of(call)
+        return call, self.low_precision.entry_of(call)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Bind the arguments to the forward's parameters, and separate tensors from other values."""
@@ -259,7 +261,7 @@ class Network:
     def make_recipe_ahead(self) -> None:
         """Begin to compile and to try in the background what the next picture needs in int8, if enough calls were observed."""
         if not warmup.active():
-            self._lookup.low_precision.make_ahead(self.prepare_ahead)
+            self.low_precision.make_ahead(self.prepare_ahead)
 
     @functools.cached_property
     def kind(self) -> str:
@@ -277,6 +279,7 @@ class Network:
             self._numbers.clear()
             self._lookup.clear()
             self._preparing.clear()
+            self.precision.clear()
 
     def begin_run(self) -> None:
         """A picture begins, and all weights are read again."""
@@ -289,7 +292,7 @@ class Network:
 
     def begin_picture(self) -> None:
         """The host says that a picture begins; until :meth:`end_run` none begins without such a word."""
-        self._pictures.note()
+        self.precision.begin_picture()
 
     def end_run(self, completed: bool) -> None:
         """The host's run of calls is over.
@@ -299,13 +302,11 @@ class Network:
         """
         if completed:
             self.make_recipe_ahead()
-        elif self._pictures.told:
-            self._lookup.low_precision.end_picture_early()
-        self._pictures.end()
+        self.precision.end_run(completed)
 
     def leave(self) -> None:
         """A picture is decoded; if no host says when one is over, this is its end. In a host's run it may be a preview."""
-        if not self._pictures.told:
+        if not self.precision.pictures.told:
             self.make_recipe_ahead()
 
     def release(self) -> None:
@@ -326,7 +327,7 @@ class Network:
     def _compute_again(self, entry: CompiledEntry, call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Compute a call again whose result is not finite: without int8, and if that does not help in f32 from now on."""
         if entry.form.startswith("int8"):
-            with self._lookup.low_precision.without():
+            with self.precision.without():
                 entry = self._lookup_or_compile(call, self.resources.interrupted)
                 outputs = self._compute(entry, call)
             if is_finite(outputs):

@@ -178,7 +178,7 @@ class CompiledEntry:
         form: its name, see :class:`Form`.
         signature: of the call that it was compiled for.
         state: what a call's result depends on beside the call and the form: digest of the weights, text, and the host.
-        errors: relative errors of observed calls that it has computed already, by their numbers.
+        tried: the results of observed calls that it has computed already, by their numbers.
     """
 
     program: CompiledProgram
@@ -190,7 +190,7 @@ class CompiledEntry:
     form: str = ""
     signature: Signature | None = None
     state: tuple[str, str, str] = ("", "", "")
-    errors: dict[int, float] = field(default_factory=dict)
+    tried: dict[int, list[torch.Tensor]] = field(default_factory=dict)
 
     @property
     def is_unused_int8(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import weakref
@@ -26,17 +27,27 @@ class Calibration(Generic[T]):
 
     Args:
         most: number of calls that are enough without the end of a picture.
+        by_blocks: whether the samples are steps of a network by its blocks.
+
+    Attributes:
+        name: of the form of the calls that are observed; it tells what was compiled for them from what was for others.
+        ended: a picture has ended since the last call that was counted.
+        unused: number of runs that began since the last call.
+        divided: whether blocks were called in the last step; else the other forward calls the whole network, perhaps.
+        wrote: number of steps that wrote into weights; these are not counted.
     """
 
-    def __init__(self, most: int = MAX_CALLS) -> None:
-        self._most = most
+    _numbers = itertools.count(1)
+
+    def __init__(self, most: int = MAX_CALLS, by_blocks: bool = False) -> None:
+        self._most, self.by_blocks, self.name = most, by_blocks, f"observing {next(self._numbers)}"
         self._lock = threading.Lock()
         self._ranges: dict[str, Range] = {}
         #: Every so many calls one is kept; doubled when there are too many.
         self._stride = 1
         self._samples: list[T] = []
-        self.calls = self.pictures = 0
-        self._begins = True
+        self.calls = self.pictures = self.unused = self.wrote = 0
+        self.ended = self.divided = True
 
     def observe(self, ranges: Mapping[str, Range]) -> None:
         """Take the ranges of one call, or of a part of the network in it. A call that is not finite has none."""
@@ -64,28 +75,24 @@ class Calibration(Generic[T]):
                     self._samples, self._stride = self._samples[::2], 2 * self._stride
             self._counted()
 
-    def begin_picture(self) -> None:
-        """The next call that is counted belongs to another picture."""
-        self._begins = True
-
     def _counted(self) -> None:
-        self.calls, self.pictures, self._begins = self.calls + 1, self.pictures + self._begins, False
+        self.calls, self.pictures, self.ended = self.calls + 1, self.pictures + self.ended, False
 
     def begin_anew(self) -> None:
         """Forget all calls so far, and their ranges."""
         with self._lock:
             self._ranges.clear()
             self._samples.clear()
-            self._stride, self.calls, self.pictures, self._begins = 1, 0, 0, True
+            self._stride, self.calls, self.pictures, self.ended = 1, 0, 0, True
 
     def skip(self) -> None:
         """Count a call whose turn to be kept has not come."""
         with self._lock:
             self._counted()
 
-    def is_complete(self, begins: bool) -> bool:
-        """Whether a recipe can be made; ``begins``: the next generation begins."""
-        return self.calls >= (MIN_CALLS if begins else self._most)
+    def is_complete(self, ended: bool) -> bool:
+        """Whether a recipe can be made; ``ended``: the picture has."""
+        return self.calls >= (MIN_CALLS if ended else self._most)
 
     @property
     def ranges(self) -> dict[str, Range]:

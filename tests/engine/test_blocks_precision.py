@@ -113,8 +113,8 @@ def test_the_layers_of_the_blocks_in_8_bits_are_those_of_the_whole_network(
     whole = Engine(settings).network("unet", calm(), hooks=NetworkHooks(quantizable=True))
     with torch.no_grad():
         whole(*call_of(0))
-    (observed,) = whole._lookup.low_precision._observed.values()
-    assert set(recipe[1].ranges) == set(observed.calibration.ranges)  # it has attention at one resolution alone
+    (observed,) = whole.precision.observed.values()
+    assert set(recipe[1].ranges) == set(observed.ranges)  # it has attention at one resolution alone
 
 
 def test_another_size_another_process_and_other_weights_calibrate_nothing(calibrated: Blockwise, settings: Settings) -> None:
@@ -249,9 +249,9 @@ def test_the_blocks_in_8_bits_are_evicted_together_and_made_again(calibrated: Bl
 def test_what_was_observed_is_dropped_where_the_blocks_are_no_longer_called(settings: Settings) -> None:
     network = blockwise(parts(), settings)
     picture(network, 2)
-    observed = network.blocks_precision._observed
+    observed = network.precision.observed
     picture(network, 1)
-    assert [each.calibration.calls for each in observed.values()] == [3]
+    assert [each.calls for each in observed.values()] == [3]
     for _ in range(4):
         network.begin_run()
     assert not observed

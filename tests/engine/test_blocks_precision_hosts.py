@@ -65,8 +65,8 @@ def test_a_block_that_is_replaced_before_the_recipe_is_made_calibrates_anew(sett
 def test_dropped_steps_are_not_kept_alive_by_what_was_compiled_to_observe_them(settings: Settings) -> None:
     network = blockwise(parts(), settings)
     picture(network, 2)
-    (observed,) = network.blocks_precision._observed.values()
-    tapes = [weakref.ref(tape) for tape in observed.calibration.samples]
+    (observed,) = network.precision.observed.values()
+    tapes = [weakref.ref(tape) for tape in observed.samples]
     del observed
     for _ in range(4):
         network.begin_run()

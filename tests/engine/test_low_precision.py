@@ -11,7 +11,7 @@ import torch
 from ov_backend import Settings
 from ov_backend.core.errors import DeviceError
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.engine.int8 import low_precision
+from ov_backend.engine.int8 import precision
 from ov_backend.engine.int8.dual_precision_memory import DualPrecisionMemory
 from ov_backend.int8.recipe import MAX_ERROR
 from ov_backend.model.runtime import bound_model
@@ -288,12 +288,12 @@ def test_a_compile_that_failed_is_no_verdict_for_other_processes(settings: Setti
 def test_a_network_whose_weights_change_at_every_call_keeps_no_more_and_more_calls(settings: Settings) -> None:
     network = network_of(settings, Denoiser())
     network.begin_run()
-    most = network._lookup.low_precision.most_observed
+    most = precision.MOST_OBSERVED
     with torch.no_grad():
         for step in range(most + 2):
             network.module.first.bias += 0.1
             network(*call_of(step))
-    assert len(network._lookup.low_precision._observed) == most
+    assert len(network.precision.observed) == most
 
 
 def test_without_int8_what_was_observed_for_it_is_not_compiled(settings: Settings) -> None:
@@ -315,7 +315,7 @@ def test_a_form_that_was_compiled_before_int8_was_chosen_stays(settings: Setting
 
 
 def test_without_vnni_int8_is_not_used_and_one_sentence_says_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(low_precision, "multiplies_8_bits_exactly", lambda: False)
+    monkeypatch.setattr(precision, "multiplies_8_bits_exactly", lambda: False)
     network = network_of(settings, Denoiser())
     picture(network, 2)
     assert forms(network) == {""}

@@ -41,17 +41,17 @@ def test_the_next_picture_compiles_nothing_and_computes_no_call_again(settings: 
     engine, network = engine_of(settings, Denoiser())
     compiles = after_a_picture(engine, network)
     assert forms(network) == {"observing", "int8"}
-    assert len(errors_of(network)) == 4
+    assert len(tried_of(network)) == 4
     picture(network, 2)
     assert network.statistics.compiles == compiles
     assert forms(network) == {"int8"}
     assert "% off" in network.stats()["int8"]["text"]
 
 
-def errors_of(network: Network) -> dict[int, float]:
-    """The errors that were measured in the background with what was compiled last."""
+def tried_of(network: Network) -> dict[int, list[torch.Tensor]]:
+    """The results of observed calls that were computed in the background with what was compiled last."""
     compiled = network.resources.compiled
-    return compiled.peek(list(compiled)[-1]).value.errors
+    return compiled.peek(list(compiled)[-1]).value.tried
 
 
 def test_the_error_is_the_same_as_of_a_recipe_made_when_the_next_picture_begins(settings: Settings) -> None:

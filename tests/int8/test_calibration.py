@@ -42,10 +42,10 @@ def test_few_calls_are_kept_and_they_are_spread_over_all() -> None:
 def test_it_is_complete_when_the_next_picture_begins() -> None:
     calibration: Calibration[int] = Calibration()
     for i in range(MIN_CALLS):
-        assert not calibration.is_complete(begins=True)
+        assert not calibration.is_complete(ended=True)
         calibration.count(partial(int, i))
-    assert calibration.is_complete(begins=True)
-    assert not calibration.is_complete(begins=False)
+    assert calibration.is_complete(ended=True)
+    assert not calibration.is_complete(ended=False)
     for i in range(MAX_CALLS):
         calibration.count(partial(int, i))
-    assert calibration.is_complete(begins=False)
+    assert calibration.is_complete(ended=False)

@@ -9,13 +9,12 @@ from functools import partial
 
 from ov_backend.engine.ahead.ahead import Unverified
 from ov_backend.engine.compile_job import CompileJob, JobContext
-from ov_backend.engine.int8.low_precision import Sample
+from ov_backend.engine.int8.low_precision import CallSample
 from ov_backend.engine.lookup import Lookup
-from ov_backend.engine.request import CompiledEntry, CompileRequest
+from ov_backend.engine.request import CompileRequest
 from ov_backend.engine.resources import Resources
 from ov_backend.guards.content import Mark
 from ov_backend.guards.signature import Signature
-from ov_backend.int8.recipe import relative_error
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def compile_ahead(
     job: CompileJob,
     is_untouched: Callable[[CompileRequest, tuple[Mark, ...]], bool],
     marks: tuple[Mark, ...],
-    samples: Sequence[Sample] = (),
+    samples: Sequence[CallSample] = (),
 ) -> None:
     """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
@@ -53,7 +52,7 @@ def compile_ahead(
         job: the request, and what the network gives a job.
         is_untouched: whether the weights of a request have not been written to since they had these marks.
         marks: address and version of the weights at the request.
-        samples: observed calls; how far the result is off in these is noted with it.
+        samples: observed calls; their results are noted with it.
     """
     request, resources, context = job.request, job.resources, job.context
     if resources.epoch != request.epoch or not is_untouched(request, marks):
@@ -74,13 +73,8 @@ def compile_ahead(
         return
     entry = job.entry(compiled, program[1])
     entry.unverified = Unverified(marks, time.monotonic())
-    _try(entry, samples)
+    for sample in samples if entry.program.owns else ():
+        if sample.state == entry.state:  # else other weights or code have computed it
+            entry.tried[sample.number] = [x.clone() for x in entry.program(sample.call.tensors)]
     if resources.compiled.bytes + size <= resources.compiled.budget:
         job.put(entry, size)
-
-
-def _try(entry: CompiledEntry, samples: Sequence[Sample]) -> None:
-    """Note how far the results of calls are off that the device's own precision has computed with the same weights and code."""
-    for sample in samples if entry.program.owns else ():
-        if sample.state == entry.state:
-            entry.errors[sample.number] = relative_error(entry.program(sample.call.tensors), sample.outputs)

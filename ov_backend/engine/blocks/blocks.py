@@ -21,10 +21,8 @@ import torch
 from ov_backend.core.errors import (
     CaptureError,
     DeviceError,
-    NothingIn8Bits,
     OVBackendError,
     PositionOutOfRange,
-    pass_on_signals,
 )
 from ov_backend.core.patching import class_member, unwrap
 from ov_backend.engine import worker
@@ -32,7 +30,7 @@ from ov_backend.engine.blocks.foreign_code import foreign_forwards
 from ov_backend.engine.blocks.place import BlockPlace
 from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.engine.int8 import much_noise
-from ov_backend.engine.int8.blocks_precision import BlockPrecision, BlocksPrecision
+from ov_backend.engine.int8.blocks_precision import BlocksPrecision
 from ov_backend.engine.int8.step_tape import Recorder, paused
 from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.retried import Retried, running_network
@@ -89,7 +87,7 @@ class Blockwise(Retried):
         #: The paths of the modules inside, by their ids.
         self._inside: dict[int, str] = {}
         #: int8 where it is answered by its blocks.
-        self.blocks_precision = BlocksPrecision(self.resources, self.name, self.module, self.hooks, self.statistics)
+        self.blocks_precision = BlocksPrecision(self.precision, self.statistics)
         self._group: Group | None = None
         #: The modules beside the network that were met in this run of calls.
         self._met: set[int] = set()
@@ -167,7 +165,7 @@ class Blockwise(Retried):
         if block is None or block.has_another_forward():
             block = self._blocks[id(module)] = Block(self, original, module)
         self._called.add(id(module))
-        block.group, block.precision.path = self._group, self._inside.get(id(module))
+        block.group, block.low_precision.path = self._group, self._inside.get(id(module))
         return None if block.left else block
 
     def _may_divide_at(self, module: torch.nn.Module) -> bool:
@@ -177,7 +175,7 @@ class Blockwise(Retried):
     def block_at(self, path: str | None, original: Callable[..., Any], module: torch.nn.Module) -> Block | None:
         """The block that answers a module now, or None where PyTorch does, or where the module has another path."""
         block = self._network_of(original, module)
-        return block if isinstance(block, Block) and block.precision.path == path else None
+        return block if isinstance(block, Block) and block.low_precision.path == path else None
 
     def _companion(self, module: torch.nn.Module) -> Callable[..., Any] | None:
         companion = None if self.hooks.companion is None else self.hooks.companion(module)
@@ -193,22 +191,12 @@ class Blockwise(Retried):
         for block in list(self._blocks.values()):
             block.read_again()
 
-    def begin_picture(self) -> None:
-        """The host says that a picture begins."""
-        super().begin_picture()
-        self.blocks_precision.note_picture()
-
-    def end_run(self, completed: bool) -> None:
-        """The host's run of calls is over."""
-        super().end_run(completed)
-        self.blocks_precision.end_run(completed)
-
     def _begin_blocks(self) -> None:
         self._met.clear()
         if self._called:
             self._blocks = {key: block for key, block in self._blocks.items() if key in self._called}
             self._called.clear()
-        self.blocks_precision.read_again()
+        self.precision.read_again()
         for block in list(self._blocks.values()):
             block.starts = True
 
@@ -231,7 +219,6 @@ class Blockwise(Retried):
     def clear(self) -> None:
         """Clear refusals and the state of weights and code, and let go of the blocks."""
         super().clear()
-        self.blocks_precision.clear()
         self._blocks.clear()
         self._called.clear()
         self._refused.clear()
@@ -261,7 +248,6 @@ class Block(Retried):
 
     Attributes:
         shadow: the forward that stands on the instance, or None.
-        precision: its int8.
         state: of weights and code that the last answer was computed with, see :class:`CompiledEntry`.
         starts: whether a run of calls begins, and its weights are read again.
     """
@@ -270,10 +256,9 @@ class Block(Retried):
         self.shadow, self._of_class = vars(module).get("forward"), _forward_of_class(module)
         forward = self.shadow or unwrap(type(module).forward).__get__(module)
         forward = whole.hooks.block_traced(module, forward)
-        hooks = replace(whole.hooks, fallback=partial(original, module), quantizable=False)
-        super().__init__(whole.resources, whole.name, module, forward, hooks, whole.statistics, whole.readings)
-        common = whole.resources, whole.name, module, hooks, whole.statistics
-        self.precision = self._lookup.low_precision = BlockPrecision(whole.blocks_precision, *common)
+        hooks = replace(whole.hooks, fallback=partial(original, module))
+        shared = whole.statistics, whole.readings, whole.precision
+        super().__init__(whole.resources, whole.name, module, forward, hooks, *shared)
         self._lookup.in_f32 = whole._lookup.in_f32
         self._whole, self._original = whole, original
         self.starts, self.state = True, ("", "", "")
@@ -292,19 +277,6 @@ class Block(Retried):
         self.resources.last, self.starts = "" if self.starts else self.name, False
         return super()._lookup_or_compile(call, interrupted)
 
-    def _answer(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        try:
-            return super()._answer(args, kwargs)
-        except (OVBackendError, RuntimeError) as error:
-            pass_on_signals(error)
-            if isinstance(error, CaptureError) or not self.precision.is_used():
-                raise
-            with self._whole.blocks_precision.trying(None):
-                result = super()._answer(args, kwargs)
-            if not isinstance(error, NothingIn8Bits):
-                self._whole.blocks_precision.refuse(error)
-            return result
-
     def repeat(self, *args: Any, **kwargs: Any) -> Any:
         """Answer a call again; it is not counted, and PyTorch does not answer it.
 
@@ -312,7 +284,7 @@ class Block(Retried):
             OVBackendError: it cannot be computed.
         """
         call = self._call(args, kwargs)
-        with self.precision.for_call(call):
+        with self.low_precision.for_call(call):
             entry = self._lookup_or_compile(call, self.resources.interrupted)
         return restore(entry.output, self._compute(entry, call))
 
@@ -321,7 +293,7 @@ class Block(Retried):
         return super()._compute(entry, call)
 
     def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        place = BlockPlace(weakref.ref(self._whole), weakref.ref(self.module), self._original, self.precision.path)
+        place = BlockPlace(weakref.ref(self._whole), weakref.ref(self.module), self._original, self.low_precision.path)
         recorder.note(place.repeat, args, kwargs, result, place.state)
 
     def _count(self) -> None:
