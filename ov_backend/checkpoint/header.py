@@ -36,13 +36,7 @@ XL_REFINER = "conditioner.embedders.0.model."
 
 @dataclass(frozen=True)
 class Header:
-    """Names and shapes of a checkpoint's tensors.
-
-    Attributes:
-        path: the file.
-        shapes: shape of every tensor by its name.
-        family: "sd1", "sd2" or "sdxl".
-    """
+    """Names and shapes of a checkpoint's tensors; its family is "sd1", "sd2" or "sdxl"."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
@@ -84,11 +78,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a safetensors file by its name.
-
-    Args:
-        path: the file.
-        expected: what should be given, for messages.
+    """The shape of every tensor of a safetensors file by its name; ``expected`` says in messages what should be given.
 
     Raises:
         CheckpointError: the file is missing, a pickle, truncated, or no safetensors file.

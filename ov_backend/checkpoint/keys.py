@@ -67,9 +67,8 @@ def _replaced(name: str, table: Mapping[str, str]) -> str:
 def unet_names(layers: int, attention_up: tuple[bool, ...]) -> Names:
     """Names of the UNet's weights (without ``model.diffusion_model.``).
 
-    Args:
-        layers: residual blocks per level in the downward half; the upward half has one more.
-        attention_up: whether a level has attention, in the order of the upward half.
+    Each level has ``layers`` residual blocks in the downward half, one more in the upward half. ``attention_up`` says whether a
+    level has attention, in the order of the upward half.
     """
     stride = layers + 1
 

@@ -91,11 +91,8 @@ def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: li
 class _Part:
     """One network, whose parameters are on the meta device, and where its weights are in the file.
 
-    Attributes:
-        network: without weights.
-        prefix: of its weights in the file.
-        names: maps a parameter's name to the name in the file, without the prefix.
-        whole: whether the file may have no other weights under the prefix.
+    ``names`` maps a parameter's name to the name in the file behind the prefix. ``whole``: there are no other weights under the
+    prefix.
     """
 
     network: torch.nn.Module

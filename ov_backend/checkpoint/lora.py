@@ -18,12 +18,9 @@ from ov_backend.core.errors import CheckpointError, first_line
 
 
 class LoraMix:
-    """The LoRAs in a pipeline's weights.
+    """The LoRAs in the weights of a pipeline of Stable Diffusion 1, 2 or XL.
 
     The original of every weight that a LoRA changes is kept, so that a weight without LoRAs is the checkpoint's to the last bit.
-
-    Args:
-        pipe: a pipeline of Stable Diffusion 1, 2 or XL.
     """
 
     def __init__(self, pipe: Any) -> None:

@@ -70,18 +70,10 @@ def write_random_checkpoint(
     vae: Mapping[str, Any] | None = None,
     text: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint of seeded random weights, float16, and its .yaml.
+    """Write a checkpoint of seeded random weights, float16, and its .yaml; the file appears completely or not at all.
 
-    Args:
-        path: the .safetensors file; it appears completely or not at all.
-        seed: of the weights.
-        unet: changes to the UNet's configuration, with diffusers' keys; when the file is loaded, channels are inferred from
-            the shapes, and heads come from the .yaml.
-        vae: changes to the VAE's configuration.
-        text: changes to the text encoder's configuration.
-
-    Returns:
-        ``path``.
+    ``unet``, ``vae`` and ``text`` are changes to the configurations, with diffusers' keys; when the file is loaded, channels are
+    inferred from the shapes, and heads come from the .yaml. Returns ``path``.
     """
     from safetensors.torch import save_file
 

@@ -29,12 +29,8 @@ from ov_backend.trace.lowering.training_decompositions import training_decomposi
 class AotGraph:
     """One Dynamo graph, traced by AOTAutograd once for every combination of shapes, strides and aliasing.
 
-    Args:
-        graph: the graph.
-        name: its name in statistics.
-        network: creates a network of the engine for a graph from AOTAutograd.
-        effects: the inputs that the graph writes to cannot be constants, and where an output is a view of an input, the
-            place of the input in its memory is a part of the trace.
+    ``network`` creates a network of the engine for a graph from AOTAutograd. By the graph's ``effects``, inputs that it writes to
+    cannot be constants, and where an output is a view of an input, the place of the input in its memory is a part of the trace.
     """
 
     def __init__(
@@ -81,13 +77,7 @@ class AotGraph:
 
 
 class _TracedFunction:
-    """A graph with one combination of inputs; AOTAutograd traces it at the first call.
-
-    Args:
-        owner: the graph with every combination.
-        function: what is traced.
-        name: of its graphs in statistics; their kind is to be put in.
-    """
+    """A graph with one combination of inputs; AOTAutograd traces it at the first call. ``name`` takes the kind of its graphs."""
 
     def __init__(self, owner: AotGraph, function: Callable[..., Any], name: str) -> None:
         from functorch.compile import aot_function, min_cut_rematerialization_partition

@@ -100,12 +100,9 @@ class SizedWeightHolder(WeightHolder):
 
 
 class Variant:
-    """One graph with dynamic dimensions, valid for some sizes.
+    """One graph with dynamic dimensions, valid for some sizes: its network, and what holds the weights and takes calls apart.
 
-    Attributes:
-        network: answers calls with it.
-        holder: holds the weights, and takes calls apart.
-        numbers: what Python computes at each call from the sizes, for the graph to read.
+    ``numbers`` is what Python computes at each call from the sizes, for the graph to read.
     """
 
     network: Network

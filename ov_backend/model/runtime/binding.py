@@ -21,13 +21,10 @@ COPY_BELOW_BYTES = 1 << 20
 
 
 def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
-    """A copy of the graph's model in which every slot is a constant.
+    """A copy of the graph's model in which every slot is a constant; with ``validate`` all types and shapes are inferred anew.
 
-    Args:
-        graph: the weightless model; it is not changed.
-        weights: the live tensors by slot name. Large ones that the device packs are shared: their memory must stay alive until
-            the model is compiled, and its first inference request made.
-        validate: infer all types and shapes anew.
+    Large weights that the device packs are shared: their memory must stay alive until the model is compiled, and its first
+    inference request made.
     """
     model = graph.model.clone()
     slots = {f"slot_{i}": spec for i, spec in enumerate(graph.slots)}

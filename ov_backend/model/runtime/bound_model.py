@@ -27,17 +27,10 @@ log = logging.getLogger(__name__)
 def bound_model(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
 ) -> tuple[ov.Model, tuple[WeightBuffer, ...], Sequence[str] | None, int]:
-    """The model with its weights, as the device gets it.
+    """The model with its weights, as the device gets it; for ``rewrite`` see :func:`.compiled_graph.bind_and_compile`.
 
-    Args:
-        graph: the weightless model; it is not changed.
-        live: the weights by slot name.
-        settings: device and precision.
-        rewrite: see :func:`ov_backend.model.runtime.compiled_graph.bind_and_compile`.
-
-    Returns:
-        the model, what holds its converted weights, what :func:`observe` returned if it was called, and the number of layers in
-        8 bits.
+    With it come what holds its converted weights, what :func:`observe` returned if it was called, and the number of layers in 8
+    bits.
     """
     if devices.members(settings.device) != ["CPU"]:
         return bind(graph, live), (), None, 0

@@ -19,12 +19,7 @@ from ov_backend.model.transformations.shared_transposes import copy_shared_input
 
 
 def apply(model: ov.Model, precision: str) -> None:
-    """Rewrite ``model`` in place.
-
-    Args:
-        model: the model with its weights bound.
-        precision: arithmetic of the device, "f32", "bf16" or "f16".
-    """
+    """Rewrite a model with its weights bound, in place, for a device that computes in "f32", "bf16" or "f16"."""
     avoid_faults(model)
     remove_multiplications_by_one(model)
     decompose_group_norms(model, corrected=precision == "f32")

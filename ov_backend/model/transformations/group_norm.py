@@ -12,9 +12,7 @@ import openvino.opset13 as ops
 def decompose_group_norms(model: ov.Model, corrected: bool) -> None:
     """Decompose, in place, every group normalisation of pixels into operations on single channels.
 
-    Args:
-        model: the model with its weights bound.
-        corrected: whether to correct sums over many pixels for their rounding errors, which float32 needs.
+    ``corrected``: sums over many pixels are corrected for their rounding errors, which float32 needs.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() == "GroupNormalization" and _static_spatial(node):

@@ -24,10 +24,9 @@ class ProcessTables:
         self._classes = _module_classes()
 
     def put_back(self) -> bool:
-        """Put back what no import has added or taken away.
+        """Put back what no import has added or taken away; returns whether there was something.
 
-        Returns:
-            Whether there was something. Filters that came with a new package stay, but count too.
+        Filters that came with a new package stay, but count too.
         """
         now = dict(sys.modules)
         new = now.keys() - self._modules.keys()

@@ -68,14 +68,9 @@ def trace(
     dims: Mapping[int, tuple[int, ...]],
     decompositions: Mapping[Any, Any],
 ) -> SymbolicTrace:
-    """Trace ``function(slots, inputs)`` with symbols for some sizes.
+    """Trace ``function(slots, inputs)`` with symbols for floats and for some dimensions (``dims``) of some inputs.
 
-    Args:
-        function: what to trace.
-        slots: weights; their sizes are fixed.
-        inputs: one call's tensors, of which only shape and dtype are used, and floats, which are symbols.
-        dims: which dimensions of which inputs are symbols.
-        decompositions: how operators are decomposed.
+    Of the tensors only shape and dtype are used; the sizes of weights are fixed.
 
     Raises:
         CaptureError: Python code depends on values, sizes are 0 or 1, or the code writes to its inputs or weights.

@@ -26,14 +26,10 @@ from ov_backend.trace.lowering.functionalize import functionalize_intermediates,
 
 @dataclass(frozen=True)
 class Captured:
-    """One traced call.
+    """One traced call: an ATen graph, and the names of its placeholders, which are the slots, then the inputs.
 
-    Attributes:
-        gm: ATen graph; its placeholders are the slots, then the inputs.
-        slots: names of the weights, in the placeholders' order.
-        inputs: names of the inputs, in the placeholders' order.
-        output: description of what the call returns, over the graph's flat outputs.
-        retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
+    ``output`` describes what the call returns, over the graph's flat outputs. ``retrace`` traces a graph with symbolic sizes anew
+    with other decompositions; None for others.
     """
 
     gm: GraphModule

@@ -57,9 +57,7 @@ _CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
 def inexact(gm: GraphModule, wide: bool) -> dict[Node, str]:
     """The operators whose integer results would not be exact, with the reason. A quantization means to limit its result.
 
-    Args:
-        gm: ATen graph with ``meta["val"]``.
-        wide: whether int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
+    ``wide``: int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
     """
     computing = [node for node in operators(gm) if operator_name(node.target) not in known_wrong.QUANTIZERS]
     nodes = [node for node in computing if any(is_integer(value) for value in _values(node))]

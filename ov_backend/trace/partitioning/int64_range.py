@@ -41,12 +41,7 @@ Bounds = dict[Node, float]
 
 
 def too_large(gm: GraphModule, wide: bool) -> dict[Node, str]:
-    """The operators whose int64 values may not fit int32, with the reason.
-
-    Args:
-        gm: ATen graph with ``meta["val"]``.
-        wide: whether int64 inputs may exceed :data:`INPUT_BOUND`.
-    """
+    """The operators whose int64 values may not fit int32, with the reason; ``wide`` inputs may exceed :data:`INPUT_BOUND`."""
     limits = bounds(gm, wide)
     why = "computes in int64 with values that may exceed int32, which OpenVINO would cut off"
     return {node: why for node in gm.graph.nodes if node.op == "call_function" and _may_overflow(node, limits)}

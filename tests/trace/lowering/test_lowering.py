@@ -23,16 +23,6 @@ def test_every_pass_is_run_on_the_result_of_the_one_before() -> None:
     assert_close(run_eagerly(lowered, q), [f(q)])
 
 
-def test_dead_code_is_removed() -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        x.exp()
-        return x + 1
-
-    gm = traced(f, torch.randn(3))
-    assert names(gm) == ["aten.exp.default", "aten.add.Tensor"]
-    assert names(lower(gm)) == ["aten.add.Tensor"]
-
-
 def test_a_second_lowering_changes_nothing() -> None:
     x = torch.randn(1, 4, 3, 3).to(torch.bfloat16)
     gm = lower(traced(lambda x: torch.nn.functional.group_norm(x.detach(), 2), x))

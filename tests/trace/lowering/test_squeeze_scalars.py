@@ -28,9 +28,6 @@ def test_a_product_as_a_scalar_runs_in_openvino() -> None:
     assert_close(run_openvino(gm, x, y), [torch.mm(x, y).view([]) + 1])
 
 
-def test_a_view_of_a_scalar_stays() -> None:
-    assert names(squeeze_scalars(traced(lambda x: aten.view.default(x, []), torch.tensor(3.0)))) == ["aten.view.default"]
-
-
-def test_a_view_with_dimensions_stays() -> None:
-    assert names(squeeze_scalars(traced(lambda x: aten.view.default(x, [1, 6]), torch.randn(2, 3)))) == ["aten.view.default"]
+@pytest.mark.parametrize(("x", "shape"), [(torch.tensor(3.0), []), (torch.randn(2, 3), [1, 6])], ids=["scalar", "dimensions"])
+def test_another_view_stays(x: torch.Tensor, shape: list[int]) -> None:
+    assert names(squeeze_scalars(traced(lambda x: aten.view.default(x, shape), x))) == ["aten.view.default"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,24 +22,28 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(2, 3, 5, 8) for _ in range(3)]
 
 
-@pytest.mark.parametrize("keywords", [{}, {"is_causal": True}], ids=["full", "causal"])
-def test_a_traced_attention_is_one_operator_and_runs_in_openvino(keywords: dict[str, Any]) -> None:
+TRACED: dict[str, tuple[Callable[..., torch.Tensor], int]] = {
+    "full": (lambda q, k, v: attention(q, k, v), 1),
+    "causal": (lambda q, k, v: attention(q, k, v, is_causal=True), 1),
+    "two": (lambda q, k, v: attention(attention(q, k, v), k, v, is_causal=True), 2),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_traced_attention_is_one_operator_and_runs_in_openvino(name: str) -> None:
+    function, count = TRACED[name]
     q, k, v = inputs()
-    gm = traced(lambda q, k, v: attention(q, k, v, **keywords), q, k, v)
-    assert names(gm) == [str(flash)], "PyTorch traces the kernel's operator"
+    gm = traced(function, q, k, v)
+    assert names(gm) == [str(flash)] * count, "PyTorch traces the kernel's operator"
     gm = unify_attention(gm)
-    assert names(gm) == ["aten.scaled_dot_product_attention.default"]
-    assert_close(run_openvino(gm, q, k, v), [attention(q, k, v, **keywords)])
-
-
-def schema_arguments() -> set[str]:
-    return {argument.name for argument in flash._schema.arguments}
+    assert names(gm) == ["aten.scaled_dot_product_attention.default"] * count
+    assert_close(run_openvino(gm, q, k, v), [function(q, k, v)])
 
 
 def test_mask_and_scale_are_kept() -> None:
     q, k, v = inputs()
     mask = torch.randn(2, 3, 5, 5)
-    if "attn_mask" not in schema_arguments():
+    if "attn_mask" not in {argument.name for argument in flash._schema.arguments}:
         pytest.skip("this torch's kernel takes no mask")
     gm = traced(lambda q, k, v, mask: flash(q, k, v, attn_mask=mask, scale=0.3)[0], q, k, v, mask)
     gm = unify_attention(gm)
@@ -56,17 +61,6 @@ def test_attention_whose_log_sum_exp_is_read_stays() -> None:
     out, log_sum_exp = run_eagerly(gm, q, k, v)
     assert_close([out], [attention(q, k, v)])
     assert log_sum_exp.numel() == 2 * 3 * 5
-
-
-def test_several_attentions_in_one_graph() -> None:
-    q, k, v = inputs()
-
-    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return attention(attention(q, k, v), k, v, is_causal=True)
-
-    gm = unify_attention(traced(f, q, k, v))
-    assert names(gm) == ["aten.scaled_dot_product_attention.default"] * 2
-    assert_close(run_openvino(gm, q, k, v), [f(q, k, v)])
 
 
 #: Shapes of query, key and value, and the keywords beside ``enable_gqa``.
