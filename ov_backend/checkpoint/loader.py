@@ -149,7 +149,7 @@ def _parts(header: Header, config: Configuration) -> list[_Part]:
     except Exception as error:  # they raise what they like
         raise unknown_architecture(header, f"no network can be built from its shapes: {first_line(error)[:300]}") from error
     return [
-        _Part(unet, UNET, _unet_names(config), whole=True),
+        _Part(unet, UNET, keys.unet_names(config.unet), whole=True),
         _Part(vae, VAE, keys.vae_names(len(config.vae["block_out_channels"]))),
         *(_Part(part, text.prefix, _text_names(header, text)) for part, text in zip(texts, config.texts)),
     ]
@@ -165,11 +165,6 @@ def _empty_networks(config: Configuration) -> tuple[Any, Any, list[Any]]:
         kinds = [CLIPTextModelWithProjection if text.projection else CLIPTextModel for text in config.texts]
         texts = [kind(CLIPTextConfig(**text.config)) for kind, text in zip(kinds, config.texts)]
         return UNet2DConditionModel(**config.unet), AutoencoderKL(**config.vae), texts
-
-
-def _unet_names(config: Configuration) -> keys.Names:
-    up = tuple(kind.startswith("CrossAttn") for kind in config.unet["up_block_types"])
-    return keys.unet_names(config.unet["layers_per_block"], up)
 
 
 def _text_names(header: Header, text: TextConfig) -> keys.Names:

@@ -93,8 +93,7 @@ def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
 def _layers(pipe: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """The weights of layers by every name that a LoRA may have for them: diffusers' and the original layout's."""
     unet = pipe.unet
-    up = tuple(kind.startswith("CrossAttn") for kind in unet.config.up_block_types)
-    original = keys.unet_names(unet.config.layers_per_block, up)
+    original = keys.unet_names(unet.config)
     for name, weight in _weights(unet):
         yield _flat("lora_unet_", name), weight
         yield _flat("lora_unet_", original(name)), weight

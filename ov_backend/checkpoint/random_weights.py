@@ -101,8 +101,7 @@ def _tensors(
     _scale_to(unet.conv_out, 1.0, lambda: unet(latents, 500, encoder_hidden_states=context).sample)
     _scale_to(vae.decoder.conv_out, 0.5, lambda: vae.decode(latents).sample)
     _scale_to(vae.quant_conv, 1.0, lambda: vae.encode(torch.randn(1, 3, 64, 64, generator=generator)).latent_dist.mean)
-    up = tuple(kind.startswith("CrossAttn") for kind in unet_config["up_block_types"])
-    unet_names = keys.unet_names(unet_config["layers_per_block"], up)
+    unet_names = keys.unet_names(unet_config)
     vae_names = keys.vae_names(len(vae_config["block_out_channels"]))
     return {
         **{UNET + unet_names(name): value for name, value in unet.named_parameters()},

@@ -221,26 +221,18 @@ def guidance(text: str) -> float:
         raise argparse.ArgumentTypeError(f"it takes {GUIDANCE}, not {short_repr(text)}") from None
 
 
-def file(text: str) -> Path:
-    """Read the path of a file.
+def _path(what: str, advice: str = "") -> Callable[[str], Path]:
+    """What reads a path that is not empty, which would be taken for the current folder."""
 
-    Raises:
-        ArgumentTypeError: it is empty, which a path would take for the current folder.
-    """
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file; give its path")
-    return Path(text)
+    def read(text: str) -> Path:
+        if not text.strip():
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}; give its path{advice}")
+        return Path(text)
+
+    return read
 
 
-def folder(text: str) -> Path:
-    """Read the path of a folder.
-
-    Raises:
-        ArgumentTypeError: it is empty; the current folder is meant by a dot only.
-    """
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no folder; give its path, . for the current one")
-    return Path(text)
+file, folder = _path("file"), _path("folder", ", . for the current one")
 
 
 def check_folder(folder: Path, option: str) -> Path:

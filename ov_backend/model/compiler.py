@@ -26,12 +26,12 @@ from ov_backend.store import key as keys
 from ov_backend.store.key import cache_key
 from ov_backend.store.store import GraphStore
 from ov_backend.store.store import open_store as open_store  # hosts take it from here
-from ov_backend.trace import partitioning
 from ov_backend.trace.capture.trace import Captured
 from ov_backend.trace.lowering import lower
 from ov_backend.trace.lowering.complex_pairs import complex_pairs
 from ov_backend.trace.lowering.decompose import decompose
 from ov_backend.trace.lowering.decompositions import Table, available, decompositions
+from ov_backend.trace.partitioning import partitioner as partitioning
 
 log = logging.getLogger(__name__)
 

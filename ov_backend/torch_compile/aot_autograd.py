@@ -22,7 +22,7 @@ from ov_backend.core.tracing_flag import flag_of_this_thread
 from ov_backend.engine.engine import Network
 from ov_backend.torch_compile.graph import DynamoGraph, WeightHolder
 from ov_backend.torch_compile.side_effects import SideEffects
-from ov_backend.trace.capture.untraceable import why_untraceable
+from ov_backend.trace.capture.trace import why_untraceable
 from ov_backend.trace.lowering.training_decompositions import training_decompositions
 
 

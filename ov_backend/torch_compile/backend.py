@@ -31,12 +31,12 @@ from ov_backend.torch_compile import side_effects
 from ov_backend.torch_compile.aot_autograd import AotGraph
 from ov_backend.torch_compile.dynamic_shapes import MAX_WEIGHT_CHANGES, DynamicGraph
 from ov_backend.torch_compile.fallback import Answered, Fallback
+from ov_backend.torch_compile.frames import WithoutGraph
 from ov_backend.torch_compile.graph import DynamoGraph, WeightHolder
 from ov_backend.torch_compile.options import parse as parse_options
 from ov_backend.torch_compile.parts import Parts, untraceable
 from ov_backend.torch_compile.recompute_backward import RecomputeBackward
 from ov_backend.torch_compile.side_effects import SideEffects
-from ov_backend.torch_compile.without_graph import WithoutGraph
 from ov_backend.trace.partitioning import int64_range
 
 log = logging.getLogger(__name__)

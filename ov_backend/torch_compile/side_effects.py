@@ -21,10 +21,9 @@ from ov_backend.core import tracing_lock
 from ov_backend.core.errors import CaptureError, pass_on_signals
 from ov_backend.core.fx_utils import is_random
 from ov_backend.core.tensors import nested_tensors
-from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.trace.capture.opaque_operators import WholeRecurrences
 from ov_backend.trace.capture.slots import OF_PYTORCH
-from ov_backend.trace.capture.trace import ASSERTIONS
-from ov_backend.trace.capture.untraceable import why_untraceable
+from ov_backend.trace.capture.trace import ASSERTIONS, why_untraceable
 from ov_backend.trace.lowering.functionalize import hidden_writes
 
 

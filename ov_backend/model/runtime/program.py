@@ -18,7 +18,7 @@ from ov_backend.core.settings import Settings
 from ov_backend.model.conversion.converter import WeightlessModel
 from ov_backend.model.runtime.compiled_graph import BlobEntry, CompiledGraph, Timings, bind_and_compile
 from ov_backend.model.transformations.quantize import Quantize, Rewrite
-from ov_backend.trace.partitioning import Coverage
+from ov_backend.trace.partitioning.partitioner import Coverage
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import openvino as ov
 
 from ov_backend.core.devices import instructions_are_limited
 from ov_backend.model.transformations.cpu_faults import avoid_faults
-from ov_backend.model.transformations.group_norm import decompose_group_norms
 from ov_backend.model.transformations.multiply_by_one import remove_multiplications_by_one
-from ov_backend.model.transformations.odd_normalizations import decompose_odd_normalizations
+from ov_backend.model.transformations.normalizations import decompose_group_norms, decompose_odd_normalizations
 from ov_backend.model.transformations.shared_transposes import copy_shared_inputs
 
 

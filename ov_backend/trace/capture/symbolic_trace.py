@@ -29,8 +29,7 @@ from ov_backend.core.errors import CaptureError, first_line, pass_on_signals
 from ov_backend.core.fx_utils import number, output_node
 from ov_backend.core.tensors import strides_like
 from ov_backend.core.tracing_flag import flag_of_this_thread
-from ov_backend.trace.capture.opaque_attention import WholeAttention, write_attention
-from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.trace.capture.opaque_operators import WholeAttention, WholeRecurrences, write_attention
 from ov_backend.trace.capture.trace import check_operators, refuse_assertions
 from ov_backend.trace.lowering.functionalize import functionalize_intermediates, mutates
 from ov_backend.trace.lowering.passes.remove_dead_code import remove_dead_code

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ov_backend.model.conversion.torchscript_ops import compose
+from ov_backend.model.conversion.torchscript import compose
 from tests.helpers.graphs import assert_close, names, run_eagerly, traced
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.model.transformations.group_norm import decompose_group_norms
+from ov_backend.model.transformations.normalizations import decompose_group_norms
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]

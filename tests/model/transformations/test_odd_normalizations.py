@@ -8,7 +8,7 @@ import openvino.opset13 as ops
 import pytest
 
 from ov_backend.core import devices
-from ov_backend.model.transformations.odd_normalizations import decompose_odd_normalizations
+from ov_backend.model.transformations.normalizations import decompose_odd_normalizations
 
 
 def normalised(x: np.ndarray, axes: tuple[int, ...], variance: bool, mode: str) -> tuple[ov.Model, np.ndarray]:
