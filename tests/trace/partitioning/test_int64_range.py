@@ -140,8 +140,8 @@ IN_PYTORCH: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[s
     "a value brought back into range": (lambda x: (x * x % 1000) + 1, (POSITIONS,), ["aten.mul.Tensor", "aten.remainder.Scalar"]),
     "int32": (lambda x: x * x * x, (POSITIONS.int(),), []),
     "what is only used as an index": (lambda x, i: indexed_by(x, i * i), (X, POSITIONS), []),
-    "an index that is also a result": (lambda x, i: (indexed_by(x, j := i * i), j), (X, POSITIONS), ["aten.mul.Tensor"]),
-    "an indexed tensor": (lambda x: aten.index(x * x, [torch.tensor([0])]), (POSITIONS,), ["aten.mul.Tensor", "aten.index.Tensor"]),
+    "an index that is returned too": (lambda x, i: (indexed_by(x, j := i * i), j), (X, POSITIONS), ["aten.mul.Tensor"]),
+    "what is indexed": (lambda i: aten.index(i * i, [torch.tensor([0])]), (POSITIONS,), ["aten.mul.Tensor", "aten.index.Tensor"]),
 }
 
 

@@ -1,7 +1,8 @@
-"""The attention operators of single kernels become scaled_dot_product_attention."""
+"""Attention is one operator, with zeros where a mask excludes every key; a softmax between two views is everyone's own."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 import torch
 
 import ov_backend
+from ov_backend import Settings
+from ov_backend.engine.engine import Engine
+from ov_backend.trace.lowering import lower
+from ov_backend.trace.lowering.passes.separate_softmaxes import separate_softmaxes
 from ov_backend.trace.lowering.passes.unify_attention import _KERNELS, unify_attention
+from ov_backend.trace.lowering.passes.zero_masked_rows import _RETURNS_ZERO
 from tests.helpers.graphs import assert_close, names, run_eagerly, run_openvino, traced
 
 _aten = torch.ops.aten
@@ -95,3 +101,100 @@ def test_heads_that_queries_share_are_repeated(name: str, symbolic: bool) -> Non
         q, k, v = (torch.randn(*each.shape[:2], each.shape[2] + 3, each.shape[3]) for each in (q, k, v))
         assert_close([compiled(q, k, v)], [f(q, k, v)])
         assert sum(stats["compiles"] for stats in ov_backend.stats().values()) == 1
+
+
+since_2_5 = pytest.mark.skipif(not _RETURNS_ZERO, reason="before torch 2.5 the rows are NaN in PyTorch too")
+
+
+def square() -> list[torch.Tensor]:
+    return [torch.randn(1, 2, 4, 8) for _ in range(3)]
+
+
+def keep() -> torch.Tensor:
+    """Which keys each query sees: the second query sees none."""
+    mask = torch.rand(1, 1, 4, 4) > 0.3
+    mask[..., 0], mask[..., 1, :] = True, False
+    return mask
+
+
+@since_2_5
+@pytest.mark.parametrize("additive", [False, True], ids=["bool", "float"])
+def test_rows_without_keys_are_zero(additive: bool) -> None:
+    mask = torch.zeros(1, 1, 4, 4).masked_fill(~keep(), -math.inf) if additive else keep()
+    q, k, v = square()
+    expected = attention(q, k, v, attn_mask=mask)
+    assert not expected[:, :, 1].any(), "PyTorch's own answer"
+    gm = lower(traced(lambda q, k, v, mask: attention(q, k, v, attn_mask=mask), q, k, v, mask))
+    assert_close(run_eagerly(gm, q, k, v, mask), [expected])
+    assert_close(run_openvino(gm, q, k, v, mask), [expected])
+
+
+def test_attention_without_a_mask_is_one_operator() -> None:
+    q, k, v = square()
+    gm = lower(traced(lambda q, k, v: attention(q, k, v, is_causal=True), q, k, v))
+    assert names(gm) == ["aten.scaled_dot_product_attention.default"]
+
+
+Function = Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
+
+
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A linear layer as it is traced: rows, a product, and a view back."""
+    return torch.ops.aten._unsafe_view.default(x.view(-1, x.shape[-1]) @ weight, [*x.shape[:-1], weight.shape[-1]])
+
+
+def probabilities(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = product(x, a).softmax(-1)
+    return product(y, b), y[1].sum(), y.mean(1).square().sum()
+
+
+def logits(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = product(x, a)
+    return product(y.softmax(-1), b), y[1].sum(), torch.maximum(y, y.softmax(-1))
+
+
+def two_views(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = product(x, a).softmax(-1)
+    return product(y, b), y.view(2, -1).sum(1), y[0].sum()
+
+
+@pytest.fixture
+def rows() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 5, 8), torch.randn(8, 6), torch.randn(6, 3)]
+
+
+@pytest.mark.parametrize("function", [probabilities, logits, two_views])
+def test_every_reader_gets_its_own(function: Function, rows: list[torch.Tensor]) -> None:
+    gm = separate_softmaxes(traced(function, *rows))
+    gm.recompile()
+    expected = list(function(*rows))
+    assert_close(run_eagerly(gm, *rows), expected)
+    assert_close(run_openvino(gm, *rows), expected)
+
+
+def test_a_softmax_with_one_reader_stays(rows: list[torch.Tensor]) -> None:
+    gm = traced(lambda x, a, b: product(product(x, a).softmax(-1), b), *rows)
+    before = names(gm)
+    assert names(separate_softmaxes(gm)) == before
+    assert before.count("aten._softmax.default") == 1
+
+
+class Router(torch.nn.Module):
+    """Chooses among experts, and says how evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.mix = torch.nn.Linear(8, 6, bias=False), torch.nn.Linear(6, 8, bias=False)
+        self.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shares = torch.softmax(self.gate(x), -1)
+        return self.mix(shares), shares[1].sum(0)
+
+
+def test_a_module_that_returns_what_it_mixes_by(strict: Callable[..., Settings], rows: list[torch.Tensor]) -> None:
+    module = Router()
+    network = Engine(strict(precision="f32")).network("router", module)
+    assert_close(list(network(rows[0])), list(module(rows[0])))
