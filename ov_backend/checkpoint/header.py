@@ -48,11 +48,7 @@ class Header:
 
 
 def given_path(value: Any) -> Path:
-    """The path that a program gives.
-
-    Raises:
-        CheckpointError: it is none, or empty.
-    """
+    """The path that a program gives. Raises CheckpointError if it is none, or empty."""
     if not isinstance(value, (str, Path)) or not str(value).strip():
         raise CheckpointError(f"{short_repr(value)} is no path of a checkpoint; give that of {EXPECTED}.")
     return Path(value)

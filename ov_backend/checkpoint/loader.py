@@ -137,11 +137,7 @@ def _check_shape(header: Header, key: str, shape: tuple[int, ...]) -> None:
 
 
 def _parts(header: Header, config: Configuration) -> list[_Part]:
-    """UNet, VAE and text encoders.
-
-    Raises:
-        CheckpointError: diffusers or transformers has no such network.
-    """
+    """UNet, VAE and text encoders. Raises CheckpointError if diffusers or transformers has no such network."""
     try:
         unet, vae, texts = _empty_networks(config)
     except (ImportError, MemoryError):  # no fault of the file

@@ -42,11 +42,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def one_checkpoint(options: argparse.Namespace) -> Path | None:
-    """The checkpoint that is given; None for none.
-
-    Raises:
-        SettingsError: two are given.
-    """
+    """The checkpoint that is given; None for none. Raises SettingsError if two are given."""
     if options.file is not None and options.checkpoint is not None:
         raise SettingsError(f"Both {str(options.file)!r} and --checkpoint are given; give one of them.")
     chosen: Path | None = options.file if options.file is not None else options.checkpoint
@@ -61,11 +57,7 @@ def add_prompt(parser: argparse.ArgumentParser, default: str | None = None) -> N
 
 
 def one_prompt(options: argparse.Namespace, default: str | None = None) -> str:
-    """The prompt that is given, else the default.
-
-    Raises:
-        SettingsError: two are given, or none where there is no default.
-    """
+    """The prompt that is given, else the default. Raises SettingsError if two are given, or none where there is no default."""
     if options.words is not None and options.prompt is not None:
         raise SettingsError(f"Both {short_repr(options.words)} and --prompt are given; give one of them.")
     prompt = options.words if options.words is not None else options.prompt if options.prompt is not None else default
@@ -210,11 +202,7 @@ def _precision(offered: Sequence[str]) -> Callable[[str], str]:
 
 
 def guidance(text: str) -> float:
-    """Read a guidance scale.
-
-    Raises:
-        ArgumentTypeError: it is no number that a sampler can use.
-    """
+    """Read a guidance scale. Raises ArgumentTypeError if it is no number that a sampler can use."""
     try:
         return check_guidance(float(text))
     except (ValueError, SettingsError):
@@ -251,11 +239,7 @@ def check_folder(folder: Path, option: str) -> Path:
 
 @contextlib.contextmanager
 def demo_packages(subject: str) -> Iterator[None]:
-    """In this block, a missing package is reported together with what installs it.
-
-    Raises:
-        OVBackendError: an import failed.
-    """
+    """In this block, a missing package is reported together with what installs it. Raises OVBackendError if an import failed."""
     try:
         yield
     except ImportError as error:

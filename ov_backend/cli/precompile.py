@@ -156,11 +156,7 @@ def sizes(text: str) -> list[tuple[int, int]]:
 
 
 def batches(text: str) -> list[int]:
-    """Read ``1,2,4``.
-
-    Raises:
-        ArgumentTypeError: one of them is no number of pictures.
-    """
+    """Read ``1,2,4``. Raises ArgumentTypeError if one of them is no number of pictures."""
     numbers = []
     for each in text.split(","):
         if not each.strip().isdecimal() or not 1 <= int(each) <= MAX_BATCH:

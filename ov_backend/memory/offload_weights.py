@@ -40,11 +40,7 @@ class CannotOffload(OVBackendError):
 
 
 def check(folder: Path) -> None:
-    """Check that memory can be offloaded here.
-
-    Raises:
-        CannotOffload: it cannot.
-    """
+    """Check that memory can be offloaded here. Raises CannotOffload if it cannot."""
     if not posix.has_mapped_memory():
         raise CannotOffload("weights can be offloaded on Linux only")
     missing = linux_memory.missing()
@@ -75,11 +71,7 @@ def offload_weights(tensors: Iterable[torch.Tensor], folder: Path) -> int:
 
 
 def _move_all(tensors: Sequence[torch.Tensor], folder: Path) -> int:
-    """Move weights into files; the bytes that were moved.
-
-    Raises:
-        CannotOffload: not all of them could be moved.
-    """
+    """Move weights into files; the bytes that were moved. Raises CannotOffload if not all of them could be moved."""
     moved: list[Region] = []
     mover = linux_memory.Mover()
     try:

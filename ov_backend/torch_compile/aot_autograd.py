@@ -42,11 +42,7 @@ class AotGraph:
         self._constant: set[tuple[int, int]] = set()
 
     def __call__(self, full: Sequence[Any]) -> Any:
-        """Run on all inputs of the graph.
-
-        Raises:
-            CaptureError: AOTAutograd cannot trace it.
-        """
+        """Run on all inputs of the graph. Raises CaptureError if AOTAutograd cannot trace it."""
         key = _key(full, self._aliases, self._written)
         if key not in self._functions:
             with flag_of_this_thread(), _steps_of_recurrent_layers(self._graph):

@@ -122,11 +122,7 @@ class Variant:
         self._values: Callable[[_Shapes], tuple[float | bool, ...]] = lambda shapes: ()
 
     def prepare(self, full: Sequence[Any]) -> None:
-        """Trace and compile for a call.
-
-        Raises:
-            OVBackendError: static graphs have to answer.
-        """
+        """Trace and compile for a call. Raises OVBackendError if static graphs have to answer."""
         with torch.no_grad():
             while True:
                 known = len(self.numbers)
