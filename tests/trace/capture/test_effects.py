@@ -1,4 +1,4 @@
-"""What a forward does beside answering, or asks of the system, the interpreter and other threads, PyTorch does alone, and once."""
+"""What a forward does beside answering, or asks of the system, the interpreter or other threads, PyTorch does alone and once."""
 
 from __future__ import annotations
 
