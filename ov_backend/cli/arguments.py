@@ -72,18 +72,6 @@ def add_lora_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lora-dir", type=folder, metavar="FOLDER", help=what)
 
 
-def add_seed(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add ``--seed``."""
-    what = f"seed of the noise, -1 for any; default {default}"
-    parser.add_argument("--seed", type=whole_number(-1, (1 << 63) - 1, 7), default=default, help=what)
-
-
-def add_sampler(parser: argparse.ArgumentParser) -> None:
-    """Add ``--sampler``."""
-    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
-    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
-
-
 def add_device_options(
     parser: argparse.ArgumentParser, precisions: Sequence[str] = PRECISIONS, low_memory: bool = True
 ) -> None:
@@ -95,6 +83,18 @@ def add_device_options(
         return
     text = "whether PyTorch's weights are moved to the disk once they are compiled; auto (default): where memory is short"
     parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
+
+
+def add_picture(parser: argparse.ArgumentParser, seed: int) -> None:
+    """Add what decides a picture beside its prompt, and the options of the device; ``seed`` is the default of ``--seed``."""
+    parser.add_argument("--steps", type=whole_number(1, 1000, 20), help="sampling steps, default: what suits, else 20")
+    parser.add_argument("--size", type=size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
+    what = f"seed of the noise, -1 for any; default {seed}"
+    parser.add_argument("--seed", type=whole_number(-1, (1 << 63) - 1, 7), default=seed, help=what)
+    parser.add_argument("--guidance", type=guidance, help="guidance scale, default: what suits the checkpoint, else 7")
+    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
+    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
+    add_device_options(parser, UNCALIBRATED)
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
