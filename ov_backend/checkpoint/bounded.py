@@ -33,11 +33,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON that is no deeper than :data:`MAX_DEPTH`.
-
-    Raises:
-        ValueError: it is no JSON, or deeper.
-    """
+    """Read JSON that is no deeper than :data:`MAX_DEPTH`. Raises ValueError if it is no JSON, or deeper."""
     try:
         value = json.loads(text)
     except RecursionError:

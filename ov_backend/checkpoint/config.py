@@ -70,12 +70,10 @@ def read_configuration(path: Path) -> tuple[Header, Configuration]:
 
 
 def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | None = None) -> Configuration:
-    """Infer the configuration.
+    """Infer the configuration from names and shapes.
 
-    Args:
-        header: names and shapes.
-        yaml: ``model.params`` of the .yaml beside the file, or empty.
-        companion: a ``config.json`` of the first text encoder, or None.
+    ``yaml`` is ``model.params`` of the .yaml beside the file, or empty; ``companion`` a ``config.json`` of the first text
+    encoder.
 
     Raises:
         CheckpointError: the shapes are not those of a known architecture.

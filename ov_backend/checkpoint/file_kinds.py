@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 EXPECTED = "one .safetensors file of a Stable Diffusion 1, 2 or XL checkpoint"
-_CONVERT = "convert it to .safetensors (the WebUI's Checkpoint Merger does) and give that file"
 _AGAIN = "download the file itself again"
 _FROM_FOLDER = "DiffusionPipeline.from_pretrained reads the folder, and ov_backend.accelerate takes the result"
 

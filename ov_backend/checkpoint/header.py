@@ -36,13 +36,7 @@ XL_REFINER = "conditioner.embedders.0.model."
 
 @dataclass(frozen=True)
 class Header:
-    """Names and shapes of a checkpoint's tensors.
-
-    Attributes:
-        path: the file.
-        shapes: shape of every tensor by its name.
-        family: "sd1", "sd2" or "sdxl".
-    """
+    """Names and shapes of a checkpoint's tensors; its family is "sd1", "sd2" or "sdxl"."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
@@ -54,11 +48,7 @@ class Header:
 
 
 def given_path(value: Any) -> Path:
-    """The path that a program gives.
-
-    Raises:
-        CheckpointError: it is none, or empty.
-    """
+    """The path that a program gives. Raises CheckpointError if it is none, or empty."""
     if not isinstance(value, (str, Path)) or not str(value).strip():
         raise CheckpointError(f"{short_repr(value)} is no path of a checkpoint; give that of {EXPECTED}.")
     return Path(value)
@@ -84,11 +74,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read_shapes(path: Path, expected: str = EXPECTED) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a safetensors file by its name.
-
-    Args:
-        path: the file.
-        expected: what should be given, for messages.
+    """The shape of every tensor of a safetensors file by its name; ``expected`` says in messages what should be given.
 
     Raises:
         CheckpointError: the file is missing, a pickle, truncated, or no safetensors file.

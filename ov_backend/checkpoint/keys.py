@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 _RESNET = {
     "norm1": "in_layers.0",
@@ -64,14 +65,11 @@ def _replaced(name: str, table: Mapping[str, str]) -> str:
     return name
 
 
-def unet_names(layers: int, attention_up: tuple[bool, ...]) -> Names:
-    """Names of the UNet's weights (without ``model.diffusion_model.``).
-
-    Args:
-        layers: residual blocks per level in the downward half; the upward half has one more.
-        attention_up: whether a level has attention, in the order of the upward half.
-    """
+def unet_names(config: Mapping[str, Any]) -> Names:
+    """Names of the weights of a UNet of this configuration (without ``model.diffusion_model.``)."""
+    layers = config["layers_per_block"]  # residual blocks of a level in the downward half; the upward half has one more
     stride = layers + 1
+    attention_up = [kind.startswith("CrossAttn") for kind in config["up_block_types"]]
 
     def name(key: str) -> str:
         if match := _MIDDLE.match(key):

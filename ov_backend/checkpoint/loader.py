@@ -91,11 +91,8 @@ def _pipeline(family: str, unet: Any, vae: Any, texts: list[Any], tokenizers: li
 class _Part:
     """One network, whose parameters are on the meta device, and where its weights are in the file.
 
-    Attributes:
-        network: without weights.
-        prefix: of its weights in the file.
-        names: maps a parameter's name to the name in the file, without the prefix.
-        whole: whether the file may have no other weights under the prefix.
+    ``names`` maps a parameter's name to the name in the file behind the prefix. ``whole``: there are no other weights under the
+    prefix.
     """
 
     network: torch.nn.Module
@@ -140,11 +137,7 @@ def _check_shape(header: Header, key: str, shape: tuple[int, ...]) -> None:
 
 
 def _parts(header: Header, config: Configuration) -> list[_Part]:
-    """UNet, VAE and text encoders.
-
-    Raises:
-        CheckpointError: diffusers or transformers has no such network.
-    """
+    """UNet, VAE and text encoders. Raises CheckpointError if diffusers or transformers has no such network."""
     try:
         unet, vae, texts = _empty_networks(config)
     except (ImportError, MemoryError):  # no fault of the file
@@ -152,7 +145,7 @@ def _parts(header: Header, config: Configuration) -> list[_Part]:
     except Exception as error:  # they raise what they like
         raise unknown_architecture(header, f"no network can be built from its shapes: {first_line(error)[:300]}") from error
     return [
-        _Part(unet, UNET, _unet_names(config), whole=True),
+        _Part(unet, UNET, keys.unet_names(config.unet), whole=True),
         _Part(vae, VAE, keys.vae_names(len(config.vae["block_out_channels"]))),
         *(_Part(part, text.prefix, _text_names(header, text)) for part, text in zip(texts, config.texts)),
     ]
@@ -168,11 +161,6 @@ def _empty_networks(config: Configuration) -> tuple[Any, Any, list[Any]]:
         kinds = [CLIPTextModelWithProjection if text.projection else CLIPTextModel for text in config.texts]
         texts = [kind(CLIPTextConfig(**text.config)) for kind, text in zip(kinds, config.texts)]
         return UNet2DConditionModel(**config.unet), AutoencoderKL(**config.vae), texts
-
-
-def _unet_names(config: Configuration) -> keys.Names:
-    up = tuple(kind.startswith("CrossAttn") for kind in config.unet["up_block_types"])
-    return keys.unet_names(config.unet["layers_per_block"], up)
 
 
 def _text_names(header: Header, text: TextConfig) -> keys.Names:

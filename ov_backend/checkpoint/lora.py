@@ -18,12 +18,9 @@ from ov_backend.core.errors import CheckpointError, first_line
 
 
 class LoraMix:
-    """The LoRAs in a pipeline's weights.
+    """The LoRAs in the weights of a pipeline of Stable Diffusion 1, 2 or XL.
 
     The original of every weight that a LoRA changes is kept, so that a weight without LoRAs is the checkpoint's to the last bit.
-
-    Args:
-        pipe: a pipeline of Stable Diffusion 1, 2 or XL.
     """
 
     def __init__(self, pipe: Any) -> None:
@@ -96,8 +93,7 @@ def _read(path: Path) -> dict[str, dict[str, torch.Tensor]]:
 def _layers(pipe: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """The weights of layers by every name that a LoRA may have for them: diffusers' and the original layout's."""
     unet = pipe.unet
-    up = tuple(kind.startswith("CrossAttn") for kind in unet.config.up_block_types)
-    original = keys.unet_names(unet.config.layers_per_block, up)
+    original = keys.unet_names(unet.config)
     for name, weight in _weights(unet):
         yield _flat("lora_unet_", name), weight
         yield _flat("lora_unet_", original(name)), weight

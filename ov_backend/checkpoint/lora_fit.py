@@ -33,8 +33,7 @@ def check_fits(path: Path, checkpoint: Path) -> None:
         CheckpointError: it is no LoRA that can be used, or of another architecture; or the checkpoint is none.
     """
     header, config = read_configuration(checkpoint)
-    up = tuple(kind.startswith("CrossAttn") for kind in config.unet["up_block_types"])
-    unet = _unet(header, keys.unet_names(config.unet["layers_per_block"], up))
+    unet = _unet(header, keys.unet_names(config.unet))
     texts = [_text(header, text) for text in config.texts]
     networks = {"lora_unet_": unet, "lora_te_": texts[0], "lora_te1_": texts[0], **dict(zip(["lora_te2_"], texts[1:]))}
     layers = read_layers(path)

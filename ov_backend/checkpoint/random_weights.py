@@ -70,18 +70,10 @@ def write_random_checkpoint(
     vae: Mapping[str, Any] | None = None,
     text: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a checkpoint of seeded random weights, float16, and its .yaml.
+    """Write a checkpoint of seeded random weights, float16, and its .yaml; the file appears completely or not at all.
 
-    Args:
-        path: the .safetensors file; it appears completely or not at all.
-        seed: of the weights.
-        unet: changes to the UNet's configuration, with diffusers' keys; when the file is loaded, channels are inferred from
-            the shapes, and heads come from the .yaml.
-        vae: changes to the VAE's configuration.
-        text: changes to the text encoder's configuration.
-
-    Returns:
-        ``path``.
+    ``unet``, ``vae`` and ``text`` are changes to the configurations, with diffusers' keys; when the file is loaded, channels are
+    inferred from the shapes, and heads come from the .yaml. Returns ``path``.
     """
     from safetensors.torch import save_file
 
@@ -109,8 +101,7 @@ def _tensors(
     _scale_to(unet.conv_out, 1.0, lambda: unet(latents, 500, encoder_hidden_states=context).sample)
     _scale_to(vae.decoder.conv_out, 0.5, lambda: vae.decode(latents).sample)
     _scale_to(vae.quant_conv, 1.0, lambda: vae.encode(torch.randn(1, 3, 64, 64, generator=generator)).latent_dist.mean)
-    up = tuple(kind.startswith("CrossAttn") for kind in unet_config["up_block_types"])
-    unet_names = keys.unet_names(unet_config["layers_per_block"], up)
+    unet_names = keys.unet_names(unet_config)
     vae_names = keys.vae_names(len(vae_config["block_out_channels"]))
     return {
         **{UNET + unet_names(name): value for name, value in unet.named_parameters()},

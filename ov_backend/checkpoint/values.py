@@ -166,11 +166,7 @@ def check_vocabulary(path: Path) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a small JSON file.
-
-    Raises:
-        CheckpointError: it is none.
-    """
+    """The object in a small JSON file. Raises CheckpointError if it is none."""
     try:
         value = parse_json(read_text(path, MAX_JSON_BYTES))
     except (OSError, ValueError) as error:

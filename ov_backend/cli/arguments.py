@@ -42,11 +42,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def one_checkpoint(options: argparse.Namespace) -> Path | None:
-    """The checkpoint that is given; None for none.
-
-    Raises:
-        SettingsError: two are given.
-    """
+    """The checkpoint that is given; None for none. Raises SettingsError if two are given."""
     if options.file is not None and options.checkpoint is not None:
         raise SettingsError(f"Both {str(options.file)!r} and --checkpoint are given; give one of them.")
     chosen: Path | None = options.file if options.file is not None else options.checkpoint
@@ -61,11 +57,7 @@ def add_prompt(parser: argparse.ArgumentParser, default: str | None = None) -> N
 
 
 def one_prompt(options: argparse.Namespace, default: str | None = None) -> str:
-    """The prompt that is given, else the default.
-
-    Raises:
-        SettingsError: two are given, or none where there is no default.
-    """
+    """The prompt that is given, else the default. Raises SettingsError if two are given, or none where there is no default."""
     if options.words is not None and options.prompt is not None:
         raise SettingsError(f"Both {short_repr(options.words)} and --prompt are given; give one of them.")
     prompt = options.words if options.words is not None else options.prompt if options.prompt is not None else default
@@ -80,18 +72,6 @@ def add_lora_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lora-dir", type=folder, metavar="FOLDER", help=what)
 
 
-def add_seed(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add ``--seed``."""
-    what = f"seed of the noise, -1 for any; default {default}"
-    parser.add_argument("--seed", type=whole_number(-1, (1 << 63) - 1, 7), default=default, help=what)
-
-
-def add_sampler(parser: argparse.ArgumentParser) -> None:
-    """Add ``--sampler``."""
-    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
-    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
-
-
 def add_device_options(
     parser: argparse.ArgumentParser, precisions: Sequence[str] = PRECISIONS, low_memory: bool = True
 ) -> None:
@@ -103,6 +83,18 @@ def add_device_options(
         return
     text = "whether PyTorch's weights are moved to the disk once they are compiled; auto (default): where memory is short"
     parser.add_argument("--low-memory", default="auto", metavar="WHEN", help=f"one of {', '.join(LOW_MEMORY)}: {text}")
+
+
+def add_picture(parser: argparse.ArgumentParser, seed: int) -> None:
+    """Add what decides a picture beside its prompt, and the options of the device; ``seed`` is the default of ``--seed``."""
+    parser.add_argument("--steps", type=whole_number(1, 1000, 20), help="sampling steps, default: what suits, else 20")
+    parser.add_argument("--size", type=size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
+    what = f"seed of the noise, -1 for any; default {seed}"
+    parser.add_argument("--seed", type=whole_number(-1, (1 << 63) - 1, 7), default=seed, help=what)
+    parser.add_argument("--guidance", type=guidance, help="guidance scale, default: what suits the checkpoint, else 7")
+    what = f"one of {', '.join(samplers.NAMES)}; default {samplers.DEFAULT}"
+    parser.add_argument("--sampler", default=samplers.DEFAULT, help=what)
+    add_device_options(parser, UNCALIBRATED)
 
 
 def add_cache_dir(parser: argparse.ArgumentParser) -> None:
@@ -210,37 +202,25 @@ def _precision(offered: Sequence[str]) -> Callable[[str], str]:
 
 
 def guidance(text: str) -> float:
-    """Read a guidance scale.
-
-    Raises:
-        ArgumentTypeError: it is no number that a sampler can use.
-    """
+    """Read a guidance scale. Raises ArgumentTypeError if it is no number that a sampler can use."""
     try:
         return check_guidance(float(text))
     except (ValueError, SettingsError):
         raise argparse.ArgumentTypeError(f"it takes {GUIDANCE}, not {short_repr(text)}") from None
 
 
-def file(text: str) -> Path:
-    """Read the path of a file.
+def _path(what: str, advice: str = "") -> Callable[[str], Path]:
+    """What reads a path that is not empty, which would be taken for the current folder."""
 
-    Raises:
-        ArgumentTypeError: it is empty, which a path would take for the current folder.
-    """
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file; give its path")
-    return Path(text)
+    def read(text: str) -> Path:
+        if not text.strip():
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}; give its path{advice}")
+        return Path(text)
+
+    return read
 
 
-def folder(text: str) -> Path:
-    """Read the path of a folder.
-
-    Raises:
-        ArgumentTypeError: it is empty; the current folder is meant by a dot only.
-    """
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no folder; give its path, . for the current one")
-    return Path(text)
+file, folder = _path("file"), _path("folder", ", . for the current one")
 
 
 def check_folder(folder: Path, option: str) -> Path:
@@ -259,11 +239,7 @@ def check_folder(folder: Path, option: str) -> Path:
 
 @contextlib.contextmanager
 def demo_packages(subject: str) -> Iterator[None]:
-    """In this block, a missing package is reported together with what installs it.
-
-    Raises:
-        OVBackendError: an import failed.
-    """
+    """In this block, a missing package is reported together with what installs it. Raises OVBackendError if an import failed."""
     try:
         yield
     except ImportError as error:

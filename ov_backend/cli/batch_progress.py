@@ -15,11 +15,7 @@ _EVERY_S = 30.0
 
 
 class BatchProgress:
-    """Takes the events of a batch.
-
-    Args:
-        as_json: print every event as a line of JSON; otherwise show a bar, or a line now and then where there is no terminal.
-    """
+    """Takes the events of a batch: prints each as a line of JSON, or shows a bar; without a terminal a line now and then."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -32,12 +32,7 @@ def add(commands: Any) -> None:
     parser = arguments.add_command(commands, "demo", run, text)
     arguments.add_prompt(parser, PROMPT)
     parser.add_argument("--negative", default="", help="what should not be in the picture")
-    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), help="sampling steps, default: what suits, else 20")
-    parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
-    arguments.add_seed(parser, 0)
-    parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
-    arguments.add_sampler(parser)
-    arguments.add_device_options(parser, arguments.UNCALIBRATED)
+    arguments.add_picture(parser, 0)
     what = f"{arguments.CHECKPOINT_HELP}; default: the project's own"
     parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=what)
     arguments.add_lora_dir(parser)

@@ -56,12 +56,7 @@ def add(commands: Any) -> None:
     arguments.add_lora_dir(parser)
     number = arguments.whole_number(1, _MOST, 4)
     parser.add_argument("-n", "--count", type=number, default=1, metavar="N", help="number of pictures, with seeds one apart")
-    parser.add_argument("--steps", type=arguments.whole_number(1, 1000, 20), help="sampling steps, default: what suits, else 20")
-    parser.add_argument("--size", type=arguments.size, metavar="WxH or N", help="pixels, default: the checkpoint's own size")
-    arguments.add_seed(parser, -1)
-    parser.add_argument("--guidance", type=arguments.guidance, help="guidance scale, default: what suits the checkpoint, else 7")
-    arguments.add_sampler(parser)
-    arguments.add_device_options(parser, arguments.UNCALIBRATED)
+    arguments.add_picture(parser, -1)
     what = "folder of the pictures, default: out"
     parser.add_argument("--out", type=arguments.folder, default=Path("out"), metavar="FOLDER", help=what)
     arguments.add_cache_dir(parser)

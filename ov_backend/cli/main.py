@@ -36,11 +36,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one sentence, and what it does not know itself: a command with its own name and help."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but nothing is left over.
-
-        Raises:
-            SystemExit: there is an argument that this command does not have.
-        """
+        """As argparse's, but nothing is left over. Raises SystemExit if there is an argument that this command does not have."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             wrong = [word for word in unknown if word.startswith("-")] or unknown  # what follows one may be its value

@@ -9,20 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ov_backend.checkpoint.single_file import check_any_checkpoint
-from ov_backend.cli.arguments import (
-    add_cache_dir,
-    add_command,
-    add_device_options,
-    cache_dir_name,
-    check_device,
-    check_folder,
-    demo_packages,
-    file,
-    guidance,
-    print_json,
-    settings_of,
-    size,
-)
+from ov_backend.cli import arguments
 from ov_backend.cli.progress import Progress
 from ov_backend.core import interrupts
 from ov_backend.core.errors import SettingsError
@@ -46,25 +33,25 @@ _COUNTS = ("captures", "graph_hits", "compiles", "blob_hits")
 def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Capture, convert and compile a checkpoint's networks for sizes before they are needed; their graphs stay on disk."
-    parser = add_command(commands, "precompile", run, text)
-    parser.add_argument("checkpoint", type=file, metavar="CHECKPOINT", help=_CHECKPOINT_HELP)
+    parser = arguments.add_command(commands, "precompile", run, text)
+    parser.add_argument("checkpoint", type=arguments.file, metavar="CHECKPOINT", help=_CHECKPOINT_HELP)
     parser.add_argument("--sizes", type=sizes, metavar="WxH,...", help="pixels, default: the checkpoint's own size")
     parser.add_argument("--batch", type=batches, default=[1], metavar="N,...", help="pictures at once, default 1")
     what = "guidance scale, default 7; 1 is no guidance, which needs other graphs"
-    parser.add_argument("--guidance", type=guidance, default=7.0, help=what)
-    add_device_options(parser)
-    add_cache_dir(parser)
+    parser.add_argument("--guidance", type=arguments.guidance, default=7.0, help=what)
+    arguments.add_device_options(parser)
+    arguments.add_cache_dir(parser)
     what = "keep compiled networks on disk too: auto (where compiling is slow), on or off"
     parser.add_argument("--blob-cache", default="auto", choices=BLOB_CACHES, help=what)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prepare every size and batch; the exit code is 0, or 1 where a network stays in PyTorch."""
-    settings = settings_of(options, blob_cache=options.blob_cache)
-    _check_store(settings, cache_dir_name(options))
+    settings = arguments.settings_of(options, blob_cache=options.blob_cache)
+    _check_store(settings, arguments.cache_dir_name(options))
     check_any_checkpoint(options.checkpoint)
-    check_device(settings)
-    with demo_packages("Reading a checkpoint"):
+    arguments.check_device(settings)
+    with arguments.demo_packages("Reading a checkpoint"):
         from ov_backend.checkpoint import load_any_pipeline
     with interrupts.work():
         return _precompile(options, settings, load_any_pipeline(options.checkpoint))
@@ -78,7 +65,7 @@ def _check_store(settings: Settings, name: str) -> None:
     """
     if not settings.model_caching:
         raise SettingsError(f"{ENV_CACHING} switches the storing of graphs off, so nothing would be kept; unset it.")
-    folder = check_folder(settings.cache_folder, name)
+    folder = arguments.check_folder(settings.cache_folder, name)
     problem = folder_problem(folder)
     if problem:
         raise SettingsError(f"{folder} cannot hold graphs: {problem}.")
@@ -94,15 +81,15 @@ def _precompile(options: argparse.Namespace, settings: Settings, pipe: Any) -> i
     wanted = options.sizes or [own_size(pipe)]
     progress = Progress(len(every(wanted, options.batch)))
     with progress, accelerate(pipe, settings, progress=progress.stage) as accelerated:
-        arguments = {"guidance_scale": options.guidance}
-        prepared = prepare(accelerated, wanted, options.batch, arguments, progress, to_stderr=options.json)
+        given = {"guidance_scale": options.guidance}
+        prepared = prepare(accelerated, wanted, options.batch, given, progress, to_stderr=options.json)
         store = accelerated.engine.store
         fallbacks = {name: values["fallbacks"] for name, values in accelerated.stats().items() if values["fallbacks"]}
     folder = str(store.folder) if store is not None else None
     if store is not None and not fallbacks and not store.entries():
         raise SettingsError(f"No graph could be stored in {folder}; see the warning above and give another --cache-dir.")
     if options.json:
-        print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
+        arguments.print_json({"folder": folder, "ready": [asdict(each) for each in prepared], "fallbacks": fallbacks})
     else:
         later = "" if fallbacks or blobs.enabled(settings) else " The next start compiles from them; it converts nothing."
         print(f"The graphs are in {folder}.{later}" if folder else "The graphs are not kept: caching is switched off.")
@@ -133,7 +120,7 @@ def prepare(
     accelerated: Accelerated,
     sizes: Sequence[tuple[int, int]],
     batches: Sequence[int],
-    arguments: Mapping[str, Any],
+    given: Mapping[str, Any],
     progress: Progress,
     *,
     to_stderr: bool,
@@ -150,7 +137,7 @@ def prepare(
         before, start = now, end
         progress.done(str(prepared[-1]), to_stderr=to_stderr)
 
-    accelerated.precompile(sizes, batches, arguments=arguments, begin=progress.begin, done=done)
+    accelerated.precompile(sizes, batches, arguments=given, begin=progress.begin, done=done)
     return prepared
 
 
@@ -165,15 +152,11 @@ def sizes(text: str) -> list[tuple[int, int]]:
     Raises:
         ArgumentTypeError: one of them is no size of a picture; the message says which, and what is expected.
     """
-    return [size(each) for each in text.split(",")]
+    return [arguments.size(each) for each in text.split(",")]
 
 
 def batches(text: str) -> list[int]:
-    """Read ``1,2,4``.
-
-    Raises:
-        ArgumentTypeError: one of them is no number of pictures.
-    """
+    """Read ``1,2,4``. Raises ArgumentTypeError if one of them is no number of pictures."""
     numbers = []
     for each in text.split(","):
         if not each.strip().isdecimal() or not 1 <= int(each) <= MAX_BATCH:

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows which network of which size is being prepared.
-
-    Args:
-        total: number of sizes.
-    """
+    """Shows which network of which of so many sizes is being prepared."""
 
     def __init__(self, total: int) -> None:
         from tqdm import tqdm

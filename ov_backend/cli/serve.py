@@ -7,20 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ov_backend.cli.arguments import (
-    add_cache_dir,
-    add_checkpoint,
-    add_command,
-    add_device_options,
-    add_lora_dir,
-    cache_dir,
-    check_device,
-    check_folder,
-    demo_packages,
-    folder,
-    one_checkpoint,
-    whole_number,
-)
+from ov_backend.cli import arguments
 from ov_backend.core import interrupts
 from ov_backend.core.errors import SettingsError
 from ov_backend.core.package_files import TRAINED
@@ -36,18 +23,19 @@ from ov_backend.ui.host_names import MalformedHost, host_name
 def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     text = "Serve a web page to generate pictures in, with the panel and its live status."
-    parser = add_command(commands, "serve", run, text, with_json=False)
-    add_checkpoint(parser, "; of a folder of them, the page lets you choose")
+    parser = arguments.add_command(commands, "serve", run, text, with_json=False)
+    arguments.add_checkpoint(parser, "; of a folder of them, the page lets you choose")
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at, default: this machine only")
     what = "port to listen at, default 7865; 0 is any free one"
-    parser.add_argument("--port", type=whole_number(0, 65535, 7865), default=7865, help=what)
-    parser.add_argument("--out", type=folder, default=Path("out"), metavar="FOLDER", help="folder of the pictures, default: out")
-    add_lora_dir(parser)
+    parser.add_argument("--port", type=arguments.whole_number(0, 65535, 7865), default=7865, help=what)
+    what = "folder of the pictures, default: out"
+    parser.add_argument("--out", type=arguments.folder, default=Path("out"), metavar="FOLDER", help=what)
+    arguments.add_lora_dir(parser)
     what = "folder of the upscalers for hires fix, default: the folder upscaler beside the checkpoint"
-    parser.add_argument("--upscaler-dir", type=folder, metavar="FOLDER", help=what)
-    add_device_options(parser, low_memory=False)
-    add_cache_dir(parser)
+    parser.add_argument("--upscaler-dir", type=arguments.folder, metavar="FOLDER", help=what)
+    arguments.add_device_options(parser, low_memory=False)
+    arguments.add_cache_dir(parser)
     what = "a name of this machine that others open the page under; may be given several times (addresses need none)"
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=what)
     what = "prepare nothing before it is needed, neither at the start nor when the page's size changes"
@@ -57,15 +45,15 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted; the exit code is 0."""
-    options.cache_dir = cache_dir(options)
+    options.cache_dir = arguments.cache_dir(options)
     listen(options.host, options.port).close()
-    check_folder(options.out, "--out")
+    arguments.check_folder(options.out, "--out")
     for name in options.allow_host:
         if not _is_name(name):
             raise SettingsError(f"--allow-host is {name!r}; it must be a name such as pc.example.org or *.example.org.")
     options.allow_host = tuple(options.allow_host)
     login(options.auth)
-    path = one_checkpoint(options)
+    path = arguments.one_checkpoint(options)
     options.checkpoints = checkpoints_of(path)
     if options.checkpoints:
         path = options.checkpoints[0]
@@ -73,12 +61,12 @@ def run(options: argparse.Namespace) -> int:
     lora_folders(Path(), options.lora_dir)
     upscaler_folder(Path(), options.upscaler_dir)
     settings = Settings(precision=options.precision, **({"device": options.device} if options.device is not None else {}))
-    check_device(settings)
+    arguments.check_device(settings)
     names = [each.name for each in dataclasses.fields(Options)]
     serve_options = Options(**{**{name: getattr(options, name) for name in names}, "checkpoint": path, "device": settings.device})
     shown = "a small checkpoint of random weights" if options.random else path or TRAINED
     print(f"Loading {shown}; this takes some seconds.", flush=True)
-    with demo_packages("The page"):
+    with arguments.demo_packages("The page"):
         from ov_backend.hosts.standalone import serve
     with interrupts.work():
         return serve.serve(serve_options, lambda url: _announce(url, options.out))

@@ -70,11 +70,8 @@ def paused() -> Iterator[None]:
 
 
 def collect(short: bool) -> None:
-    """Collect garbage, unless that was done a moment ago: the networks of a pipeline are compiled one after another.
+    """Collect garbage, unless that was done a moment ago and memory is not short: networks are compiled one after another.
 
     A pipeline that was deleted, with its weights, is garbage: the forwards that stand in the place of its own lead back to it.
-
-    Args:
-        short: whether memory is short; then garbage is always collected.
     """
     _collector.call(always=short)

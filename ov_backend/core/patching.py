@@ -41,12 +41,7 @@ def class_member(cls: type, name: str) -> Any:
 
 
 class Inherited:
-    """What an instance without an attribute of its own has of its class now; the same object until its class or that changes.
-
-    Args:
-        owner: the instance.
-        name: the attribute.
-    """
+    """What an instance without an attribute of its own has of its class now; the same object until its class or that changes."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self._owner, self._name = owner, name
@@ -244,12 +239,9 @@ class _Copies:
 
 
 class Patch:
-    """Replaces one attribute of one object until :meth:`undo`.
+    """Replaces one attribute of an instance or a class until :meth:`undo`.
 
-    Args:
-        owner: an instance or a class.
-        name: the attribute.
-        make: makes the replacement from the original, which is what ``getattr`` returns now.
+    ``make`` makes the replacement from the original, which is what ``getattr`` returns now.
 
     Raises:
         PatchError: the attribute is patched already.

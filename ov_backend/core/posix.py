@@ -114,11 +114,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Give an empty file its size.
-
-    Raises:
-        OSError: the disk is full; on Windows that shows only when the file is written.
-    """
+    """Give an empty file its size. Raises OSError if the disk is full; on Windows that shows only when the file is written."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     else:

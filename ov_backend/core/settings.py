@@ -51,11 +51,7 @@ def _setting(affects: str, **kwargs: Any) -> Any:
 
 
 def parse_bool(value: object, name: str) -> bool:
-    """Read a switch that is given as a bool, as 0 or 1, or as a word.
-
-    Raises:
-        SettingsError: the value is none of these.
-    """
+    """Read a switch that is given as a bool, as 0 or 1, or as a word. Raises SettingsError if the value is none of these."""
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()

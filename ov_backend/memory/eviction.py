@@ -17,15 +17,10 @@ DEFAULT_SHARE = 0.5
 
 @dataclass
 class Entry:
-    """A value in a store.
+    """A value in a store, its measured memory, and what it is evicted with.
 
-    Attributes:
-        value: the value.
-        bytes: its measured memory.
-        group: what it is evicted with.
-        seconds: what making it again costs.
-        base: the store's level when it was used last, see :class:`MemoryLRU`.
-        hits: how often it was used since it was put.
+    ``seconds`` is what making it again costs, ``base`` the store's level when it was used last (see :class:`MemoryLRU`), ``hits``
+    how often it was used since it was put.
     """
 
     value: Any
@@ -83,14 +78,9 @@ class MemoryLRU:
         return self._entries.get(key)
 
     def put(self, key: Hashable, value: Any, size: int, group: Hashable = None, seconds: float = 0.0) -> None:
-        """Hold a value of ``size`` bytes, and evict others that exceed the budget.
+        """Hold a value of ``size`` bytes that costs so many seconds to make again, and evict others that exceed the budget.
 
-        Args:
-            key: of the value.
-            value: the value.
-            size: in bytes.
-            group: values of one group are used together, and evicted together; None where a value is on its own.
-            seconds: what making it again costs.
+        Values of one group are used together, and evicted together; None where a value is on its own.
         """
         with self._lock:
             self._entries[key] = Entry(value, size, key if group is None else group, seconds, self._level)

@@ -174,11 +174,7 @@ class Mover:
         os.close(self._in)
 
     def write(self, address: int, length: int, file: BinaryIO) -> None:
-        """Write memory into an empty file.
-
-        Raises:
-            OSError: the file could not be written.
-        """
+        """Write memory into an empty file. Raises OSError if the file could not be written."""
         _write(file.fileno(), memoryview((ctypes.c_char * length).from_address(address)).cast("B"))
 
     def replace(self, address: int, length: int, file: BinaryIO, offset: int, item: int) -> bytes | None:

@@ -22,11 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class LowMemory:
-    """Gives weights back for one engine.
-
-    Attributes:
-        reason: why that failed the last time, as a sentence; "" if it did not.
-    """
+    """Gives weights back for one engine; ``reason`` says why that failed the last time, as a sentence, or is ""."""
 
     def __init__(self) -> None:
         self.reason = ""

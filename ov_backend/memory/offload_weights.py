@@ -40,11 +40,7 @@ class CannotOffload(OVBackendError):
 
 
 def check(folder: Path) -> None:
-    """Check that memory can be offloaded here.
-
-    Raises:
-        CannotOffload: it cannot.
-    """
+    """Check that memory can be offloaded here. Raises CannotOffload if it cannot."""
     if not posix.has_mapped_memory():
         raise CannotOffload("weights can be offloaded on Linux only")
     missing = linux_memory.missing()
@@ -59,17 +55,11 @@ def check(folder: Path) -> None:
 
 
 def offload_weights(tensors: Iterable[torch.Tensor], folder: Path) -> int:
-    """Give the memory of weights back; they stay valid, at the same address, with the same content.
+    """Give the memory of weights back; they stay valid, at the same address, with the same content. Returns the bytes.
 
     Weights that were offloaded and not written since are left as they are. So are small ones, views on a part of a storage,
-    shared memory, and whatever is neither a block of the C library's allocator nor mapped privately from a file.
-
-    Args:
-        tensors: the weights.
-        folder: for the files; they have no names, and go when the weights are freed, or with the process.
-
-    Returns:
-        The bytes that were offloaded by this call.
+    shared memory, and whatever is neither a block of the C library's allocator nor mapped privately from a file. The files in
+    ``folder`` have no names, and go when the weights are freed, or with the process.
 
     Raises:
         CannotOffload: not all of them could be offloaded; nothing is lost.
@@ -81,11 +71,7 @@ def offload_weights(tensors: Iterable[torch.Tensor], folder: Path) -> int:
 
 
 def _move_all(tensors: Sequence[torch.Tensor], folder: Path) -> int:
-    """Move weights into files; the bytes that were moved.
-
-    Raises:
-        CannotOffload: not all of them could be moved.
-    """
+    """Move weights into files; the bytes that were moved. Raises CannotOffload if not all of them could be moved."""
     moved: list[Region] = []
     mover = linux_memory.Mover()
     try:

@@ -31,11 +31,7 @@ _FEW_MAPPINGS, _ENOUGH_MAPPINGS, _TOO_FEW_MAPPINGS = 10_000, 16_000, 5_000
 
 
 class Pressure:
-    """Watches the free memory in a thread, as long as the store exists.
-
-    Args:
-        compiled: the store; it is not kept alive.
-    """
+    """Watches the free memory in a thread, as long as the store exists, which is not kept alive."""
 
     def __init__(self, compiled: MemoryLRU) -> None:
         self._compiled = weakref.ref(compiled)

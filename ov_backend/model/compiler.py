@@ -26,12 +26,12 @@ from ov_backend.store import key as keys
 from ov_backend.store.key import cache_key
 from ov_backend.store.store import GraphStore
 from ov_backend.store.store import open_store as open_store  # hosts take it from here
-from ov_backend.trace import partitioning
 from ov_backend.trace.capture.trace import Captured
 from ov_backend.trace.lowering import lower
 from ov_backend.trace.lowering.complex_pairs import complex_pairs
 from ov_backend.trace.lowering.decompose import decompose
 from ov_backend.trace.lowering.decompositions import Table, available, decompositions
+from ov_backend.trace.partitioning import partitioner as partitioning
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,7 @@ _REFUSED = "OpenVINO has no conversion for it"
 
 @dataclass(frozen=True)
 class Compilation:
-    """The result of a compile.
-
-    Attributes:
-        program: the program that runs.
-        gm: the lowered graph that was partitioned.
-    """
+    """The result of a compile: the program that runs, and the lowered graph that was partitioned."""
 
     program: Program
     gm: GraphModule
@@ -56,16 +51,9 @@ class Compilation:
 class Compiler:
     """Compiles one captured graph to a program.
 
-    Args:
-        captured: the graph, its slots and inputs.
-        settings: those that affect the graph.
-        store: the graph store on disk, or None.
-        network: its name, which is stored for those who look at the store.
-        find: looks the whole program up by :attr:`key`; None looks into the store.
-
-    Attributes:
-        gm: the lowered graph.
-        key: of the program: the text of the lowered graph, before any refusal, and of the call's result.
+    ``network`` is a name that is stored for those who look at the store. ``find`` looks the whole program up by :attr:`key`; None
+    looks into the store. :attr:`gm` is the lowered graph; :attr:`key` is of its text, before any refusal, and of the call's
+    result.
     """
 
     def __init__(
@@ -227,14 +215,9 @@ def _versions() -> dict[str, str]:
 def text_key(
     gm: GraphModule, slots: Sequence[str], inputs: Sequence[str], settings: Settings, output: object = None
 ) -> str:
-    """The key of a lowered graph, from its text.
+    """The key of a lowered graph, from its text, the names of its slots, then inputs, and the settings that affect the graph.
 
-    Args:
-        gm: the graph.
-        slots: names of the weights, in the placeholders' order.
-        inputs: names of the inputs, in the placeholders' order.
-        settings: those that affect the graph count.
-        output: the description of what a call returns (JSON-able); None for a part of a graph.
+    ``output`` describes what a call returns (JSON-able); None for a part of a graph.
     """
     specs = [str(spec) for spec in _specs(gm, (*slots, *inputs))]
     of_call = {"inputs": specs[len(slots) :], "output": output}

@@ -24,12 +24,7 @@ _SLOW_TO_COMPILE = ("GPU", "NPU")
 
 @dataclass(frozen=True)
 class Blob:
-    """The entry of one compiled graph in the blob cache, which may not exist yet.
-
-    Attributes:
-        store: the store of blobs.
-        key: from graph, weights, settings and device.
-    """
+    """The entry of one compiled graph in the blob cache, which may not exist yet."""
 
     store: GraphStore
     key: str
@@ -63,15 +58,9 @@ def open_blobs(settings: Settings, graphs: Path) -> GraphStore:
 
 
 def blob(store: GraphStore, graph: str, part: str, weights: str, settings: Settings, torch_version: str) -> Blob:
-    """The entry of one compiled graph.
+    """The entry of one compiled graph, or of its subgraph ``part``, for weights of this digest.
 
-    Args:
-        store: see :func:`open_blobs`.
-        graph: key of the captured graph.
-        part: name of the subgraph, where it is split.
-        weights: digest of the weights.
-        settings: those that affect the compile, and the device, are a part of the key.
-        torch_version: of the torch that captured the graph.
+    The settings that affect the compile, the device, and the torch that captured the graph are parts of the key, too.
     """
     compile_settings = {name: _plain(value) for name, value in settings.affecting("compile").items()}
     versions = {

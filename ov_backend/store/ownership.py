@@ -40,11 +40,7 @@ _ADVICE = "choose a folder of your own (--cache-dir or OPENVINO_TORCH_CACHE_DIR)
 
 
 def check_entry(status: os.stat_result) -> None:
-    """Check the status of an entry's open file.
-
-    Raises:
-        ValueError: another user wrote it, or may change it.
-    """
+    """Check the status of an entry's open file. Raises ValueError if another user wrote it, or may change it."""
     if posix.foreign_owner(status):
         raise ValueError(f"it belongs to user {status.st_uid}")
     if posix.others_may_write(status):
@@ -109,11 +105,7 @@ def windows_user() -> str:
 
 
 def _windows() -> Any:
-    """The loader of Windows' libraries.
-
-    Raises:
-        AttributeError: this is another system.
-    """
+    """The loader of Windows' libraries. Raises AttributeError if this is another system."""
     if sys.platform != "win32":
         raise AttributeError("windll")
     return ctypes.windll

@@ -44,13 +44,7 @@ class Entry:
 
 
 class GraphStore:
-    """A folder of graphs.
-
-    Args:
-        folder: of the entries; it is created at the first write.
-        max_bytes: bound of the total size of all entries.
-        kind: of the entries.
-    """
+    """A folder of entries of one kind, of bounded total size; it is created at the first write."""
 
     def __init__(self, folder: Path, max_bytes: int = 1 << 30, kind: Kind = GRAPHS) -> None:
         self.folder = Path(folder)

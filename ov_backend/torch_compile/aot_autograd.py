@@ -22,19 +22,15 @@ from ov_backend.core.tracing_flag import flag_of_this_thread
 from ov_backend.engine.engine import Network
 from ov_backend.torch_compile.graph import DynamoGraph, WeightHolder
 from ov_backend.torch_compile.side_effects import SideEffects
-from ov_backend.trace.capture.untraceable import why_untraceable
+from ov_backend.trace.capture.trace import why_untraceable
 from ov_backend.trace.lowering.training_decompositions import training_decompositions
 
 
 class AotGraph:
     """One Dynamo graph, traced by AOTAutograd once for every combination of shapes, strides and aliasing.
 
-    Args:
-        graph: the graph.
-        name: its name in statistics.
-        network: creates a network of the engine for a graph from AOTAutograd.
-        effects: the inputs that the graph writes to cannot be constants, and where an output is a view of an input, the
-            place of the input in its memory is a part of the trace.
+    ``network`` creates a network of the engine for a graph from AOTAutograd. By the graph's ``effects``, inputs that it writes to
+    cannot be constants, and where an output is a view of an input, the place of the input in its memory is a part of the trace.
     """
 
     def __init__(
@@ -46,11 +42,7 @@ class AotGraph:
         self._constant: set[tuple[int, int]] = set()
 
     def __call__(self, full: Sequence[Any]) -> Any:
-        """Run on all inputs of the graph.
-
-        Raises:
-            CaptureError: AOTAutograd cannot trace it.
-        """
+        """Run on all inputs of the graph. Raises CaptureError if AOTAutograd cannot trace it."""
         key = _key(full, self._aliases, self._written)
         if key not in self._functions:
             with flag_of_this_thread(), _steps_of_recurrent_layers(self._graph):
@@ -81,13 +73,7 @@ class AotGraph:
 
 
 class _TracedFunction:
-    """A graph with one combination of inputs; AOTAutograd traces it at the first call.
-
-    Args:
-        owner: the graph with every combination.
-        function: what is traced.
-        name: of its graphs in statistics; their kind is to be put in.
-    """
+    """A graph with one combination of inputs; AOTAutograd traces it at the first call. ``name`` takes the kind of its graphs."""
 
     def __init__(self, owner: AotGraph, function: Callable[..., Any], name: str) -> None:
         from functorch.compile import aot_function, min_cut_rematerialization_partition

@@ -31,12 +31,12 @@ from ov_backend.torch_compile import side_effects
 from ov_backend.torch_compile.aot_autograd import AotGraph
 from ov_backend.torch_compile.dynamic_shapes import MAX_WEIGHT_CHANGES, DynamicGraph
 from ov_backend.torch_compile.fallback import Answered, Fallback
+from ov_backend.torch_compile.frames import WithoutGraph
 from ov_backend.torch_compile.graph import DynamoGraph, WeightHolder
 from ov_backend.torch_compile.options import parse as parse_options
 from ov_backend.torch_compile.parts import Parts, untraceable
 from ov_backend.torch_compile.recompute_backward import RecomputeBackward
 from ov_backend.torch_compile.side_effects import SideEffects
-from ov_backend.torch_compile.without_graph import WithoutGraph
 from ov_backend.trace.partitioning import int64_range
 
 log = logging.getLogger(__name__)
@@ -126,12 +126,7 @@ def _engine(settings: Settings) -> Engine:
 
 @dataclass(frozen=True)
 class _Variant:
-    """One of the networks for a graph.
-
-    Attributes:
-        wide_integers: int64 inputs may have any value.
-        weights_are_inputs: the weights change too often to be constants.
-    """
+    """One of the networks for a graph: for int64 inputs of any value, or with weights that change too often to be constants."""
 
     wide_integers: bool = False
     weights_are_inputs: bool = False
@@ -144,14 +139,7 @@ class _Variant:
 class CompiledDynamoGraph:
     """One of Dynamo's graphs, compiled: it chooses how to answer each call.
 
-    Args:
-        gm: the graph.
-        engines: the engine for given settings.
-        settings: of the backend.
-        name: in the statistics.
-
-    Attributes:
-        made: the engines and names of all networks that were made for it.
+    ``engines`` gives the engine for settings; :attr:`made` has the engines and names of all networks that were made for it.
     """
 
     def __init__(self, gm: GraphModule, engines: Callable[[Settings], Engine], settings: Settings, name: str) -> None:

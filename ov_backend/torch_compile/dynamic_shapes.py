@@ -37,16 +37,9 @@ _NO_DYNAMIC_SIZE = "no size is dynamic"
 
 
 class DynamicGraph:
-    """The graphs with dynamic dimensions of one Dynamo graph.
+    """The graphs with dynamic dimensions of one Dynamo graph; ``add`` creates a network from a name, a module and hooks.
 
-    Args:
-        graph: Dynamo's graph.
-        name: its name in statistics.
-        settings: those that affect the graph.
-        add: creates a network of the engine from a name, a module and hooks.
-
-    Attributes:
-        refusal: why static graphs answer instead, or "".
+    :attr:`refusal` says why static graphs answer instead, or is "".
     """
 
     def __init__(

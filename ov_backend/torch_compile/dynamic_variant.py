@@ -100,12 +100,9 @@ class SizedWeightHolder(WeightHolder):
 
 
 class Variant:
-    """One graph with dynamic dimensions, valid for some sizes.
+    """One graph with dynamic dimensions, valid for some sizes: its network, and what holds the weights and takes calls apart.
 
-    Attributes:
-        network: answers calls with it.
-        holder: holds the weights, and takes calls apart.
-        numbers: what Python computes at each call from the sizes, for the graph to read.
+    ``numbers`` is what Python computes at each call from the sizes, for the graph to read.
     """
 
     network: Network
@@ -125,11 +122,7 @@ class Variant:
         self._values: Callable[[_Shapes], tuple[float | bool, ...]] = lambda shapes: ()
 
     def prepare(self, full: Sequence[Any]) -> None:
-        """Trace and compile for a call.
-
-        Raises:
-            OVBackendError: static graphs have to answer.
-        """
+        """Trace and compile for a call. Raises OVBackendError if static graphs have to answer."""
         with torch.no_grad():
             while True:
                 known = len(self.numbers)

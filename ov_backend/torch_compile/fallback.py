@@ -31,11 +31,9 @@ class Answered:
 
 
 class Fallback:
-    """One graph in PyTorch.
+    """One graph in PyTorch; :attr:`answered` says what answered the last call.
 
-    Attributes:
-        random: the graph draws random numbers; inductor would draw others than PyTorch, so it is not used.
-        answered: what answered the last call.
+    Of a ``random`` graph inductor would draw other numbers than PyTorch, so it is not used.
     """
 
     def __init__(self, graph: Callable[..., Any], settings: Settings) -> None:

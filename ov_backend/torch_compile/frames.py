@@ -23,6 +23,8 @@ from torch._dynamo import external_utils
 from torch._dynamo.utils import counters
 
 from ov_backend.core.errors import first_line
+from ov_backend.engine.stats import NetworkStats
+from ov_backend.torch_compile.options import parse as parse_options
 
 #: ``given_up(where, reason, options)``: Dynamo makes no graph of a frame; the result says whether the caller is to get an error.
 GivenUp = Callable[[str, str, Mapping[str, Any]], bool]
@@ -153,3 +155,37 @@ def _function(backend: Any) -> Any:
 
 def _is_watched(backend: Any) -> bool:
     return hasattr(_function(backend), "frame_given_up")
+
+
+class WithoutGraph:
+    """Functions that Dynamo has given up, and functions whose first operator breaks the graph; by their names and places."""
+
+    def __init__(self) -> None:
+        self._given_up: dict[str, NetworkStats] = {}
+        #: For every backend with its options one dict, which is emptied by a graph.
+        self._broken: list[dict[str, str]] = []
+
+    def give_up(self, where: str, reason: str, options: Mapping[str, Any]) -> bool:
+        """Count a function that Dynamo gives up; returns whether the user wants an error where only PyTorch can answer."""
+        self._given_up.setdefault(where, NetworkStats()).fall_back(where, _why(reason))
+        return parse_options(options).fallback == "raise"
+
+    def note(self, broken: dict[str, str]) -> None:
+        """Take note of functions whose first operator breaks the graph, each with the reason; they may change."""
+        if not any(each is broken for each in self._broken):
+            self._broken.append(broken)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """The statistics of each function."""
+        found = {where: reason for broken in self._broken for where, reason in broken.items()}
+        statistics = {where: NetworkStats(fallbacks=Counter([_why(reason)])) for where, reason in found.items()}
+        return {where: {**each.as_dict(), "answered_by": "eager"} for where, each in (statistics | self._given_up).items()}
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._given_up.clear()
+        self._broken.clear()
+
+
+def _why(reason: str) -> str:
+    return f"Dynamo makes no graph of it: {reason}"

@@ -29,10 +29,7 @@ Make = Callable[[GraphModule, int], Callable[..., Any]]
 def untraceable(graph: DynamoGraph, full: Sequence[Any], gradients: bool) -> dict[Node, str]:
     """The nodes of a graph that cannot be traced, each with the reason; maybe not all: the parts are asked again.
 
-    Args:
-        graph: the graph.
-        full: one call's inputs; nothing is computed or written.
-        gradients: whether PyTorch records operations.
+    Nothing is computed of one call's inputs, ``full``, or written to them. ``gradients``: PyTorch records operations.
     """
     finder = _Finder(graph.gm)
     try:
@@ -71,14 +68,7 @@ def _same_but_fake(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Step:
-    """One part, or the nodes between two parts.
-
-    Attributes:
-        call: takes the inputs and returns a sequence of the outputs.
-        inputs: nodes.
-        outputs: nodes.
-        last: the nodes whose values are not needed after it.
-    """
+    """One part, or the nodes between two; ``last`` are the nodes whose values are not needed after it."""
 
     call: Callable[..., Any]
     inputs: Sequence[Node]
@@ -87,12 +77,9 @@ class _Step:
 
 
 class Parts:
-    """A graph that is cut at some nodes.
+    """A graph that is cut at the nodes ``apart``, which run as in eager, each with the reason.
 
-    Args:
-        graph: the graph.
-        apart: the nodes that run as in eager, each with the reason.
-        make: makes of a part, and its number, what answers its calls.
+    ``make`` makes of a part, and its number, what answers its calls.
 
     Raises:
         CaptureError: there is nothing beside these nodes.

@@ -19,13 +19,9 @@ class RecomputeBackward(torch.autograd.Function):
     def run(
         graph: Callable[..., Any], infer: Callable[[Sequence[Any]], Any], differentiable: Sequence[bool], full: Sequence[Any]
     ) -> Any:
-        """Answer one call.
+        """Answer one call: ``infer(full)`` computes what the graph does with all inputs, in OpenVINO, without gradients.
 
-        Args:
-            graph: the graph, ``graph(*full)``, returning a flat tuple.
-            infer: ``infer(full)`` computes the same in OpenVINO, without gradients.
-            differentiable: for every tensor that the graph returns, whether gradients flow through it.
-            full: all inputs.
+        ``differentiable`` says for every tensor that the graph returns whether gradients flow through it.
         """
         _warn_once()
         results = infer(full)

@@ -51,9 +51,7 @@ def convert_and_log(name: str, captured: Captured, compiler: Compiler) -> Compil
 class Reporter:
     """Answers calls as the backend does, except that PyTorch computes what was converted; and reports on the conversions.
 
-    Args:
-        make: makes what answers a graph, from the graph, the engines by their settings, and a name.
-        settings: of the backend.
+    ``make`` makes what answers a graph, from the graph, the engines by their settings, and a name.
     """
 
     def __init__(self, make: Callable[[GraphModule, Callable[[Settings], Engine], Settings, str], Graph], settings: Settings):

@@ -21,22 +21,18 @@ from ov_backend.core import tracing_lock
 from ov_backend.core.errors import CaptureError, pass_on_signals
 from ov_backend.core.fx_utils import is_random
 from ov_backend.core.tensors import nested_tensors
-from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.trace.capture.opaque_operators import WholeRecurrences
 from ov_backend.trace.capture.slots import OF_PYTORCH
-from ov_backend.trace.capture.trace import ASSERTIONS
-from ov_backend.trace.capture.untraceable import why_untraceable
+from ov_backend.trace.capture.trace import ASSERTIONS, why_untraceable
 from ov_backend.trace.lowering.functionalize import hidden_writes
 
 
 @dataclass(frozen=True)
 class SideEffects:
-    """The side effects of one graph, and its differentiable results.
+    """The side effects of one graph: which inputs it writes to, and whether it draws random numbers or returns views
+    (``aliases``).
 
-    Attributes:
-        written: indices of the inputs that it writes to.
-        aliases: an output is a view of an input, or of another output.
-        random: it draws random numbers.
-        differentiable: for every tensor that it returns, in order, whether gradients flow through it.
+    ``differentiable`` says for every tensor that it returns, in order, whether gradients flow through it.
     """
 
     written: tuple[int, ...]
@@ -50,11 +46,7 @@ def analyze(
 ) -> SideEffects:
     """Run ``function(*args)`` over fake tensors and record its side effects; nothing is computed or written.
 
-    Args:
-        function: what runs.
-        args: its arguments.
-        gradients: whether PyTorch records operations meanwhile.
-        autocast: the dtype of the CPU's autocast, None if it is off.
+    ``gradients``: PyTorch records operations meanwhile. ``autocast``: the dtype of the CPU's autocast, None if it is off.
 
     Raises:
         CaptureError: it cannot run on fake tensors, because Python code or a shape depends on a tensor's values; or it runs an

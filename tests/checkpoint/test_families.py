@@ -31,7 +31,7 @@ def unet(kinds: list[str], **config: Any) -> Tensors:
     down, up = [kind.format("Down") for kind in kinds], [kind.format("Up") for kind in reversed(kinds)]
     shape = {"block_out_channels": [64, 128], "layers_per_block": 1, "down_block_types": down, "up_block_types": up}
     network = UNet2DConditionModel(**shape, **config)
-    name = keys.unet_names(1, tuple(kind.startswith("CrossAttn") for kind in up))
+    name = keys.unet_names(shape)
     return {UNET + name(key): value for key, value in network.named_parameters()}
 
 

@@ -67,8 +67,7 @@ def original(prefix: str, module: torch.nn.Module, names: keys.Names) -> dict[st
 
 def write_checkpoint(path: Path, family: str) -> Path:
     unet, vae = unet_of(family), AutoencoderKL(block_out_channels=[32])
-    up = tuple(kind.startswith("CrossAttn") for kind in unet.config.up_block_types)
-    tensors = original(UNET, unet, keys.unet_names(1, up)) | original(VAE, vae, keys.vae_names(1))
+    tensors = original(UNET, unet, keys.unet_names(unet.config)) | original(VAE, vae, keys.vae_names(1))
     for prefix in _TEXTS[family]:
         is_open_clip = prefix in (OPEN_CLIP, XL_OPEN_CLIP)
         text = text_of(is_open_clip, prefix == XL_OPEN_CLIP, 3 if prefix == OPEN_CLIP else 2)
@@ -119,8 +118,7 @@ def test_every_layer_of_a_family_fits_it_in_both_layouts(
     checkpoint, pipe, lora = families[family]
     check_fits(lora, checkpoint)
     assert LoraMix(pipe).apply([(lora, 1.0)])
-    up = tuple(kind.startswith("CrossAttn") for kind in pipe.unet.config.up_block_types)
-    names = keys.unet_names(1, up)
+    names = keys.unet_names(pipe.unet.config)
     dotted = {f"{name}.weight": module.weight for name, module in pipe.unet.named_modules() if hasattr(module, "weight")}
     layers = {names(name).removesuffix(".weight"): weight for name, weight in dotted.items() if weight.ndim > 1}
     flat = {f"lora_unet_{name.replace('.', '_')}": weight for name, weight in layers.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ov_backend.pipelines.precompile import generator_of
 from ov_backend.pipelines.sizes import own_size
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
+pytestmark = pytest.mark.usefixtures("no_connection")
 UNET = "model.diffusion_model."
 INPAINTING: dict[str, Any] = {
     "_class_name": "StableDiffusionInpaintPipeline",
@@ -31,15 +31,6 @@ INPAINTING: dict[str, Any] = {
     **{part: [None, None] for part in ("safety_checker", "feature_extractor", "image_encoder")},
     "requires_safety_checker": False,
 }
-
-
-@pytest.fixture(autouse=True)
-def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any) -> None:
-        raise AssertionError(f"a connection was attempted: {args[1:]}")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 @pytest.fixture(scope="module")

@@ -131,12 +131,13 @@ def test_a_second_undo_changes_nothing() -> None:
     assert other.undo()
 
 
-def test_a_patch_that_other_code_replaced_is_left_alone() -> None:
-    greeter = Greeter()
-    patch = Patch(greeter, "greet", louder)
-    foreign = lambda name: "mine"  # noqa: E731
+@pytest.mark.parametrize("make", [lambda greeter: Patch(greeter, "greet", louder), lambda greeter: Unshadow(greeter, "greet")])
+def test_what_other_code_has_set_since_is_left_alone(make: Callable[[Any], Any]) -> None:
+    greeter, _ = shadowed()
+    change = make(greeter)
+    foreign: Any = lambda name: "mine"  # noqa: E731
     greeter.greet = foreign  # type: ignore[method-assign]
-    assert not patch.undo()
+    assert not change.undo()
     assert vars(greeter)["greet"] is foreign
 
 
@@ -198,15 +199,6 @@ def test_an_unshadowed_attribute_is_the_classs_until_the_undo() -> None:
     assert greeter.greet("ada") == "hello ada"
     assert unshadow.undo()
     assert vars(greeter)["greet"] is own
-
-
-def test_an_unshadowed_attribute_that_other_code_set_since_is_left_alone() -> None:
-    greeter, _ = shadowed()
-    unshadow = Unshadow(greeter, "greet")
-    foreign: Any = lambda name: "mine"  # noqa: E731
-    greeter.greet = foreign  # type: ignore[method-assign]
-    assert not unshadow.undo()
-    assert vars(greeter)["greet"] is foreign
 
 
 def test_unshadowing_what_is_not_there_raises() -> None:

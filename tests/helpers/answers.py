@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -10,7 +11,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.model.transformations.cpu_faults import avoid_faults
-from tests.helpers.small import engine_for
+from tests.helpers.small import Computing, engine_for
 
 
 def answers(results: list[ov.Node], x: ov.Node, value: np.ndarray) -> list[np.ndarray]:
@@ -22,8 +23,9 @@ def answers(results: list[ov.Node], x: ov.Node, value: np.ndarray) -> list[np.nd
     return [found[i] for i in range(len(results))]
 
 
-def assert_right(strict: Callable[..., Settings], module: torch.nn.Module, x: torch.Tensor) -> None:
-    """A module that returns one tensor or several answers as in PyTorch, and in OpenVINO."""
+def assert_right(strict: Callable[..., Settings], function: Callable[..., Any], x: torch.Tensor) -> None:
+    """A module, or a function, that returns one tensor or several answers as in PyTorch, and in OpenVINO."""
+    module = function if isinstance(function, torch.nn.Module) else Computing(function)
     network = engine_for(strict(precision="f32"), module)
     with torch.no_grad():
         for got, expected in zip(network(x), module(x), strict=True):

@@ -22,12 +22,7 @@ Draw = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Family:
-    """One family.
-
-    Attributes:
-        pipe: its pipeline.
-        draws: functions without arguments; each draws pictures [N, H, W, 3] in another way.
-    """
+    """One family: its pipeline, and functions without arguments, each of which draws pictures [N, H, W, 3] in another way."""
 
     pipe: Any
     draws: list[Draw]

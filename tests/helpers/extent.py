@@ -41,12 +41,7 @@ SMOKE = (
 
 
 def is_slow(path: Path, name: str) -> bool:
-    """Whether a test is left out by ``make test``.
-
-    Args:
-        path: of its file, below ``tests/``.
-        name: of the test.
-    """
+    """Whether a test, in a file below ``tests/``, is left out by ``make test``."""
     test = f"{path.as_posix()}::{name}"
     return any(test.startswith((f"{each}/", f"{each}:")) for each in SLOW) and not test.startswith(SMOKE)
 
@@ -54,10 +49,7 @@ def is_slow(path: Path, name: str) -> bool:
 def some(part: Iterable[Any], everything: Iterable[Any], several: bool = False) -> list[Any]:
     """The values of a test's parameter; those outside the part run in full only.
 
-    Args:
-        part: the values that always run.
-        everything: all values.
-        several: each value is a tuple of the values of several parameters.
+    ``several``: each value is a tuple of the values of several parameters.
     """
     chosen = list(part)
     values = [(value, *([] if value in chosen else [only_in_full])) for value in everything]

@@ -15,7 +15,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from ov_backend.model.runtime import binding
+from ov_backend.model.runtime import bound_model
 from tests.helpers import networks
 from tests.helpers.small import Small
 
@@ -105,7 +105,7 @@ def answer_without_weights(module: torch.nn.Module, inputs: tuple[torch.Tensor, 
 
 def main(precisions: list[str]) -> None:
     """Try every case in every precision."""
-    binding.COPY_BELOW_BYTES = 0  # share whatever is said to be packed, however small
+    bound_model.COPY_BELOW_BYTES = 0  # share whatever is said to be packed, however small
     with torch.no_grad():
         for name, make in cases().items():
             for precision in precisions:

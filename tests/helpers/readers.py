@@ -23,13 +23,7 @@ def assert_eager(network: Network, module: torch.nn.Module, x: torch.Tensor = X)
 
 
 def assert_followed(strict: Callable[..., Settings], module: torch.nn.Module, change: Callable[[Any], Any]) -> None:
-    """A network's answer is PyTorch's before and after a change, and OpenVINO computes both.
-
-    Args:
-        strict: makes settings where every fallback raises.
-        module: answers otherwise after the change.
-        change: is given the module.
-    """
+    """A network's answer is PyTorch's before and after a change of its module, and OpenVINO computes both."""
     module.requires_grad_(False)
     network = engine_for(strict(), module)
     assert_eager(network, module)

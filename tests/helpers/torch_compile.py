@@ -54,3 +54,8 @@ def fallbacks() -> dict[str, int]:
     for network in ov_backend.stats().values():
         counts.update(network["fallbacks"])
     return dict(counts)
+
+
+def corrections() -> dict[str, int]:
+    """What was answered otherwise than asked for, with counts."""
+    return {what: count for network in ov_backend.stats().values() for what, count in network["corrections"].items()}

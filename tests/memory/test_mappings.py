@@ -32,11 +32,7 @@ def count(start: int = 0, end: int = 1 << 64) -> int:
 
 
 class Bound:
-    """Pages full of "x" of which every other one is bound to the first NUMA node.
-
-    Args:
-        written_first: the pages are written before they are bound.
-    """
+    """Pages full of "x" of which every other one is bound to the first NUMA node, after they are written or before."""
 
     def __init__(self, written_first: bool) -> None:
         self.memory = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -54,13 +54,7 @@ class _Noise(TorchDispatchMode):
 
 @dataclass
 class Reference:
-    """What eager PyTorch answers in float32, and what autocast answers.
-
-    Attributes:
-        exact: the results in float32.
-        runs: autocast's results, first without noise.
-        rounded: whether autocast computed anything in bfloat16.
-    """
+    """What eager PyTorch answers in float32 (``exact``), and what autocast answers (``runs``, first without noise)."""
 
     exact: list[torch.Tensor]
     runs: list[list[torch.Tensor]]
@@ -94,10 +88,7 @@ def reference(run: Run, count: int = _RUNS, low: Run | None = None) -> Reference
 def difference(got: Sequence[torch.Tensor], run: Run, low: Run | None = None) -> str | None:
     """What is wrong with results in the default precision: "" if nothing; None where autocast gives no answer.
 
-    Args:
-        got: the results.
-        run: computes them in eager PyTorch, in float32.
-        low: computes them in eager PyTorch, in bfloat16, and so in its dtypes; None stands for ``run`` under autocast.
+    ``run`` computes them in eager PyTorch, in float32; ``low`` in bfloat16, None stands for ``run`` under autocast.
     """
     for count in (_RUNS, _MORE_RUNS):
         known = reference(run, count, low)

@@ -103,15 +103,7 @@ def _name(process: psutil.Process) -> str:
 
 
 class Run:
-    """One job in one folder.
-
-    Args:
-        nodes: the cluster.
-        folder: of this run.
-        checkpoint: that the rows name.
-        rows: number of pictures.
-        chance: draws what is killed and when.
-    """
+    """One job of so many rows in one folder; ``chance`` draws what is killed and when."""
 
     def __init__(self, nodes: Nodes, folder: Path, checkpoint: Path, rows: int, chance: random.Random) -> None:
         self._nodes, self._rows, self._chance = nodes, rows, chance

@@ -50,11 +50,7 @@ class Case:
     consumed: tuple[str, ...] = ()
 
     def call(self, function: Callable[..., Any]) -> Any:
-        """Call the module's forward, or what stands for it, with the state and the random numbers of the first call.
-
-        Returns:
-            the result, or a list of the results of several calls.
-        """
+        """Call the module's forward, or what stands for it, with the state and the random numbers of the first call."""
         self.reset()
         torch.manual_seed(0)
         random.seed(0)

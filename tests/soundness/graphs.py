@@ -132,12 +132,8 @@ def _tensors(draw: Any, base: list[int]) -> tuple[torch.Tensor, str]:
 def made(dtype: torch.dtype, shape: tuple[int, ...], kind: str, seed: int, layout: str = "") -> torch.Tensor:
     """A tensor of seeded values.
 
-    Args:
-        dtype: of the tensor.
-        shape: of the tensor.
-        kind: "small" numbers that floats hold exactly, "normal" ones, or also "special" ones: extremes, infinities, NaN.
-        seed: of the values.
-        layout: "", ".mT" (transposed), "[..., ::2]" (every second of a longer one) or "expanded".
+    ``kind`` is "small" for numbers that floats hold exactly, "normal", or "special": also extremes, infinities, NaN. ``layout``
+    is "", ".mT" (transposed), "[..., ::2]" (every second of a longer one) or "expanded".
     """
     generator = torch.Generator().manual_seed(seed)
     if layout == ".mT" and len(shape) >= 2:

@@ -65,12 +65,9 @@ SILENCED = ("ov_backend", "torch._subclasses.fake_tensor")
 
 
 class Trial:
-    """A case with its accelerated network.
+    """A case with its accelerated network, and a graph store that other processes share.
 
-    Args:
-        case: as it was built.
-        folder: the graph store, which other processes share.
-        prepare: changes every network that is made, for a guard that is broken on purpose.
+    ``prepare`` changes every network that is made, for a guard that is broken on purpose.
     """
 
     def __init__(self, case: Case, folder: str, prepare: Callable[[Network], None] = lambda network: None) -> None:
@@ -154,11 +151,8 @@ def _in_process(trial: Trial, mutation: Mutation, result: Result) -> None:
 def _tried(trial: Trial, mutation: Mutation, result: Result, anew: bool = False) -> Outcome:
     """Apply a mutation, compare twice, and undo it; the count of who answered is of these two calls.
 
-    Args:
-        trial: the case.
-        mutation: what is changed.
-        result: notes a mutation whose undo does not restore eager's answer.
-        anew: make another network after the change.
+    ``result`` notes a mutation whose undo does not restore eager's answer; with ``anew`` another network is made after the
+    change.
     """
     outcome = Outcome(mutation.name, mutation.kind)
     undo = mutation.apply()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
@@ -24,13 +23,10 @@ from ov_backend import Settings
 from ov_backend.engine.engine import Engine
 from ov_backend.memory.regions import regions
 from tests.helpers.small import Small, inputs
+from tests.soundness.picture_kills import Child
 
 #: The longest time in seconds that a process lives after its first answer.
 LIFE_S = 0.3
-#: The longest time until its first answer.
-PATIENCE_S = 120.0
-
-
 def run(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Kill ``count`` processes; the answers by "right" and "wrong", and what was found in the folder that should not be there."""
     draw, answers, left = random.Random(seed), Counter[str](), list[str]()
@@ -42,35 +38,10 @@ def run(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[str]]:
 
 def _killed(folder: Path, life: float) -> list[str]:
     """Run one process and kill it ``life`` seconds after its first answer; its answers."""
-    out, into = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(out)
-            _work(folder, into)
-        finally:
-            os._exit(1)
-    os.close(into)
-    os.set_blocking(out, False)
-    text, end = b"", time.monotonic() + PATIENCE_S
-    try:
-        while not text and time.monotonic() < end and os.waitpid(child, os.WNOHANG)[0] == 0:
-            time.sleep(0.01)
-            text += _available(out)
-        time.sleep(life)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    text += _available(out)
-    os.close(out)
-    return text.decode().split() or ["none"]
-
-
-def _available(pipe: int) -> bytes:
-    try:
-        return os.read(pipe, 1 << 16)
-    except BlockingIOError:
-        return b""
+    child = Child(lambda pipe: _work(folder, pipe))
+    child.wait_for({"right", "wrong"}, 1)
+    time.sleep(life)
+    return child.end(kill=True) or ["none"]
 
 
 @torch.no_grad()

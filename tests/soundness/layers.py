@@ -24,13 +24,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Step:
-    """One layer.
-
-    Attributes:
-        text: for a reader.
-        sources: numbers of the values that it reads.
-        compute: the layer.
-    """
+    """One layer: its text for a reader, the numbers of the values that it reads, and what computes it."""
 
     text: str
     sources: tuple[int, ...]
@@ -38,12 +32,7 @@ class Step:
 
 
 class RandomNetwork(torch.nn.Module):
-    """A network that a seed determines.
-
-    Args:
-        seed: of everything.
-        layers: number of layers.
-    """
+    """A network of so many layers that a seed determines."""
 
     def __init__(self, seed: int, layers: int = 9) -> None:
         super().__init__()

@@ -34,12 +34,7 @@ _TORCH_MODULES = ("torch", "torch.nn.functional")
 
 
 def mutations(case: Case, use: Callable[[], None]) -> Iterator[Mutation]:
-    """Every mutation of a case.
-
-    Args:
-        case: whose module and call.
-        use: calls the accelerated network once, for mutations of several steps.
-    """
+    """Every mutation of a case; ``use`` calls the accelerated network once, for mutations of several steps."""
     for mutation in _Walk(case, use).all():
         if not any(mutation.name.partition(": ")[0].endswith(f".{name}") for name in case.consumed):
             yield mutation

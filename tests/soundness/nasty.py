@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,3 +38,12 @@ class Base(nn.Module):
 
     def shift(self) -> float:
         return 0.125
+
+
+def made(forward: Callable[..., Any], **attributes: Any) -> Base:
+    """A module of a class of its own with this forward and these attributes."""
+    names = {"__module__": forward.__module__, "__qualname__": f"{forward.__qualname__.removesuffix('forward')}Module"}
+    module: Base = type("Module", (Base,), {"forward": forward, **names})()
+    for name, value in attributes.items():
+        setattr(module, name, value)
+    return module

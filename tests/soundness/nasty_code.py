@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.soundness.case import Case
-from tests.soundness.nasty import Base, X, nasty
+from tests.soundness.nasty import Base, X, made, nasty
 
 SCALE = 2.0
 SHIFTS = (0.5, 0.25)
@@ -33,12 +33,11 @@ def inner_helper(x: torch.Tensor, factor: float = 1.5) -> torch.Tensor:
 
 @nasty
 def globals_and_helpers() -> Case:
-    class Module(Base):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = helper(self.linear(x)) * TENSOR
-            return y if "b" in TABLE["names"] else -y
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = helper(self.linear(x)) * TENSOR
+        return y if "b" in TABLE["names"] else -y
 
-    return Case(Module(), (X,))
+    return Case(made(forward), (X,))
 
 
 @nasty
@@ -52,15 +51,10 @@ def closures() -> Case:
         local = 0.75
         return lambda x: scale(x) * local + tensor
 
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.function = outer()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.linear(x))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.function(self.linear(x))
-
-    return Case(Module(), (X,))
+    return Case(made(forward, function=outer()), (X,))
 
 
 @nasty
@@ -148,15 +142,10 @@ def scaling_hook(scale: float) -> Callable[..., Any]:
 
 @nasty
 def hooks() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.second = nn.Linear(4, 4)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.linear(x)))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(torch.tanh(self.linear(x)))
-
-    module = Module()
+    module = made(forward, second=nn.Linear(4, 4))
     module.linear.register_forward_hook(scaling_hook(2.0))
     module.second.register_forward_hook(scaling_hook(0.5))
     module.second.register_forward_hook(Hook(1.5))
@@ -255,15 +244,10 @@ class Act:
 
 @nasty
 def callable_objects() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.acts = {"first": Act("leaky"), "second": Act("hard")}
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.acts["second"](self.linear(self.acts["first"](x)))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.acts["second"](self.linear(self.acts["first"](x)))
-
-    return Case(Module(), (X,))
+    return Case(made(forward, acts={"first": Act("leaky"), "second": Act("hard")}), (X,))
 
 
 class Scale(torch.autograd.Function):

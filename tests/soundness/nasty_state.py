@@ -11,24 +11,19 @@ import numpy as np
 import torch
 
 from tests.soundness.case import Case
-from tests.soundness.nasty import Base, X, nasty
+from tests.soundness.nasty import Base, X, made, nasty
 
 STRENGTH: contextvars.ContextVar[float] = contextvars.ContextVar("strength", default=2.0)
 
 
 @nasty
 def counters() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls, self.limit, self.seen = 0, 3, collections.Counter[str]()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen["call"] += 1
+        return self.linear(x) * (self.calls % self.limit + 1) + self.seen["call"]
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            self.seen["call"] += 1
-            return self.linear(x) * (self.calls % self.limit + 1) + self.seen["call"]
-
-    module = Module()
+    module = made(forward, calls=0, limit=3, seen=collections.Counter[str]())
 
     def reset() -> None:
         module.seen.clear()
@@ -39,39 +34,27 @@ def counters() -> Case:
 
 @nasty
 def context_variables() -> Case:
-    class Module(Base):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) * STRENGTH.get()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * STRENGTH.get()
 
-    return Case(Module(), (X,), roots={"STRENGTH": STRENGTH})
+    return Case(made(forward), (X,), roots={"STRENGTH": STRENGTH})
 
 
 @nasty
 def random_state() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.noise, self.amount = random.Random(3), 0.5
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * random.choice([1.0, 2.0]) + self.noise.random() * self.amount + float(np.random.rand())
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) * random.choice([1.0, 2.0]) + self.noise.random() * self.amount + float(np.random.rand())
-
-    module = Module()
+    module = made(forward, noise=random.Random(3), amount=0.5)
     return Case(module, (X,), reset=lambda: module.noise.seed(3), repeats=2)
 
 
 @nasty
 def random_numbers_of_ones_own() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.noise = random.Random(3)
-            self.generator = np.random.default_rng(3)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.noise.random() + float(self.generator.random())
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) * self.noise.random() + float(self.generator.random())
-
-    module = Module()
+    module = made(forward, noise=random.Random(3), generator=np.random.default_rng(3))
 
     def reset() -> None:
         module.noise.seed(3)
@@ -82,21 +65,14 @@ def random_numbers_of_ones_own() -> Case:
 
 @nasty
 def key_value_lists() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.past: list[torch.Tensor] = []
-            self.queue = collections.deque([0.5, 1.5])
-            self.previous = torch.zeros(3, 4)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.past.append(self.linear(x))
+        self.queue.rotate(1)
+        y = torch.stack(self.past).sum(0) * self.queue[0] + self.previous
+        self.previous = y
+        return y
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.past.append(self.linear(x))
-            self.queue.rotate(1)
-            y = torch.stack(self.past).sum(0) * self.queue[0] + self.previous
-            self.previous = y
-            return y
-
-    module = Module()
+    module = made(forward, past=[], queue=collections.deque([0.5, 1.5]), previous=torch.zeros(3, 4))
 
     def reset() -> None:
         module.past.clear()
@@ -108,30 +84,20 @@ def key_value_lists() -> Case:
 
 @nasty
 def seeded_generators() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seed, self.generator = 5, torch.Generator().manual_seed(7)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fixed = torch.randn(4, generator=torch.Generator().manual_seed(self.seed))
+        return self.linear(x) * fixed + torch.rand(4, generator=self.generator)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            fixed = torch.randn(4, generator=torch.Generator().manual_seed(self.seed))
-            return self.linear(x) * fixed + torch.rand(4, generator=self.generator)
-
-    module = Module()
+    module = made(forward, seed=5, generator=torch.Generator().manual_seed(7))
     return Case(module, (X,), reset=lambda: module.generator.manual_seed(7), repeats=2)
 
 
 @nasty
 def iterators() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.factors = itertools.cycle([1.0, 2.0, 3.0])
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * next(self.factors)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) * next(self.factors)
-
-    module = Module()
+    module = made(forward, factors=itertools.cycle([1.0, 2.0, 3.0]))
 
     def reset() -> None:
         module.factors = itertools.cycle([1.0, 2.0, 3.0])

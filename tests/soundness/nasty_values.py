@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.soundness.case import Case
-from tests.soundness.nasty import Base, X, nasty
+from tests.soundness.nasty import Base, X, made, nasty
 
 REGISTRY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": F.relu, "own": lambda x: x * 0.5}
 
@@ -36,17 +36,12 @@ class Config:
 
 @nasty
 def config_object() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config = Config(power=2)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.config.layers):
+            x = REGISTRY[self.config.act](self.linear(x)) * self.config.get("scale") + self.config.extra["eps"]
+        return x**self.config.power if self.config.use_bias else x
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for _ in range(self.config.layers):
-                x = REGISTRY[self.config.act](self.linear(x)) * self.config.get("scale") + self.config.extra["eps"]
-            return x**self.config.power if self.config.use_bias else x
-
-    return Case(Module(), (X,))
+    return Case(made(forward, config=Config(power=2)), (X,))
 
 
 @dataclasses.dataclass
@@ -63,15 +58,10 @@ class Frozen:
 
 @nasty
 def dataclasses_in_dataclasses() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.options = Frozen()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) * self.options.scale) ** self.options.inner.power + sum(self.options.inner.values)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (self.linear(x) * self.options.scale) ** self.options.inner.power + sum(self.options.inner.values)
-
-    return Case(Module(), (X,))
+    return Case(made(forward, options=Frozen()), (X,))
 
 
 class Mode(enum.Enum):
@@ -89,49 +79,40 @@ class Bits(enum.IntFlag):
 
 @nasty
 def enums() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mode, self.bits, self.table = Mode.SOFT, Bits.A | Bits.B, {Mode.SOFT: 1.0, Mode.HARD: 4.0}
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x) * self.mode.factor() + self.table[self.mode]
+        return y * 2 if Bits.B in self.bits else y
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.linear(x) * self.mode.factor() + self.table[self.mode]
-            return y * 2 if Bits.B in self.bits else y
-
-    return Case(Module(), (X,))
+    return Case(made(forward, mode=Mode.SOFT, bits=Bits.A | Bits.B, table={Mode.SOFT: 1.0, Mode.HARD: 4.0}), (X,))
 
 
 @nasty
 def lists_of_tensors() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scales = [torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)]
-            self.named = {"a": torch.full((4,), 0.5), "deep": [(torch.tensor(2.0),)]}
-            self.hidden = [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh())]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x) * self.scales[1] + self.named["a"] * self.named["deep"][0][0]
+        for layer in self.hidden:
+            y = layer(y)
+        return y + self.scales[0].sum()
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.linear(x) * self.scales[1] + self.named["a"] * self.named["deep"][0][0]
-            for layer in self.hidden:
-                y = layer(y)
-            return y + self.scales[0].sum()
-
-    return Case(Module(), (X,))
+    module = made(
+        forward, scales=[torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)],
+        named={"a": torch.full((4,), 0.5), "deep": [(torch.tensor(2.0),)]},
+        hidden=[nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh())],
+    )
+    return Case(module, (X,))
 
 
 @nasty
 def numpy_arrays() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.array, self.number = np.array([0.5, 1.5, 2.5, 3.5], dtype=np.float32), np.float32(1.5)
-            self.order, self.kinds = np.array([3, 1, 2, 0]), np.array(["a", "b"], dtype=object)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)[:, torch.from_numpy(self.order)] * float(self.number) + float(self.array[2])
+        return y * torch.as_tensor(self.array) if self.kinds[1] == "b" else y
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.linear(x)[:, torch.from_numpy(self.order)] * float(self.number) + float(self.array[2])
-            return y * torch.as_tensor(self.array) if self.kinds[1] == "b" else y
-
-    return Case(Module(), (X,))
+    module = made(
+        forward, array=np.array([0.5, 1.5, 2.5, 3.5], dtype=np.float32), number=np.float32(1.5), order=np.array([3, 1, 2, 0]),
+        kinds=np.array(["a", "b"], dtype=object),
+    )
+    return Case(module, (X,))
 
 
 class Proxy:
@@ -175,15 +156,10 @@ class Slotted:
 
 @nasty
 def slots() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.state = Slotted(0.5, Slotted(0.25))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.state.total()
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(x) * self.state.total()
-
-    return Case(Module(), (X,))
+    return Case(made(forward, state=Slotted(0.5, Slotted(0.25))), (X,))
 
 
 class Sizes(NamedTuple):
@@ -196,16 +172,11 @@ class Sizes(NamedTuple):
 
 @nasty
 def named_tuples() -> Case:
-    class Module(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.sizes, self.chosen = Sizes(), frozenset({"wide"})
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)[:, : self.sizes.width] * self.sizes.product()
+        return y * 2 if "wide" in self.chosen else y
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.linear(x)[:, : self.sizes.width] * self.sizes.product()
-            return y * 2 if "wide" in self.chosen else y
-
-    return Case(Module(), (X,))
+    return Case(made(forward, sizes=Sizes(), chosen=frozenset({"wide"})), (X,))
 
 
 @nasty

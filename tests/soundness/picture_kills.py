@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +148,10 @@ class Child:
         self._text += text
         return bool(text)
 
-    def wait_for(self, word: str, times: int) -> None:
-        """Wait until a word was written so often, or the process has ended."""
+    def wait_for(self, words: Container[str], times: int) -> None:
+        """Wait until one of these words was written so often, or the process has ended."""
         end = time.monotonic() + PATIENCE_S
-        while self.words().count(word) < times and time.monotonic() < end and self.read(1.0):
+        while sum(word in words for word in self.words()) < times and time.monotonic() < end and self.read(1.0):
             pass
 
     def end(self, kill: bool) -> list[str]:
@@ -192,7 +192,7 @@ def run(folder: Path, count: int, seed: int, disk: Path | None = None) -> tuple[
 def _killed(work: Callable[[int], None], draw: random.Random) -> list[str]:
     """Kill a process a random moment after it began to give weights back; its pictures, and in which work it was."""
     child = Child(work)
-    child.wait_for("begin", draw.randint(1, LAST_GIVING))
+    child.wait_for({"begin"}, draw.randint(1, LAST_GIVING))
     time.sleep(draw.uniform(0, LATEST_S))
     words = child.end(kill=True)
     giving = words.count("begin") > words.count("end")

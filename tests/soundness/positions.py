@@ -106,12 +106,7 @@ def _repeated(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class PositionNetwork(torch.nn.Module):
-    """A network that a seed determines.
-
-    Args:
-        seed: of everything.
-        steps: how many values it computes.
-    """
+    """A network of so many steps that a seed determines."""
 
     def __init__(self, seed: int, steps: int = 8) -> None:
         super().__init__()

@@ -14,12 +14,9 @@ Undo = Callable[[], Any]
 def writes(
     read: Callable[[], Any], write: Callable[[Any], None], use: Callable[[], None]
 ) -> Iterator[tuple[str, Callable[[], Undo]]]:
-    """Ways to change the tensor that stands at a place.
+    """Ways to change the tensor that stands at a place, by what reads it there and what writes another object.
 
-    Args:
-        read: what stands there now.
-        write: puts another object there.
-        use: calls the accelerated network once.
+    ``use`` calls the accelerated network once.
     """
     tensor = read()
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_meta:

@@ -50,6 +50,13 @@ def data(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(4, 3, 12, 12, generator=g), tokens, target
 
 
+def assert_same_gradients(actual: torch.nn.Module, expected: torch.nn.Module, least: float = 1e-7) -> None:
+    for (name, want), got in zip(expected.named_parameters(), actual.parameters()):
+        assert got.grad is not None, name
+        scale = float(want.grad.abs().max())
+        assert float((got.grad - want.grad).abs().max()) <= 1e-3 * scale + least, name
+
+
 @pytest.mark.parametrize("aot", some([True], [False, True]), ids=["recomputed", "aot_autograd"])
 def test_gradients_equal_eager(compiled: Compile, aot: bool) -> None:
     torch.manual_seed(0)
@@ -60,10 +67,7 @@ def test_gradients_equal_eager(compiled: Compile, aot: bool) -> None:
     for net, call in ((expected, expected), (actual, g)):
         net.zero_grad()
         F.cross_entropy(call(x, tokens), target).backward()
-    for (name, want), got in zip(expected.named_parameters(), actual.parameters()):
-        assert got.grad is not None, name
-        scale = float(want.grad.abs().max())
-        assert float((got.grad - want.grad).abs().max()) <= 1e-3 * scale + 1e-7, name
+    assert_same_gradients(actual, expected)
     agree(dict(actual.named_buffers()), dict(expected.named_buffers()))
     assert not fallbacks()
     assert calls() == 2  # batch norm writes to its buffers: both ways go by AOTAutograd, forward and backward
@@ -138,9 +142,7 @@ def test_a_densenet_fine_tuned_by_aot_autograd(compiled: Compile) -> None:
         for one, optimizer in zip(loss, optimizers):
             optimizer.zero_grad()
             one.backward()
-        for (name, want), got in zip(expected.named_parameters(), actual.parameters()):
-            scale = float(want.grad.abs().max())
-            assert float((got.grad - want.grad).abs().max()) <= 1e-3 * scale + 1e-6, name
+        assert_same_gradients(actual, expected, least=1e-6)
         for optimizer in optimizers:
             optimizer.step()
         found.append([float(one.detach()) for one in loss])
@@ -211,9 +213,7 @@ def test_training_with_dynamic_shapes(
         for net, call in ((expected, expected), (actual, g)):
             net.zero_grad()
             F.cross_entropy(call(x), target).backward()
-        for (name, want), got in zip(expected.named_parameters(), actual.parameters()):
-            scale = float(want.grad.abs().max())
-            assert float((got.grad - want.grad).abs().max()) <= 1e-3 * scale + 1e-7, (size, name)
+        assert_same_gradients(actual, expected)
     agree(dict(actual.named_buffers()), dict(expected.named_buffers()))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     stats = ov_backend.stats().values()

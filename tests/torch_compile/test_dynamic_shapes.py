@@ -16,16 +16,12 @@ from ov_backend.core.settings import Settings
 from ov_backend.trace.capture import symbolic_trace
 from ov_backend.trace.capture.symbolic_trace import SymbolicTrace
 from ov_backend.trace.partitioning import dynamic_shapes
-from tests.helpers.torch_compile import Compile, agree, calls, fallbacks
+from tests.helpers.torch_compile import Compile, agree, calls, corrections, fallbacks
 
 
 def counts() -> dict[str, int]:
     stats = ov_backend.stats().values()
     return {name: sum(network[name] for network in stats) for name in ("captures", "compiles", "calls")}
-
-
-def corrections() -> dict[str, int]:
-    return {what: count for network in ov_backend.stats().values() for what, count in network["corrections"].items()}
 
 
 class Picture(torch.nn.Module):
@@ -59,26 +55,19 @@ def without_recompiling() -> Any:
     return torch.compiler.set_stance("fail_on_recompile")
 
 
-def test_one_graph_serves_all_sizes(compiled: Compile) -> None:
-    """A new size recompiles nothing."""
+@pytest.mark.parametrize("option", [True, False])
+def test_one_graph_serves_all_sizes_with_the_option(compiled: Compile, option: bool) -> None:
+    """A new size recompiles nothing; without the option each size of the first two is compiled."""
     net = Picture().eval()
-    g = compiled(net, dynamic=True, dynamic_shapes=True)
-    for number, (batch, height, width) in enumerate(SIZES):
+    g = compiled(net, dynamic=True, **({"dynamic_shapes": True} if option else {}))
+    sizes = SIZES if option else SIZES[:2]
+    for number, (batch, height, width) in enumerate(sizes):
         x = torch.randn(batch, 3, height, width)
-        with without_recompiling() if number else contextlib.nullcontext():
+        with without_recompiling() if number and option else contextlib.nullcontext():
             agree(g(x), net(x))
-    assert counts() == {"captures": 1, "compiles": 1, "calls": len(SIZES)}
-    assert not fallbacks()
-    assert not corrections()
-
-
-def test_without_the_option_each_size_is_compiled(compiled: Compile) -> None:
-    net = Picture().eval()
-    g = compiled(net, dynamic=True)
-    for batch, height, width in SIZES[:2]:
-        x = torch.randn(batch, 3, height, width)
-        agree(g(x), net(x))
-    assert counts()["compiles"] == 2
+    found = counts()
+    assert (found["compiles"], found["calls"]) == (1 if option else 2, len(sizes))
+    assert not option or found["captures"] == 1
     assert not fallbacks()
     assert not corrections()
 

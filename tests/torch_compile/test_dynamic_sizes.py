@@ -12,15 +12,11 @@ from torch.nn import functional as F
 
 import ov_backend
 from tests.helpers.alone import alone
-from tests.helpers.torch_compile import Compile, agree, calls, fallbacks, total
+from tests.helpers.torch_compile import Compile, agree, calls, corrections, fallbacks, total
 
 needs_python_numbers = pytest.mark.skipif(
     torch.__version__ < "2.4", reason="powers of sizes are decimal numbers in earlier versions, and get static graphs"
 )
-
-
-def corrections() -> dict[str, int]:
-    return {what: count for network in ov_backend.stats().values() for what, count in network["corrections"].items()}
 
 
 def compiles() -> int:

@@ -38,14 +38,7 @@ def convert(
     extra: Mapping[str, Any] | None = None,
     through_torchscript: bool = False,
 ) -> WeightlessModel:
-    """Convert a graph whose placeholders are the slots, then the inputs.
-
-    Args:
-        gm: lowered ATen graph.
-        slots: names of the weights.
-        inputs: names of the inputs.
-        extra: stored with the model.
-        through_torchscript: trace the graph to TorchScript and convert that.
+    """Convert a lowered graph whose placeholders are the slots, then the inputs; ``extra`` is stored with the model.
 
     Raises:
         NothingToCompute: the graph only returns its placeholders.

@@ -61,11 +61,7 @@ class Limits:
 
 
 def check_limits(limits: Iterable[tuple[str, int, Limit]], kind: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Compare tensors of one kind with their limits.
-
-    Raises:
-        PositionOutOfRange: a position is beyond its limit.
-    """
+    """Compare tensors of one kind with their limits. Raises PositionOutOfRange if a position is beyond its limit."""
     for each, i, limit in limits:
         if each == kind and not limit.allows(tensors[i]):
             raise PositionOutOfRange(f"a position is out of range: it must be from {limit.low} to {limit.high - 1}")

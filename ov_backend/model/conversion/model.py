@@ -39,11 +39,7 @@ class WeightlessModel:
 
 
 class UnsupportedNodes(ConversionError):
-    """Some operators have no conversion.
-
-    Attributes:
-        nodes: names of the FX nodes, each with its operator.
-    """
+    """Some operators have no conversion: ``nodes`` names the FX nodes, each with its operator."""
 
     def __init__(self, nodes: Mapping[str, str]) -> None:
         self.nodes = dict(nodes)

@@ -19,8 +19,7 @@ _INDEXERS = (_aten.index.Tensor, _aten._unsafe_index.Tensor)
 def count_from_start(node: Node) -> list[Node]:
     """Have a node that indexes with several tensors read positions from the start; the nodes that were added for that.
 
-    Args:
-        node: of an ATen graph with ``meta["val"]``; its graph is changed. Any other node stays as it is.
+    Its graph is changed. Any other node stays as it is.
     """
     indices = list(node.args[1]) if node.target in _INDEXERS else []
     read = [index for index in indices if isinstance(index, Node)]

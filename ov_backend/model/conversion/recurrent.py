@@ -1,4 +1,4 @@
-"""Converts the recurrent layers of ``capture/opaque_recurrence.py``: OpenVINO has one operation for all time steps."""
+"""Converts the recurrent layers of ``capture/opaque_operators.py``: OpenVINO has one operation for all time steps."""
 
 from __future__ import annotations
 

@@ -32,11 +32,7 @@ def dump(graph: WeightlessModel) -> dict[str, bytes]:
 
 
 def load(files: Mapping[str, bytes]) -> WeightlessModel:
-    """A model from the byte strings of :func:`dump`.
-
-    Raises:
-        ConversionError: they do not describe a model.
-    """
+    """A model from the byte strings of :func:`dump`. Raises ConversionError if they do not describe a model."""
     try:
         description = json.loads(files["graph.json"])
         model = core().read_model(files["model.xml"], files["model.bin"] or b"\0")

@@ -12,32 +12,53 @@ import torch
 from ov_backend.core import devices
 from ov_backend.core.errors import is_failure, last_line
 from ov_backend.core.settings import Settings
-from ov_backend.core.tensors import TO_OV
+from ov_backend.core.tensors import TO_OV, constant
 from ov_backend.model import transformations
-from ov_backend.model.conversion.model import WeightlessModel
-from ov_backend.model.runtime.binding import COPY_BELOW_BYTES, bind
+from ov_backend.model.conversion.model import WeightlessModel, parameter_name
 from ov_backend.model.transformations.autocast_types import cast_to_bfloat16
 from ov_backend.model.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
+from ov_backend.model.transformations.nodes import is_packed
 from ov_backend.model.transformations.quantize import Observe, Quantize, Rewrite, observe, quantize, weight_buffer
 from ov_backend.model.transformations.timestep_angles import keep_angles_exact
 
 log = logging.getLogger(__name__)
 
 
+#: Weights below this size are copied in any case.
+COPY_BELOW_BYTES = 1 << 20
+
+
+def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: bool = True) -> ov.Model:
+    """A copy of the graph's model in which every slot is a constant; with ``validate`` all types and shapes are inferred anew.
+
+    Large weights that the device packs are shared: their memory must stay alive until the model is compiled, and its first
+    inference request made.
+    """
+    model = graph.model.clone()
+    slots = {f"slot_{i}": spec for i, spec in enumerate(graph.slots)}
+    for parameter in list(model.get_parameters()):
+        spec = slots.get(parameter_name(parameter))
+        if spec is None:
+            continue
+        tensor = weights[spec.name].detach()
+        shared = tensor.is_contiguous() and tensor.nbytes >= COPY_BELOW_BYTES and is_packed(parameter)
+        value = constant(tensor.contiguous(), shared)
+        value.set_friendly_name(spec.name)  # by which layers are known
+        for target in parameter.output(0).get_target_inputs():
+            target.replace_source_output(value.output(0))
+        model.remove_parameter(parameter)
+    if validate:
+        model.validate_nodes_and_infer_types()
+    return model
+
+
 def bound_model(
     graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
 ) -> tuple[ov.Model, tuple[WeightBuffer, ...], Sequence[str] | None, int]:
-    """The model with its weights, as the device gets it.
+    """The model with its weights, as the device gets it; for ``rewrite`` see :func:`.compiled_graph.bind_and_compile`.
 
-    Args:
-        graph: the weightless model; it is not changed.
-        live: the weights by slot name.
-        settings: device and precision.
-        rewrite: see :func:`ov_backend.model.runtime.compiled_graph.bind_and_compile`.
-
-    Returns:
-        the model, what holds its converted weights, what :func:`observe` returned if it was called, and the number of layers in
-        8 bits.
+    With it come what holds its converted weights, what :func:`observe` returned if it was called, and the number of layers in 8
+    bits.
     """
     if devices.members(settings.device) != ["CPU"]:
         return bind(graph, live), (), None, 0

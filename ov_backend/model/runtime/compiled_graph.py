@@ -192,15 +192,11 @@ def bind_and_compile(
     rewrite: Rewrite | None = None,
     bound: Callable[[], object] = bool,
 ) -> CompiledGraph:
-    """Bind live weights to a graph and compile it.
+    """Bind live weights, given by slot name, to a graph and compile it.
 
-    Args:
-        graph: the weightless model; it is not changed.
-        weights: the live tensors by slot name, in the host's memory.
-        settings: device, precision and OpenVINO properties.
-        blob_entry: the blob is imported from there if it exists, and exported to there otherwise.
-        rewrite: observe the ranges of the layers, or compute layers in 8 bits; on the CPU device only, and without blobs.
-        bound: called when what is left is OpenVINO's, which keeps no other thread of Python waiting.
+    The blob is imported from ``blob_entry`` if it exists, and exported to there otherwise. ``rewrite`` observes the ranges of the
+    layers, or computes layers in 8 bits; on the CPU device only, and without blobs. ``bound`` is called when what is left is
+    OpenVINO's, which keeps no other thread of Python waiting.
 
     Raises:
         InputMismatch: a weight is missing or has another shape or dtype than its slot.

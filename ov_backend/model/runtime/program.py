@@ -18,19 +18,16 @@ from ov_backend.core.settings import Settings
 from ov_backend.model.conversion.converter import WeightlessModel
 from ov_backend.model.runtime.compiled_graph import BlobEntry, CompiledGraph, Timings, bind_and_compile
 from ov_backend.model.transformations.quantize import Quantize, Rewrite
-from ov_backend.trace.partitioning import Coverage
+from ov_backend.trace.partitioning.partitioner import Coverage
 
 
 @dataclass(frozen=True)
 class Program:
     """A captured graph, converted and without weights.
 
-    Attributes:
-        outer: the graph that calls the subgraphs, or None if one subgraph is the whole program.
-        models: the subgraphs, by the name of the submodule that they replace.
-        slots: names of the weights, in the order of the outer graph's placeholders.
-        coverage: which operators run in OpenVINO.
-        key: of the graph, as the store knows it; "" where it is split.
+    ``models`` are the subgraphs, by the name of the submodule of ``outer`` that they replace; ``outer`` is None if one subgraph
+    is the whole program. ``slots`` names the weights, in the order of its placeholders; ``key`` is the graph's in the store, ""
+    where it is split.
     """
 
     outer: GraphModule | None
@@ -53,14 +50,10 @@ class Program:
         rewrite: Rewrite | None = None,
         bound: Callable[[], object] = bool,
     ) -> CompiledProgram:
-        """Bind live weights to every subgraph and compile them.
+        """Bind live weights, given by slot name, to every subgraph and compile them.
 
-        Args:
-            weights: the live tensors by slot name.
-            settings: device, precision and OpenVINO properties.
-            blob_entry: a subgraph's entry in the blob cache, by the subgraph's name; None uses no blob cache.
-            rewrite: see :func:`bind_and_compile`.
-            bound: see :func:`bind_and_compile`; of a split program, called for each subgraph.
+        ``blob_entry`` gives a subgraph's entry in the blob cache, by its name. For ``rewrite`` and ``bound``, which is called for
+        each subgraph, see :func:`bind_and_compile`.
 
         Raises:
             NothingIn8Bits: layers were to be computed in 8 bits, and none is.

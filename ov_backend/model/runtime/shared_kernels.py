@@ -40,14 +40,10 @@ _lock, _told = threading.Lock(), [_SHARED]
 
 
 def compile_model(model: ov.Model, device: str, config: Mapping[str, Any], dynamic: bool) -> ov.CompiledModel:
-    """Compile a model.
+    """Compile a model with its weights bound; the user's own property for kernels is taken.
 
-    Args:
-        model: with its weights bound.
-        device: an OpenVINO device.
-        config: OpenVINO properties; the user's own for kernels is taken.
-        dynamic: whether the model has dynamic sizes. Its kernels are kept, because sizes come back, which are ten times as fast
-            then; of 74,000 sums in such graphs none was answered by another one's kernel.
+    The kernels of dynamic sizes are kept, because sizes come back, which are ten times as fast then; of 74,000 sums in such
+    graphs none was answered by another one's kernel.
 
     Raises:
         RuntimeError: the device cannot compile it.

@@ -12,19 +12,13 @@ import openvino as ov
 
 from ov_backend.core.devices import instructions_are_limited
 from ov_backend.model.transformations.cpu_faults import avoid_faults
-from ov_backend.model.transformations.group_norm import decompose_group_norms
 from ov_backend.model.transformations.multiply_by_one import remove_multiplications_by_one
-from ov_backend.model.transformations.odd_normalizations import decompose_odd_normalizations
+from ov_backend.model.transformations.normalizations import decompose_group_norms, decompose_odd_normalizations
 from ov_backend.model.transformations.shared_transposes import copy_shared_inputs
 
 
 def apply(model: ov.Model, precision: str) -> None:
-    """Rewrite ``model`` in place.
-
-    Args:
-        model: the model with its weights bound.
-        precision: arithmetic of the device, "f32", "bf16" or "f16".
-    """
+    """Rewrite a model with its weights bound, in place, for a device that computes in "f32", "bf16" or "f16"."""
     avoid_faults(model)
     remove_multiplications_by_one(model)
     decompose_group_norms(model, corrected=precision == "f32")

@@ -58,14 +58,10 @@ _F32 = TO_OV[torch.float32]
 
 
 def cast_to_bfloat16(model: ov.Model, folder: Path | None) -> tuple[WeightBuffer, ...]:
-    """Give, in place, what autocast would compute in bfloat16 that type.
+    """Give, in place, what autocast would compute in bfloat16 that type, in a valid model with its weights bound.
 
-    Args:
-        model: a valid model with its weights bound.
-        folder: folder of a file for the converted weights; None uses ordinary memory.
-
-    Returns:
-        the memory of large converted weights that the device packs, which must live until it has done so.
+    Returns the memory of large converted weights that the device packs, a file in ``folder`` or ordinary memory without one; it
+    must live until the device has done so.
     """
     nodes = model.get_ordered_ops()
     low = _low_nodes(nodes, Constants(model))

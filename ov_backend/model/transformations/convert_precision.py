@@ -36,9 +36,7 @@ _ALIGNMENT = 64
 def weight_conversion(weights: Sequence[torch.Tensor], precision: str) -> tuple[torch.dtype, torch.dtype] | None:
     """The half-precision dtype of the weights and the other dtype that the device computes in; None if they are the same.
 
-    Args:
-        weights: the weights of a model; of two half-precision dtypes the one with more bytes counts.
-        precision: arithmetic of the device, "f32", "bf16" or "f16".
+    Of two half-precision dtypes the one with more bytes counts. ``precision`` is "f32", "bf16" or "f16".
     """
     size = {dtype: sum(w.nbytes for w in weights if w.dtype is dtype) for dtype in HALVES}
     source = max(HALVES, key=lambda dtype: size[dtype])
@@ -47,16 +45,10 @@ def weight_conversion(weights: Sequence[torch.Tensor], precision: str) -> tuple[
 
 
 class WeightBuffer:
-    """Memory for converted weights, mapped to a file without a name; ordinary memory without a folder.
+    """Memory for these weights in another dtype, mapped to a file without a name; ordinary memory without a folder.
 
-    When a device has copied the weights into its own layout, :meth:`release` drops them from memory. A later read gets them
-    from the file. The system removes the file when the process ends.
-
-    Args:
-        dtype: dtype of the converted weights.
-        weights: the weights that will be converted; they determine the size.
-        folder: folder of the file; None uses ordinary memory.
-        packed: whether the device packs each of these weights, and then reads it no more.
+    When a device has copied the weights into its own layout, :meth:`release` drops them from memory. A later read gets them from
+    the file. The system removes the file when the process ends. Weights that are ``packed`` the device then reads no more.
     """
 
     def __init__(self, dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None, packed: bool = False) -> None:
@@ -79,10 +71,8 @@ class WeightBuffer:
         return self._tensors[-1]
 
     def release(self, owned: bool = False) -> None:
-        """Drop the pages of the file from memory; the file keeps its content, unless the weights are packed.
-
-        Args:
-            owned: whether the device has copied all that it packs.
+        """Drop the pages of the file from memory; it keeps its content, unless it is packed and the device has copied it
+        (``owned``).
         """
         if self._memory is not None and self._packed and owned:
             posix.forget(self._memory)
@@ -111,12 +101,7 @@ def _mapped(size: int, folder: Path) -> mmap.mmap | None:
 def convert_precision(model: ov.Model, source: torch.dtype, target: torch.dtype) -> None:
     """Change the type of all that ``model`` computes in one floating type, in place; its inputs and results keep their types.
 
-    Large weights are already constants of the target type.
-
-    Args:
-        model: the model with its weights bound; it may be invalid before, and is valid afterwards.
-        source: floating dtype to replace.
-        target: floating dtype that replaces it.
+    Its weights are bound, large ones as constants of the target type. It may be invalid before, and is valid afterwards.
 
     Raises:
         RuntimeError: an operator keeps the source type; the model cannot be used then.

@@ -9,15 +9,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from ov_backend.model.transformations import (
-    attention,
-    convolutions,
-    functions,
-    quotients,
-    reductions,
-    sums_of_halves,
-    weight_copies,
-)
+from ov_backend.model.transformations import attention, convolutions, functions, reductions, weight_copies
 from ov_backend.model.transformations.nodes import Constants, hidden, replace, rolled
 from ov_backend.model.transformations.rule import Rule, apply_rules
 
@@ -174,9 +166,7 @@ _OWN = (
 RULES: tuple[Rule, ...] = (
     *attention.RULES,
     *reductions.RULES,
-    *sums_of_halves.RULES,
     *convolutions.RULES,
-    *quotients.RULES,
     *functions.RULES,
     *weight_copies.RULES,
     *_OWN,

@@ -18,11 +18,7 @@ _FILL = {"OpenVINO": "#1f5fae", "PyTorch": "#b3470f"}
 
 
 def draw(report: Mapping[str, Any]) -> str:
-    """An SVG document.
-
-    Args:
-        report: the result of :meth:`ov_backend.torch_compile.report.coverage.Report.as_dict`.
-    """
+    """An SVG document of what :meth:`ov_backend.torch_compile.report.coverage.Report.as_dict` returns."""
     graphs, breaks = report["graphs"], report["breaks"]
     y, lines = _TOP, list[str]()
     for start in range(0, len(graphs), _IN_A_ROW):

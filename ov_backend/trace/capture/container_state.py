@@ -29,13 +29,8 @@ _ABSENT = object()
 class ContainerState:
     """What every dict, list, deque, set, array, buffer, class and object with slots that a forward can reach holds now.
 
-    Args:
-        module: whose tree of modules is reachable.
-        others: further containers.
-
-    Attributes:
-        restored: whether something was put back.
-        restored_process: whether that was in ``sys.modules`` or the filters of warnings, which no guard watches.
+    ``restored`` says whether something was put back, ``restored_process`` whether that was in ``sys.modules`` or the filters of
+    warnings, which no guard watches.
     """
 
     def __init__(self, module: torch.nn.Module, others: Iterable[Any] = ()) -> None:

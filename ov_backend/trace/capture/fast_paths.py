@@ -40,11 +40,7 @@ def takes_fast_path(frame: FrameType) -> bool:
 
 
 def beside_fast_path(frame: FrameType) -> str:
-    """What the fast path answers otherwise than the operators that a trace sees, or "" where both give the same numbers.
-
-    Args:
-        frame: see :func:`takes_fast_path`.
-    """
+    """What the fast path answers otherwise than the operators that a trace sees, or "" where both give the same numbers."""
     own = frame.f_locals
     if own.get("src_key_padding_mask") is not None or own.get("key_padding_mask") is not None:
         return "attention with padding"
@@ -84,13 +80,7 @@ def _is_changed(part: object, kind: type[torch.nn.Module]) -> bool:
 
 
 def _is_replaced(module: torch.nn.Module, name: str, kind: type[torch.nn.Module]) -> bool:
-    """Whether a method is another than the one that PyTorch wrote for a class; our own patches replace nothing here.
-
-    Args:
-        module: which has it.
-        name: the method's.
-        kind: the class.
-    """
+    """Whether a method is another than the one that PyTorch wrote for a class; our own patches replace nothing here."""
     method = unwrap(vars(module).get(name, getattr(type(module), name, None)))
     if isinstance(method, MethodType) and method.__self__ is module:
         method = method.__func__

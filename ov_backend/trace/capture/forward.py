@@ -70,13 +70,9 @@ def in_place_of(
     slots: Sequence[torch.Tensor],
     reach: Reach | None = None,
 ) -> Iterator[None]:
-    """While active, in this thread, slots stand for weights; what a forward notes on its modules is undone.
+    """While active, in this thread, slots (fake tensors) stand for weights; what a forward notes on its modules is undone.
 
-    Args:
-        module: whose forward runs.
-        weights: the live weights.
-        slots: a fake tensor for each.
-        reach: what is looked after; None where Dynamo has done so.
+    Without ``reach`` nothing else is looked after: Dynamo has done so.
 
     Raises:
         CaptureError: the forward has side effects, asks for what a trace answers otherwise, or reads a tensor that could not be
@@ -139,17 +135,11 @@ def capture(
     reach: Reach | None = None,
     emptied: frozenset[str] = frozenset(),
 ) -> Captured:
-    """Trace one call of ``forward``.
+    """Trace one call of ``forward``, usually ``module``'s own, whose weights become slots (see :func:`weights_of`).
 
-    Args:
-        module: the module whose weights become slots.
-        forward: what to trace, usually ``module``'s own forward.
-        weights: the slots, see :func:`weights_of`.
-        names: names of the inputs.
-        tensors: the inputs themselves; only shape, dtype and stride are used. Numbers of a trace stay what they are.
-        arguments: makes the call's arguments from other tensors in the inputs' place.
-        reach: what else the forward can read and change.
-        emptied: names of arguments that are lists, which the forward may empty; the caller does that after each answer.
+    Of the tensors only shape, dtype and stride are used; numbers of a trace stay what they are. ``arguments`` makes the call's
+    arguments from other tensors in their place. ``emptied`` names arguments that are lists, which the forward may empty; the
+    caller does that after each answer.
 
     Raises:
         CaptureError: the module cannot be traced, writes to its inputs or weights, or has other side effects.

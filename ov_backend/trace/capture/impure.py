@@ -142,11 +142,8 @@ _OF_DATES = ("now", "utcnow", "today")
 
 
 def name_of_effect(function: Any, owner: Any) -> str:
-    """The name of a function written in C, if it does something beside answering or its answer differs; else "".
-
-    Args:
-        function: a function or a bound method.
-        owner: its ``__self__``, if it has one: the Python module of a function.
+    """The name of a function written in C with its ``__self__``, if it does something beside answering or its answer differs;
+    else "".
     """
     if id(function) in _IMPURE:
         return _IMPURE[id(function)]
@@ -172,11 +169,7 @@ def effect_of_hooks(module: torch.nn.Module) -> str:
 
 
 def of_the_forward(frame: FrameType) -> bool:
-    """Whether the forward's own code makes a call, itself or by a package that it calls.
-
-    Args:
-        frame: what makes the call.
-    """
+    """Whether the forward's own code makes a call, itself or by a package that it calls."""
     modules = list(itertools.takewhile(_is_of_others, map(module_of, _outwards(frame))))
     if any(module.partition(".")[0] == "logging" for module in modules):
         return False  # factories, filters and handlers of a program may do what they like for its log, and so may its formatters

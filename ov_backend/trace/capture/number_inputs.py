@@ -33,13 +33,9 @@ Trace = Callable[[Sequence[Any]], Captured]
 
 
 class NumberInputs:
-    """The numbers of calls that differ in nothing else but their tensors' content.
+    """The numbers of calls that differ in nothing else but their tensors' content, known from two calls.
 
-    Args:
-        calls: the numbers of two calls, each number of one class.
-
-    Attributes:
-        inputs: what the graph takes behind the tensors: the numbers, and what Python computes of them.
+    :attr:`inputs` is what the graph takes behind the tensors: the numbers, and what Python computes of them.
     """
 
     def __init__(self, *calls: Sequence[Any]) -> None:
@@ -61,12 +57,7 @@ class NumberInputs:
         return [torch.tensor(number(each, values), dtype=dtype_of(each)) for each in self.inputs.values()]
 
     def captured(self, trace: Trace, names: Sequence[str], reach: Reach | None) -> Captured:
-        """The graph of all such calls.
-
-        Args:
-            trace: traces a call with some numbers.
-            names: of the graph's inputs.
-            reach: of the traces.
+        """The graph of all such calls, with inputs of these names.
 
         Raises:
             CaptureError: there is none; or it has more inputs, which are among :attr:`inputs` now.

@@ -28,9 +28,9 @@ from ov_backend.guards.describe import attribute_or_none
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import trace_detection
-from ov_backend.trace.capture.arithmetic import ArithmeticState
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
+from ov_backend.trace.capture.process_tables import ArithmeticState
 
 #: Run where a module is imported for the first time, or looked for: code objects by their ``id``, which stay alive here.
 _IMPORTS = {

@@ -1,11 +1,17 @@
-"""What a forward may put into ``sys.modules`` and the filters of warnings, which a trace has to put back."""
+"""What a forward may set for the process or its thread, which a trace has to put back.
+
+That is ``sys.modules``, the filters of warnings, and how Python's decimal numbers and numpy's are computed.
+"""
 
 from __future__ import annotations
 
+import decimal
 import sys
 import types
 import warnings
 from typing import Any, cast
+
+import numpy as np
 
 from ov_backend.guards.describe import attribute_or_none
 
@@ -24,10 +30,9 @@ class ProcessTables:
         self._classes = _module_classes()
 
     def put_back(self) -> bool:
-        """Put back what no import has added or taken away.
+        """Put back what no import has added or taken away; returns whether there was something.
 
-        Returns:
-            Whether there was something. Filters that came with a new package stay, but count too.
+        Filters that came with a new package stay, but count too.
         """
         now = dict(sys.modules)
         new = now.keys() - self._modules.keys()
@@ -79,3 +84,30 @@ def _is_begun(module: Any) -> bool:
     """Whether the import of this module has not ended."""
     spec = vars(module).get("__spec__") if isinstance(module, types.ModuleType) else None
     return getattr(spec, "_initializing", False) is True
+
+
+#: What a context says of how decimal numbers are computed; what else it holds are notes of computations that are over.
+_RULES = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp", "traps")
+
+
+class ArithmeticState:
+    """The rules of this thread when this is made."""
+
+    def __init__(self) -> None:
+        self._context, self._errors = decimal.getcontext(), np.geterr()
+        self._rules = _rules_of(self._context)
+
+    def put_back(self) -> bool:
+        """Put the rules back; whether they had changed."""
+        same_context = decimal.getcontext() is self._context and _rules_of(self._context) == self._rules
+        if same_context and np.geterr() == self._errors:
+            return False
+        decimal.setcontext(self._context)
+        for name, value in self._rules.items():
+            setattr(self._context, name, value)
+        np.seterr(**self._errors)
+        return True
+
+
+def _rules_of(context: decimal.Context) -> dict[str, object]:
+    return {name: dict(value) if name == "traps" else value for name in _RULES for value in [getattr(context, name)]}

@@ -25,12 +25,10 @@ _SIZES = ("aten.sym_size", "aten.sym_numel")
 
 
 def take_as_inputs(gm: GraphModule, numbers: Numbers, lengths: int) -> None:
-    """Make the numbers that OpenVINO does not compute as Python does the last inputs of a graph.
+    """Make the numbers that OpenVINO does not compute as Python does the last inputs of a graph with symbolic sizes.
 
-    Args:
-        gm: ATen graph with symbolic sizes.
-        numbers: those that are inputs already; others are added.
-        lengths: how many of the last inputs have no other meaning than their length, which is a number of the call.
+    They are added to ``numbers``, which are inputs already. The last ``lengths`` inputs mean nothing but their length, a number
+    of the call.
     """
     given = placeholders(gm)
     sized, last = given[len(given) - lengths :], given[-1]

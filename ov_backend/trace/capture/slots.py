@@ -37,9 +37,7 @@ def _is_of_program(function: Any) -> bool:
 class Slots(TorchFunctionMode):
     """While active, in this thread alone, every operation on a weight sees the slot instead.
 
-    Args:
-        slots: pairs of a live weight and the tensor that stands for it.
-        observer: paused while torch's own code runs.
+    ``slots`` are pairs of both; ``observer`` is paused while torch's own code runs.
     """
 
     def __init__(self, slots: Sequence[tuple[torch.Tensor, torch.Tensor]], observer: Observer) -> None:

@@ -29,8 +29,7 @@ from ov_backend.core.errors import CaptureError, first_line, pass_on_signals
 from ov_backend.core.fx_utils import number, output_node
 from ov_backend.core.tensors import strides_like
 from ov_backend.core.tracing_flag import flag_of_this_thread
-from ov_backend.trace.capture.opaque_attention import WholeAttention, write_attention
-from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
+from ov_backend.trace.capture.opaque_operators import WholeAttention, WholeRecurrences, write_attention
 from ov_backend.trace.capture.trace import check_operators, refuse_assertions
 from ov_backend.trace.lowering.functionalize import functionalize_intermediates, mutates
 from ov_backend.trace.lowering.passes.remove_dead_code import remove_dead_code
@@ -68,14 +67,9 @@ def trace(
     dims: Mapping[int, tuple[int, ...]],
     decompositions: Mapping[Any, Any],
 ) -> SymbolicTrace:
-    """Trace ``function(slots, inputs)`` with symbols for some sizes.
+    """Trace ``function(slots, inputs)`` with symbols for floats and for some dimensions (``dims``) of some inputs.
 
-    Args:
-        function: what to trace.
-        slots: weights; their sizes are fixed.
-        inputs: one call's tensors, of which only shape and dtype are used, and floats, which are symbols.
-        dims: which dimensions of which inputs are symbols.
-        decompositions: how operators are decomposed.
+    Of the tensors only shape and dtype are used; the sizes of weights are fixed.
 
     Raises:
         CaptureError: Python code depends on values, sizes are 0 or 1, or the code writes to its inputs or weights.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,31 +10,27 @@ from typing import Any
 import torch
 from torch._guards import tracing
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ov_backend.core import tracing_lock
 from ov_backend.core.autocast_regions import traced_again
-from ov_backend.core.errors import CaptureError, pass_on_signals
+from ov_backend.core.errors import CaptureError, first_line, pass_on_signals
 from ov_backend.core.fx_utils import lazy_code
 from ov_backend.core.tracing_flag import flag_of_this_thread
 from ov_backend.guards.pytree import Spec
-from ov_backend.trace.capture.opaque_recurrence import WholeRecurrences
-from ov_backend.trace.capture.untraceable import why_untraceable
+from ov_backend.trace.capture.opaque_operators import WholeRecurrences
 from ov_backend.trace.lowering.functionalize import functionalize_intermediates, mutates
 
 
 @dataclass(frozen=True)
 class Captured:
-    """One traced call.
+    """One traced call: an ATen graph, and the names of its placeholders, which are the slots, then the inputs.
 
-    Attributes:
-        gm: ATen graph; its placeholders are the slots, then the inputs.
-        slots: names of the weights, in the placeholders' order.
-        inputs: names of the inputs, in the placeholders' order.
-        output: description of what the call returns, over the graph's flat outputs.
-        retrace: for a graph with symbolic sizes, traces it anew with other decompositions; else None.
+    ``output`` describes what the call returns, over the graph's flat outputs. ``retrace`` traces a graph with symbolic sizes anew
+    with other decompositions; None for others.
     """
 
     gm: GraphModule
@@ -129,3 +126,16 @@ def check_operators(gm: GraphModule) -> None:
             raise CaptureError(f"{node.target} mixes {' and '.join(sorted(map(str, dtypes)))}, which PyTorch refuses")
         if any(_is_generator(gm, value) for value in [*node.args, *node.kwargs.values()]):
             raise CaptureError("its forward draws numbers from a generator of its own, which a compiled graph would not seed")
+
+
+def why_untraceable(error: Exception) -> str:
+    """What a trace cannot follow, by the exception that it raised."""
+    if isinstance(error, DynamicOutputShapeException):
+        why = f"the size of a result depends on values ({error.func})"
+    elif isinstance(error, DataDependentOutputException):
+        why = f"it asks for a value of a tensor, as .item() and `if` do ({error.func})"
+    elif any(frame.f_code is torch.nn.Module._apply.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
+        why = "while it runs, it moves weights or casts them to another dtype, as hooks for offloading and layerwise casting do"
+    else:
+        why = f"{type(error).__name__}: {first_line(error)}"
+    return f"it cannot be traced: {why}"

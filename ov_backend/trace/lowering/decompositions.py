@@ -268,10 +268,7 @@ def available(operators: Iterable[Any]) -> Table:
 
 
 def decompositions(names: tuple[str, ...], refused: Iterable[Any] = ()) -> Table:
-    """The decompositions of a graph. The user's choice takes precedence over ours, and ours over PyTorch's.
-
-    Args:
-        names: operators that the user wants decomposed, see :func:`selected`.
-        refused: operators that the converter has refused.
+    """The decompositions of a graph: the user's choice takes precedence over ours, and ours over PyTorch's of what was
+    refused.
     """
     return {**available(refused), **OPENVINO_DECOMPOSITIONS, **selected(names)}

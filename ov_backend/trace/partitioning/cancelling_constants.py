@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ov_backend.trace.partitioning.packets import argument, aten_packets, packet_of
+from ov_backend.trace.partitioning.packets import VIEWS, argument, aten_packets, packet_of
 
 #: A sum of two constants that is smaller than this, compared with one of them, is what is left of their digits.
 _CANCELLED = 1e-3
@@ -33,12 +33,7 @@ _PRODUCTS = _QUOTIENTS | frozenset(aten_packets("mul"))
 _FILLED = frozenset(aten_packets("full", "full_like", "new_full", "scalar_tensor"))
 #: By operator, the name of its argument that is added at last.
 _BIASES = {**dict.fromkeys(aten_packets("addmm"), "self"), **dict.fromkeys(aten_packets("linear", "convolution"), "bias")}
-_SAME_NUMBERS = frozenset(
-    aten_packets(
-        *("view", "reshape", "_unsafe_view", "expand", "flatten", "permute", "transpose", "t", "squeeze", "unsqueeze", "slice"),
-        *("select", "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "_to_copy", "repeat", "flip", "roll"),
-    )
-)
+_SAME_NUMBERS = frozenset(aten_packets(*VIEWS, "_to_copy"))
 
 
 def takes_back(node: Node) -> bool:

@@ -22,10 +22,7 @@ _FACTORS = (64, 8)
 def check(gm: GraphModule, sizes: Mapping[Any, float], settings: Settings) -> float:
     """The factor by which the sizes of a traced graph may grow while OpenVINO computes all of it.
 
-    Args:
-        gm: ATen graph with symbolic sizes.
-        sizes: the sizes, and the floats, that the symbols were when it was traced.
-        settings: which operators may not run in OpenVINO.
+    ``sizes`` are the sizes, and the floats, that the symbols were when it was traced.
 
     Raises:
         ConversionError: an operator must stay in PyTorch.

@@ -16,23 +16,13 @@ from ov_backend.core.fx_utils import operators, values_read
 from ov_backend.core.settings import operator_name
 from ov_backend.trace.partitioning import int64_range, known_wrong
 from ov_backend.trace.partitioning.int64_range import is_integer
-from ov_backend.trace.partitioning.packets import aten_packets, packet_of
+from ov_backend.trace.partitioning.packets import CONVERSIONS, FILLED, MOVES, aten_packets, packet_of
 
 #: Whole numbers up to this are exact in float32.
 _FLOAT32_WHOLE = 1 << 24
 
 #: Operators that only move values, or convert them; they are exact for any integer.
-_MOVES = frozenset(
-    aten_packets(
-        *("view", "reshape", "_unsafe_view", "expand", "expand_copy", "view_copy", "flatten", "permute", "transpose", "t"),
-        *("squeeze", "unsqueeze", "diagonal", "unfold", "slice", "select", "narrow", "index", "index_select", "gather"),
-        *("embedding", "split", "split_with_sizes", "unbind", "cat", "stack", "repeat", "flip", "roll", "clone", "contiguous"),
-        *("alias", "detach"),
-        *("lift_fresh_copy", "constant_pad_nd", "_to_copy", "to", "select_scatter", "slice_scatter"),
-        *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "zeros", "zeros_like", "new_zeros", "ones"),
-        *("ones_like", "new_ones", "tril", "triu", "one_hot", "copy", "scatter"),
-    )
-)
+_MOVES = CONVERSIONS | frozenset(aten_packets(*MOVES, *FILLED, "arange", "one_hot"))
 #: Operators that are computed in 32 bits, and wrap around as PyTorch's do in int32.
 _IN_32_BITS = frozenset(
     aten_packets("add", "sub", "rsub", "mul", "neg", "cumsum", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
@@ -51,15 +41,10 @@ _MAKES_NEGATIVE = frozenset(aten_packets("sub", "rsub", "neg"))
 _QUOTIENTS = frozenset(aten_packets("floor_divide", "div", "divide"))
 _REMAINDERS = frozenset(aten_packets("remainder", "fmod"))
 _FILLS = frozenset(aten_packets("masked_fill", "constant_pad_nd", "index_fill", "fill", "scatter"))
-_CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
-
-
 def inexact(gm: GraphModule, wide: bool) -> dict[Node, str]:
     """The operators whose integer results would not be exact, with the reason. A quantization means to limit its result.
 
-    Args:
-        gm: ATen graph with ``meta["val"]``.
-        wide: whether int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
+    ``wide``: int64 inputs may exceed :data:`int64_range.INPUT_BOUND`.
     """
     computing = [node for node in operators(gm) if operator_name(node.target) not in known_wrong.QUANTIZERS]
     nodes = [node for node in computing if any(is_integer(value) for value in _values(node))]
@@ -112,7 +97,7 @@ def _leaves(node: Node, dtype: torch.dtype, bounds: int64_range.Bounds) -> bool:
     packet, limit = packet_of(node), torch.iinfo(dtype).max
     if dtype is torch.int64:
         return False  # int64_range's business
-    if packet in _CONVERSIONS:
+    if packet in CONVERSIONS:
         source = node.all_input_nodes[0]
         unsigned = dtype is torch.uint8 and not _is_unsigned(source)
         return _has_integer(source) and (unsigned or bounds[source] > limit + 1)

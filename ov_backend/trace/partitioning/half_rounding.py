@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from ov_backend.core.fx_utils import is_getitem, operators
 from ov_backend.trace.partitioning import known_wrong
-from ov_backend.trace.partitioning.packets import argument, aten_packets, packet_of
+from ov_backend.trace.partitioning.packets import CONVERSIONS, FILLED, MOVES, argument, aten_packets, packet_of
 
 _HALVES = (torch.float16, torch.bfloat16)
 #: How many operators before a decision are looked at.
@@ -24,24 +24,18 @@ _STEPS = 5
 _WHY = "it decides by a number in a half precision, and OpenVINO leaves out the rounding to that before"
 _TWICE = "it converts what was made float16 before, and OpenVINO leaves out both conversions"
 
-_CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
 #: Operators whose results are numbers that they read.
 _MOVES = frozenset(
     aten_packets(
-        *("view", "reshape", "_unsafe_view", "expand", "expand_copy", "view_copy", "flatten", "permute", "transpose", "t"),
-        *("squeeze", "unsqueeze", "diagonal", "unfold", "slice", "select", "narrow", "index", "index_select", "gather"),
-        *("embedding", "split", "split_with_sizes", "unbind", "cat", "stack", "repeat", "flip", "roll", "clone", "contiguous"),
-        *("alias", "detach", "lift_fresh_copy", "constant_pad_nd", "where", "masked_fill", "select_scatter", "slice_scatter"),
-        *("copy", "index_put", "scatter", "tril", "triu", "abs", "neg", "relu", "maximum", "minimum", "amax", "amin"),
-        *("clamp", "clamp_min", "clamp_max", "full", "full_like", "new_full", "fill", "scalar_tensor", "zeros", "zeros_like"),
-        *("new_zeros", "ones", "ones_like", "new_ones"),
+        *(*MOVES, *FILLED, "where", "masked_fill", "index_put", "abs", "neg", "relu", "maximum", "minimum", "amax", "amin"),
+        *("clamp", "clamp_min", "clamp_max"),
     )
 )
 _SUMS = frozenset(aten_packets("add", "sub", "rsub"))
 _DIFFERENCES = frozenset(aten_packets("sub"))
 _PRODUCTS = frozenset(aten_packets("mul"))
 _OTHERS = frozenset(aten_packets("div", "square", "pow", "sqrt", "reciprocal", "exp", "log"))
-_ELEMENTWISE = _SUMS | _PRODUCTS | _CONVERSIONS | _MOVES | _OTHERS
+_ELEMENTWISE = _SUMS | _PRODUCTS | CONVERSIONS | _MOVES | _OTHERS
 _EQUALITIES = frozenset(aten_packets("eq", "ne"))
 _INFINITE = frozenset(aten_packets("isinf", "isposinf", "isneginf"))
 _ROUNDS = frozenset(aten_packets("floor", "ceil", "trunc", "round", "frac", "heaviside", "remainder", "fmod", "floor_divide"))
@@ -76,10 +70,10 @@ def _there_and_back(node: Node) -> list[Node]:
 
     Inside of a network PyTorch would have to compute between two parts in OpenVINO.
     """
-    if packet_of(node) not in _CONVERSIONS or not _converts_floats(node):
+    if packet_of(node) not in CONVERSIONS or not _converts_floats(node):
         return []
     half, nodes = _moved(node.all_input_nodes[0])
-    is_half = packet_of(half) in _CONVERSIONS and _converts_floats(half) and half.meta["val"].dtype is torch.float16
+    is_half = packet_of(half) in CONVERSIONS and _converts_floats(half) and half.meta["val"].dtype is torch.float16
     return [node, *nodes] if is_half and _moved(half.all_input_nodes[0])[0].op == "placeholder" else []
 
 
@@ -95,7 +89,7 @@ def _moved(node: Node) -> tuple[Node, list[Node]]:
 def _decides(node: Node) -> bool:
     """Whether neighbouring numbers lead to results that are far from each other."""
     packet, value = packet_of(node), node.meta.get("val")
-    if packet in _CONVERSIONS:
+    if packet in CONVERSIONS:
         return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
     if packet in _QUOTIENTS:
         return argument(node, "rounding_mode") is not None
@@ -107,7 +101,7 @@ def _decides(node: Node) -> bool:
 
 
 def _unconverted(node: Node) -> Node:
-    while packet_of(node) in _CONVERSIONS and node.all_input_nodes:
+    while packet_of(node) in CONVERSIONS and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
 
@@ -117,7 +111,7 @@ def _leaves_out(node: Node, steps: int) -> bool:
     value, packet, sources = node.meta.get("val"), packet_of(node), node.all_input_nodes
     if node.op != "call_function" or not isinstance(value, torch.Tensor) or not value.is_floating_point() or not steps:
         return False
-    passes_on = packet in _MOVES or packet in _CONVERSIONS or is_getitem(node) or _masks(node)
+    passes_on = packet in _MOVES or packet in CONVERSIONS or is_getitem(node) or _masks(node)
     if value.dtype in _HALVES and (not passes_on or _converts_floats(node)):
         return True
     return packet in _ELEMENTWISE and any(_leaves_out(source, steps - 1) for source in sources)
@@ -125,7 +119,7 @@ def _leaves_out(node: Node, steps: int) -> bool:
 
 def _converts_floats(node: Node) -> bool:
     """Whether floats are converted to another precision."""
-    source = node.all_input_nodes[0].meta.get("val") if packet_of(node) in _CONVERSIONS else None
+    source = node.all_input_nodes[0].meta.get("val") if packet_of(node) in CONVERSIONS else None
     return isinstance(source, torch.Tensor) and source.is_floating_point() and source.dtype is not node.meta["val"].dtype
 
 
@@ -161,7 +155,7 @@ def _is_harmless(node: Node, read: list[Node]) -> bool:
 
 def _number(node: Node) -> float:
     """The number that a node compares with; NaN if it does not compare with a number."""
-    if packet_of(node) in _CONVERSIONS:
+    if packet_of(node) in CONVERSIONS:
         return 0.0 if node.meta["val"].dtype is torch.bool else math.nan
     other = node.args[1] if packet_of(node) in _EQUALITIES else None
     return float(other) if isinstance(other, (int, float)) else math.nan

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend.core.fx_utils import values_read
-from ov_backend.trace.partitioning.packets import aten_packets, packet_of
+from ov_backend.trace.partitioning.packets import CONVERSIONS, aten_packets, packet_of
 
 #: The assumed largest absolute value of int64 inputs. A caller checks its inputs with :func:`fits`, or says ``wide``.
 INPUT_BOUND = 1 << 20
@@ -34,19 +34,13 @@ _INDEXED_BY_LIST = frozenset(aten_packets("index", "_unsafe_index"))
 #: Operators that pass positions on unchanged.
 _RESHAPES = frozenset(aten_packets("unsqueeze", "view", "reshape", "expand"))
 
-_CONVERSIONS = frozenset(aten_packets("_to_copy", "to"))
 _NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 Bounds = dict[Node, float]
 
 
 def too_large(gm: GraphModule, wide: bool) -> dict[Node, str]:
-    """The operators whose int64 values may not fit int32, with the reason.
-
-    Args:
-        gm: ATen graph with ``meta["val"]``.
-        wide: whether int64 inputs may exceed :data:`INPUT_BOUND`.
-    """
+    """The operators whose int64 values may not fit int32, with the reason; ``wide`` inputs may exceed :data:`INPUT_BOUND`."""
     limits = bounds(gm, wide)
     why = "computes in int64 with values that may exceed int32, which OpenVINO would cut off"
     return {node: why for node in gm.graph.nodes if node.op == "call_function" and _may_overflow(node, limits)}
@@ -123,7 +117,7 @@ def _bound(node: Node, bounds: Mapping[Node, float], gm: GraphModule, wide: bool
 def _made_of_floats(node: Node) -> bool:
     """Whether floats are converted to integers of less than 64 bits, whose range is all that is known of these."""
     result, source = node.meta.get("val"), node.all_input_nodes[0].meta.get("val") if node.all_input_nodes else None
-    if packet_of(node) not in _CONVERSIONS or not isinstance(result, torch.Tensor) or not isinstance(source, torch.Tensor):
+    if packet_of(node) not in CONVERSIONS or not isinstance(result, torch.Tensor) or not isinstance(source, torch.Tensor):
         return False
     return result.dtype in _NARROW and source.is_floating_point()
 
@@ -169,10 +163,6 @@ def _first_argument(node: Node, bounds: Mapping[Node, float]) -> float:
 
 def _second_argument(node: Node, bounds: Mapping[Node, float]) -> float:
     return max(_bounds_in(node.args[1], bounds), default=math.inf)
-
-
-def _zero_or_one(node: Node, bounds: Mapping[Node, float]) -> float:
-    return 1.0
 
 
 def _sum_of_two(node: Node, bounds: Mapping[Node, float]) -> float:
@@ -245,7 +235,7 @@ _RULES: dict[Any, Rule] = {
     operator.getitem: _largest_tensor,
     **dict.fromkeys(aten_packets(*_SELECTIONS), _largest_tensor),
     **dict.fromkeys(aten_packets(*_MIXTURES), _largest_argument),
-    **dict.fromkeys(aten_packets(*_CONSTANTS), _zero_or_one),
+    **dict.fromkeys(aten_packets(*_CONSTANTS), lambda node, bounds: 1.0),
     **dict.fromkeys(aten_packets(*_POSITIONS), _element_count),
     **dict.fromkeys(aten_packets(*_SEARCHES), _values_and_positions),
     **dict.fromkeys(aten_packets("add", "sub", "rsub"), _sum_of_two),

@@ -29,12 +29,8 @@ QUANTIZERS = frozenset(
 
 @dataclass(frozen=True)
 class Fault:
-    """What OpenVINO computes wrongly.
-
-    Attributes:
-        operators: names in ATen, of all overloads; none stands for all operators.
-        condition: whether it is wrong with a node's arguments.
-        reason: what is wrong, in words.
+    """What OpenVINO computes wrongly: overloads of operators of these names (without names of all), where the condition is
+    true.
     """
 
     operators: tuple[str, ...]
@@ -43,11 +39,7 @@ class Fault:
 
 
 def reason(node: Node) -> str:
-    """Why this operator stays in PyTorch although OpenVINO has a conversion, or "".
-
-    Args:
-        node: of an ATen graph, with ``meta["val"]``.
-    """
+    """Why this operator stays in PyTorch although OpenVINO has a conversion, or ""."""
     return next((fault.reason for fault in _BY_PACKET.get(packet_of(node), _OF_ALL) if fault.condition(node)), "")
 
 

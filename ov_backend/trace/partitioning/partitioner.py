@@ -38,13 +38,7 @@ VIEW = "hands out a view of a tensor that is handed out too"
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a graph runs in OpenVINO.
-
-    Attributes:
-        total: operators in the graph.
-        in_pytorch: operators that stay in PyTorch, each with its count.
-        reasons: the reason in words, by operator.
-    """
+    """How much of a graph runs in OpenVINO; by operator, how many stay in PyTorch, and why."""
 
     total: int
     in_pytorch: Mapping[str, int]
@@ -146,12 +140,9 @@ def coverage(gm: GraphModule, in_pytorch: Mapping[Node, str]) -> Coverage:
 
 @dataclass(frozen=True)
 class Split:
-    """A graph whose supported operators are moved into submodules.
+    """A graph whose supported operators are moved into submodules (``parts``); PyTorch runs everything else in ``outer``.
 
-    Attributes:
-        outer: the graph that calls the submodules; PyTorch runs everything else in it.
-        parts: names of the submodules.
-        too_small: names of the nodes that stay in PyTorch because their partition has too few operators.
+    ``too_small`` names the nodes that stay in PyTorch because their partition has too few operators.
     """
 
     outer: GraphModule
@@ -161,12 +152,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Part:
-    """One submodule of a split graph; the weights are its first placeholders.
-
-    Attributes:
-        gm: its graph.
-        slots: names of its weights.
-        inputs: names of its other inputs.
+    """One submodule of a split graph, with the names of its weights, which are its first placeholders, and of its other
+    inputs.
     """
 
     gm: GraphModule
@@ -183,11 +170,6 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
     """Move the supported operators into submodules; ``gm`` is changed.
 
     Partitions without any operator (constants only), or with fewer than ``smallest`` operators, stay in PyTorch.
-
-    Args:
-        gm: ATen graph with ``meta["val"]``.
-        in_pytorch: operators that stay in PyTorch.
-        smallest: the least number of operators of a submodule.
 
     Raises:
         ConversionError: an operator reads more memory than OpenVINO's results have.
@@ -209,13 +191,7 @@ def split(gm: GraphModule, in_pytorch: Mapping[Node, str], smallest: float = 1) 
 
 
 def part_of(outer: GraphModule, call: Node, slot_names: Mapping[Node, str]) -> Part:
-    """One submodule as a graph of its own, with the weights as its first placeholders.
-
-    Args:
-        outer: the split graph.
-        call: its node that calls the submodule.
-        slot_names: names of the weights among the outer graph's placeholders.
-    """
+    """One submodule as a graph of its own, with the weights that ``slot_names`` names as its first placeholders."""
     submodule = outer.get_submodule(str(call.target))
     pairs = list(zip(placeholders(submodule), call.args))
     for inner, given in pairs:

@@ -14,9 +14,6 @@ _aten = torch.ops.aten
 def check_memory(outer: GraphModule) -> None:
     """Look at whatever ``as_strided`` reads of OpenVINO's results, which have the strides of eager.
 
-    Args:
-        outer: the split graph, with ``meta["val"]``.
-
     Raises:
         ConversionError: in eager it is a part of larger memory, or its elements share memory.
     """

@@ -93,6 +93,7 @@ _timm("edgenext_xx_small", 64)
 # --- transformers ----------------------------------------------------------------------------------------------------
 
 SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+PICTURES = {**SMALL, "image_size": 32, "patch_size": 8}
 
 
 def _encoder(name: str, make_config: Callable[[Any], Any], model: str, **call: Callable[[], torch.Tensor]) -> None:
@@ -122,16 +123,7 @@ _encoder(
 _encoder("gpt_neox", lambda t: t.GPTNeoXConfig(**SMALL, use_cache=False), "GPTNeoXModel", input_ids=tokens)
 _encoder(
     "opt",
-    lambda t: t.OPTConfig(
-        vocab_size=99,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        ffn_dim=37,
-        word_embed_proj_dim=32,
-        use_cache=False,
-        max_position_embeddings=64,
-    ),
+    lambda t: t.OPTConfig(**SMALL, ffn_dim=37, word_embed_proj_dim=32, use_cache=False, max_position_embeddings=64),
     "OPTModel",
     input_ids=tokens,
 )
@@ -159,20 +151,11 @@ _encoder(
 )
 _encoder(
     "clip_vision",
-    lambda t: t.CLIPVisionConfig(
-        hidden_size=32, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8
-    ),
+    lambda t: t.CLIPVisionConfig(**PICTURES),
     "CLIPVisionModel",
     pixel_values=lambda: image(32),
 )
-_encoder(
-    "vit",
-    lambda t: t.ViTConfig(
-        hidden_size=32, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8
-    ),
-    "ViTModel",
-    pixel_values=lambda: image(32),
-)
+_encoder("vit", lambda t: t.ViTConfig(**PICTURES), "ViTModel", pixel_values=lambda: image(32))
 _encoder(
     "whisper",
     lambda t: t.WhisperConfig(

@@ -38,33 +38,34 @@ def _latents(channels: int = 4, size: int = 8) -> torch.Tensor:
     return torch.randn(2, channels, size, size)
 
 
+def _conditioned() -> dict[str, torch.Tensor]:
+    """What a network that denoises by a text is called with."""
+    return {"sample": _latents(), "timestep": torch.tensor([3, 7]), "encoder_hidden_states": torch.randn(2, 7, 32)}
+
+
 @_diffusers("unet_sd15")
 def _unet(d: Any) -> Made:
-    call = {"sample": _latents(), "timestep": torch.tensor([3, 7]), "encoder_hidden_states": torch.randn(2, 7, 32)}
-    return d.UNet2DConditionModel(**_UNET), {**call, "return_dict": False}
+    return d.UNet2DConditionModel(**_UNET), {**_conditioned(), "return_dict": False}
 
 
 @_diffusers("unet_sd2_linear_projection")
 def _unet2(d: Any) -> Made:
-    call = {"sample": _latents(), "timestep": torch.tensor([3, 7]), "encoder_hidden_states": torch.randn(2, 7, 32)}
-    return d.UNet2DConditionModel(**{**_UNET, "use_linear_projection": True, "attention_head_dim": (4, 8)}), call
+    return d.UNet2DConditionModel(**{**_UNET, "use_linear_projection": True, "attention_head_dim": (4, 8)}), _conditioned()
 
 
 @_diffusers("unet_sdxl")
 def _unet_xl(d: Any) -> Made:
     added = {"addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 80}
-    call = {"sample": _latents(), "timestep": torch.tensor([3, 7]), "encoder_hidden_states": torch.randn(2, 7, 32)}
     conditions = {"text_embeds": torch.randn(2, 32), "time_ids": torch.randint(0, 9, (2, 6)).float()}
     blocks = {"transformer_layers_per_block": (1, 2), "use_linear_projection": True}
-    return d.UNet2DConditionModel(**{**_UNET, **added, **blocks}), {**call, "added_cond_kwargs": conditions, "return_dict": False}
+    return d.UNet2DConditionModel(**{**_UNET, **added, **blocks}), {**_conditioned(), "added_cond_kwargs": conditions}
 
 
 @_diffusers("controlnet")
 def _controlnet(d: Any) -> Made:
     given = {name: value for name, value in _UNET.items() if name not in ("sample_size", "up_block_types")}
-    call = {"sample": _latents(), "timestep": torch.tensor([3, 7]), "encoder_hidden_states": torch.randn(2, 7, 32)}
     net = d.ControlNetModel(**given, conditioning_embedding_out_channels=(16, 32))
-    return net, {**call, "controlnet_cond": torch.rand(2, 3, 16, 16), "return_dict": False}
+    return net, {**_conditioned(), "controlnet_cond": torch.rand(2, 3, 16, 16), "return_dict": False}
 
 
 @_diffusers("unet_unconditional")

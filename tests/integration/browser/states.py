@@ -198,15 +198,10 @@ STANDALONE_STATES: Mapping[str, Callable[[Any], None]] = {
 
 
 def look(page: Any, name: str, within: str = "html") -> list[str]:
-    """Show a page in every width and colour, keep a screenshot of each, and return what is wrong.
+    """Show a page in every width and colour, and keep a screenshot of each.
 
-    Args:
-        page: Playwright's page.
-        name: of the screenshots.
-        within: the part of the page that has to be accessible and fit.
-
-    Returns:
-        serious and critical violations of accessibility that axe-core finds, and what is wider than the window, a sentence each.
+    Returns serious and critical violations of accessibility that axe-core finds ``within`` a part of the page, and what is wider
+    than the window, a sentence each.
     """
     SHOTS.mkdir(parents=True, exist_ok=True)
     page.add_script_tag(path=AXE)

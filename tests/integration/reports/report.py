@@ -37,11 +37,7 @@ class Report:
 
 
 class Ways:
-    """Ways to run a function or module: as it is, by ``torch.compile``, and by ``accelerate``; in f32.
-
-    Attributes:
-        settings: of ``accelerate``, with a folder of the test's own.
-    """
+    """Ways to run a function or module: as it is, by ``torch.compile``, and by ``accelerate`` with these settings; in f32."""
 
     def __init__(self, settings: Callable[..., Settings]) -> None:
         self.settings = settings
@@ -105,11 +101,7 @@ class Function(torch.nn.Module):
 
 
 class Counts:
-    """The counts of one accelerated network.
-
-    Attributes:
-        network: what ``accelerate`` returned.
-    """
+    """The counts of one accelerated network."""
 
     def __init__(self, network: Any) -> None:
         self.network = network

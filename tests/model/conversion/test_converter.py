@@ -1,4 +1,4 @@
-"""A graph becomes a model without weights whose parameters and results are those of the graph."""
+"""A graph becomes a weightless model, or the operators that have no conversion are named."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import torch
 from torch.fx import GraphModule
 
 from ov_backend.core.errors import ConversionError, NothingToCompute
+from ov_backend.core.fx_utils import graph_module
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.model.conversion.converter import UnsupportedNodes, WeightlessModel, convert, parameter_name
+from ov_backend.model.conversion.frontend import _IndexedNodes, fx_decoder, pytorch_frontend, summary
+from ov_backend.model.conversion.refusals import refused_in_graph, refused_one_by_one
 from ov_backend.model.runtime.compiled_graph import bind_and_compile
 from tests.helpers.graphs import SETTINGS, assert_close, flat, input_names, node_of, run_openvino, traced
 
@@ -173,3 +176,70 @@ def test_indices_that_are_constants() -> None:
     x = torch.arange(24.0).view(2, 3, 4)
     gm = traced(lambda x: x[[0, -1], [-3, -2]], x)
     assert_close(bind_and_compile(converted(gm), {}, SETTINGS)([x]), [x[[0, -1], [-3, -2]]])
+
+
+def refused(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.inv_ex(x.relu())[0] + 1
+
+
+def test_a_whole_graph_names_its_refused_operator() -> None:
+    gm = traced(refused, torch.eye(3))
+    assert refused_in_graph(gm) == {node_of(gm, "aten.linalg_inv_ex").name: "aten.linalg_inv_ex.default"}
+
+
+def test_each_operator_alone() -> None:
+    gm = traced(refused, torch.eye(3))
+    assert refused_one_by_one(gm) == {node_of(gm, "aten.linalg_inv_ex").name: "aten.linalg_inv_ex.default"}
+
+
+def test_an_operator_of_another_shape_is_refused_alone_only() -> None:
+    gm = traced(lambda x: x.kthvalue(2)[0].relu(), torch.randn(3, 4))
+    assert refused_in_graph(gm) == {}
+    assert refused_one_by_one(gm) == {node_of(gm, "aten.kthvalue").name: "aten.kthvalue.default"}
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_of_several_results_those_that_are_read_count(index: int) -> None:
+    gm = traced(lambda x: torch.topk(x, 2)[index] + 1, torch.randn(3, 4))
+    assert refused_one_by_one(gm) == {}
+
+
+def test_a_graph_that_converts_has_no_refusals() -> None:
+    gm = traced(lambda x, i: torch.nn.functional.layer_norm(x[i] @ x.t(), [4]).relu(), torch.randn(4, 4), torch.tensor([1, 2]))
+    assert refused_in_graph(gm) == {}
+    assert refused_one_by_one(gm) == {}
+
+
+def test_the_frontend_is_loaded_once() -> None:
+    assert pytorch_frontend() is pytorch_frontend()
+
+
+def test_the_decoder_names_the_inputs_as_the_graph_does() -> None:
+    gm = traced(lambda x, y: x + y, torch.randn(2), torch.randn(2))
+    for node, name in zip(list(gm.graph.nodes)[:2], ("input_0", "input_1")):
+        node.target = name
+    lazy = graph_module(gm, gm.graph)  # its forward has no code yet, and so no such arguments
+    decoder = fx_decoder(lazy)
+    assert [decoder.get_input_signature_name(i) for i in range(2)] == ["input_0", "input_1"]
+
+
+def test_nodes_are_found_as_in_a_list() -> None:
+    nodes = list(traced(lambda x: (x + 1).relu(), torch.randn(2)).graph.nodes)
+    indexed = _IndexedNodes(nodes)
+    assert [indexed.index(node) for node in nodes] == list(range(len(nodes)))
+    assert indexed == nodes
+    other = next(iter(traced(lambda x: x + 1, torch.randn(2)).graph.nodes))
+    with pytest.raises(ValueError, match="not among the nodes"):
+        indexed.index(other)
+
+
+@pytest.mark.parametrize(
+    "message,expected",
+    [
+        ("Check failed at line 3\nSummary:\n-- No conversion rule\n   for aten::foo", "-- No conversion rule for aten::foo"),
+        ("no  such\n headline", "no such headline"),
+        ("Summary: " + "x" * 400, "x" * 300),
+    ],
+)
+def test_the_summary_of_an_error_is_one_short_line(message: str, expected: str) -> None:
+    assert summary(RuntimeError(message)) == expected

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ov_backend.model.conversion.converter import convert
-from ov_backend.model.runtime.binding import bind
+from ov_backend.model.runtime.bound_model import bind
 from ov_backend.model.runtime.compiled_graph import CompiledGraph, bind_and_compile
 from ov_backend.model.transformations.layers_in_8_bits import weighted_layers
 from ov_backend.model.transformations.quantize import Observe, Quantize, Range, quantize

@@ -12,7 +12,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.model.transformations.timestep_angles import keep_angles_exact
-from tests.helpers.small import engine_for
+from tests.helpers.small import Computing, engine_for
 
 Strict = Callable[..., Settings]
 
@@ -43,13 +43,12 @@ def test_timesteps_in_bfloat16(strict: Strict, t: list[float], scale: float) -> 
 
 
 def test_angles_that_are_not_of_timesteps_keep_their_accuracy(strict: Strict) -> None:
-    class Module(torch.nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return torch.sin(x * y) + torch.cos(x + 1) + torch.sin(x.sum(-1, keepdim=True))
+    def angles(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x * y) + torch.cos(x + 1) + torch.sin(x.sum(-1, keepdim=True))
 
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    network = engine_for(strict(precision="bf16"), Module())
-    assert relative_error(network(x, y), Module()(x, y)) < 2e-2
+    network = engine_for(strict(precision="bf16"), Computing(angles))
+    assert relative_error(network(x, y), angles(x, y)) < 2e-2
 
 
 def rewritten(build: Callable[[ov.Node], ov.Node], shape: list[int], dtype: type = np.float32) -> bool:

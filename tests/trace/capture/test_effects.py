@@ -1,24 +1,32 @@
-"""What a forward does beside answering, or asks of the system and of other threads, is done by PyTorch alone, and once."""
+"""What a forward does beside answering, or asks of the system, the interpreter or other threads, PyTorch does alone and once."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import ctypes
+import datetime
 import decimal
 import functools
 import gc
 import importlib.resources
+import inspect
 import io
+import linecache
 import logging
 import os
 import pathlib
 import pkgutil
 import queue
+import random
+import signal
 import socket
 import sys
 import threading
 import time
+import tracemalloc
+import uuid
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +109,33 @@ def _precision() -> float:
     return 1.0
 
 
+def annotated(first: int = 1) -> None:
+    """Has annotations, a line and a file."""
+
+
+#: What is asked of the interpreter, with an answer that stays what it is between two calls.
+INTERPRETER: dict[str, Callable[[], float]] = {
+    "whether garbage is collected": lambda: gc.isenabled(),
+    "annotations": lambda: len(annotated.__annotations__),
+    "line": lambda: annotated.__code__.co_firstlineno,
+    "line of a file": lambda: len(linecache.getline(__file__, 1)),
+    "signal": lambda: signal.getsignal(signal.SIGINT) is signal.SIG_DFL,
+    "by a text": lambda: getattr(sys, "get_int_max_str_digits", int)(),
+    "memory": lambda: tracemalloc.is_tracing(),
+    "time limit": lambda: socket.getdefaulttimeout() is None,
+    "whether a log is written": lambda: logging.getLogger("a name").isEnabledFor(logging.DEBUG),
+    "stack": lambda: inspect.currentframe() is None,
+    "own thread": lambda: threading.current_thread() is threading.main_thread(),
+    "seeded generator": lambda: random.Random(3).random(),
+    "text of a file": lambda: len(HERE.read_bytes()),
+}
+
+
 ASKED: dict[str, Callable[[], float]] = {
+    **INTERPRETER,
+    "time": lambda: time.time(),
+    "date": lambda: datetime.datetime.now().microsecond,
+    "number of its own": lambda: uuid.uuid4().int % 7,
     "thread": _in_a_thread,
     "pool": _in_a_pool,
     "queue": _of_a_queue,
@@ -137,8 +171,12 @@ def test_what_is_asked_of_the_system_or_another_thread_stays_in_pytorch(
 ) -> None:
     safetensors.numpy.save_file({"a": np.ones(1, np.float32)}, tmp_path / "a.safetensors")
     monkeypatch.setenv("TENSORS", str(tmp_path / "a.safetensors"))
-    network = engine_for(strict(fallback="pytorch"), Answering(lambda m, y: y * (2.0 + ASKED[name]())))
-    network(X)
+    ASKED[name]()  # a line that Python has read already asks the file no more: then only the name of the question tells
+    module = Answering(lambda m, y: y * (2.0 + float(ASKED[name]())))
+    network = engine_for(strict(fallback="pytorch"), module)
+    answer = network(X)
+    if name in INTERPRETER:
+        torch.testing.assert_close(answer, module(X))
     assert network.statistics.calls == 0
     assert "its forward" in network.statistics.last_reason
 
@@ -265,3 +303,19 @@ def test_a_filter_that_is_there_after_the_first_call_keeps_one_call_in_pytorch(s
             torch.testing.assert_close(network(X), module(X))
         assert len(warnings.filters) == before + 1
     assert network.statistics.calls == 2
+
+
+def test_a_loop_that_runs_is_found(strict: Strict) -> None:
+    def factor() -> float:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return 1.0
+        return 2.0
+
+    async def ask() -> None:
+        torch.testing.assert_close(network(X), module(X))
+
+    module = Answering(lambda m, y: y * factor())
+    network = engine_for(strict(fallback="pytorch"), module)
+    asyncio.run(ask())

@@ -35,6 +35,37 @@ aten = torch.ops.aten
 REDUCTIONS: list[dict[str, Any]] = [{}, {"dim": 0}, {"dim": -1, "keepdim": True}, {"keepdim": True}]
 
 
+def in_openvino(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """What OpenVINO computes of a function with our decompositions."""
+    return run_openvino(decompose(traced(function, *inputs), OPENVINO_DECOMPOSITIONS), *inputs)
+
+
+INT32 = torch.iinfo(torch.int32)
+NUMBERS = torch.tensor([-1e30, -1000.0, -100.0, -88.0, -20.0, -1.0, -0.04, 0.0, 1e-9, 0.04, 0.06, 1.0, 20.0, 1000.0, math.inf])
+#: Functions that OpenVINO would compute otherwise of these inputs.
+FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]] = {
+    "an expanded copy": (lambda x: aten.expand_copy(x, [2, 3, 4]) + 1, torch.randn(3, 1)),
+    "only zero is false": (lambda x: x.bool(), torch.tensor([INT32.min, -1, 0, 1, INT32.max], dtype=torch.int32)),
+    "integers beyond float16 become infinite": (
+        lambda x: x.to(torch.float16).abs().sqrt(),
+        torch.tensor([70000, -70000, 65504, 65519, 65520, 3, 0], dtype=torch.int32),
+    ),
+    "the logarithm of the sigmoid of no number": (F.logsigmoid, torch.tensor([math.nan, math.inf, -math.inf, 1.0])),
+    "logarithms of large numbers": (torch.log1p, NUMBERS[7:]),
+    "exponentials of large numbers": (torch.expm1, -NUMBERS[7:]),
+    "the variance of large numbers that differ little": (
+        lambda x: x.var(-1),
+        1e4 + torch.randn(4, 16, generator=torch.Generator().manual_seed(0)) * 1e-3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_pytorch_s(name: str) -> None:
+    function, x = FUNCTIONS[name]
+    assert_close(in_openvino(function, x), [function(x)])
+
+
 @pytest.mark.parametrize("keywords", REDUCTIONS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
 def test_argmax_of_integers_is_the_first_position(dtype: torch.dtype, keywords: dict[str, Any]) -> None:
@@ -54,8 +85,7 @@ def test_argmax_of_floats_and_scalars_is_not_decomposed() -> None:
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int32], ids=str)
 def test_running_sums_of_narrow_integers_are_exact(dtype: torch.dtype) -> None:
     x = torch.tensor([[200, 100, 255], [200, 1, 7]]).to(dtype)
-    gm = decompose(traced(lambda x: x.cumsum(0), x), OPENVINO_DECOMPOSITIONS)
-    assert_close(run_openvino(gm, x), [x.cumsum(0)])
+    assert_close(in_openvino(lambda x: x.cumsum(0), x), [x.cumsum(0)])
     gm = decompose(traced(lambda x: x.cumsum(0, dtype=torch.int32), x), OPENVINO_DECOMPOSITIONS)
     assert gm(x).dtype is torch.int32
 
@@ -101,12 +131,6 @@ def test_variances_in_openvino(operator: str) -> None:
     assert f"aten.{operator}.correction" not in names(gm)
     expected = function(x, 1, correction=2)
     assert_close(run_openvino(gm, x), expected if isinstance(expected, tuple) else [expected])
-
-
-def test_expand_copy_in_openvino() -> None:
-    x = torch.randn(3, 1)
-    gm = decompose(traced(lambda x: aten.expand_copy(x, [2, 3, 4]) + 1, x), OPENVINO_DECOMPOSITIONS)
-    assert_close(run_openvino(gm, x), [x.expand(2, 3, 4) + 1])
 
 
 def test_a_sign_bit_is_a_boolean_beside_what_openvino_computes() -> None:
@@ -223,24 +247,11 @@ def test_the_users_choice_precedes_ours_and_ours_precedes_pytorchs() -> None:
     assert decompositions(("aten.std_mean",))[aten.std_mean.correction] is selected(("aten.std_mean",))[aten.std_mean.correction]
 
 
-def test_only_zero_is_false() -> None:
-    x = torch.tensor([torch.iinfo(torch.int32).min, -1, 0, 1, torch.iinfo(torch.int32).max], dtype=torch.int32)
-    gm = decompose(traced(lambda x: x.bool(), x), OPENVINO_DECOMPOSITIONS)
-    assert_close(run_openvino(gm, x), [x.bool()])
-
-
-def test_integers_beyond_float16_become_infinite() -> None:
-    x = torch.tensor([70000, -70000, 65504, 65519, 65520, 3, 0], dtype=torch.int32)
-    gm = decompose(traced(lambda x: x.to(torch.float16).abs().sqrt(), x), OPENVINO_DECOMPOSITIONS)
-    assert_close(run_openvino(gm, x), [x.to(torch.float16).abs().sqrt()])
-
-
 @pytest.mark.parametrize("number", [1e-9, 1e-40, 70000.0, 1e30, torch.tensor(1e-9), torch.tensor(0.5)], ids=str)
 def test_products_and_quotients_of_float16_with_a_number_that_it_cannot_hold(number: Any) -> None:
     x = torch.tensor([0.0, 1.0, 60000.0, math.inf], dtype=torch.float16)
     for function in (lambda x: x * number, lambda x: number * x, lambda x: x / number):
-        gm = decompose(traced(function, x), OPENVINO_DECOMPOSITIONS)
-        assert_close(run_openvino(gm, x), [function(x)])
+        assert_close(in_openvino(function, x), [function(x)])
 
 
 @pytest.mark.parametrize("shapes", [((), ()), ((1, 1), (3, 1)), ((3, 4), (4,))], ids=str)
@@ -260,11 +271,11 @@ def test_a_choice_between_booleans(shapes: tuple[tuple[int, ...], tuple[int, ...
 def test_a_choice_between_a_boolean_and_a_number(dtype: torch.dtype) -> None:
     x, y = torch.tensor([True, False, True]), torch.tensor([3, 4, 5], dtype=dtype)
     condition = torch.tensor([True, True, False])
-    gm = decompose(traced(lambda c, x, y: (torch.where(c, x, y), torch.where(c, y, x)), condition, x, y), OPENVINO_DECOMPOSITIONS)
-    assert_close(run_openvino(gm, condition, x, y), [torch.where(condition, x, y), torch.where(condition, y, x)])
 
+    def both(c: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.where(c, x, y), torch.where(c, y, x)
 
-NUMBERS = torch.tensor([-1e30, -1000.0, -100.0, -88.0, -20.0, -1.0, -0.04, 0.0, 1e-9, 0.04, 0.06, 1.0, 20.0, 1000.0, math.inf])
+    assert_close(in_openvino(both, condition, x, y), both(condition, x, y))
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -275,7 +286,7 @@ def test_the_loss_of_an_improbable_answer_is_finite(reduction: str, weights: dic
 
     x, target = NUMBERS[:-1], torch.linspace(0, 1, 14)
     assert loss(x, target).isfinite().all()
-    assert_close(run_openvino(decompose(traced(loss, x, target), OPENVINO_DECOMPOSITIONS), x, target), [loss(x, target)])
+    assert_close(in_openvino(loss, x, target), [loss(x, target)])
 
 
 def elu_of(alpha: float, scale: float = 1.0, input_scale: float = 1.0) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -298,41 +309,24 @@ def test_small_numbers_keep_their_digits(
     function: Callable[[torch.Tensor], torch.Tensor], exact: Callable[[torch.Tensor], torch.Tensor], factor: float
 ) -> None:
     x = torch.linspace(-0.9, 2, 30) * factor
-    (result,) = run_openvino(decompose(traced(lambda x: function(x), x), OPENVINO_DECOMPOSITIONS), x)
+    (result,) = in_openvino(lambda x: function(x), x)
     torch.testing.assert_close(result, exact(x), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("function", [nn.ELU(), nn.SELU(), nn.CELU(), nn.Mish()])
 def test_functions_like_elu_of_all_sizes(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.tensor([*(sign * size for size in (0.01, 1, 9, 12, 15, 20, 50, 80, 1e4) for sign in (1, -1)), math.nan, math.inf])
-    (result,) = run_openvino(decompose(traced(lambda x: function(x), x), OPENVINO_DECOMPOSITIONS), x)
+    (result,) = in_openvino(lambda x: function(x), x)
     torch.testing.assert_close(result, function(x), rtol=1e-4, atol=0, equal_nan=True)
-
-
-def test_the_logarithm_of_the_sigmoid_of_no_number() -> None:
-    x = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
-    assert_close(run_openvino(decompose(traced(F.logsigmoid, x), OPENVINO_DECOMPOSITIONS), x), [F.logsigmoid(x)])
-
-
-def test_logarithms_of_large_numbers() -> None:
-    x = NUMBERS[7:]
-    assert_close(run_openvino(decompose(traced(torch.log1p, x), OPENVINO_DECOMPOSITIONS), x), [x.log1p()])
-    assert_close(run_openvino(decompose(traced(torch.expm1, -x), OPENVINO_DECOMPOSITIONS), -x), [torch.expm1(-x)])
-
-
-def test_the_variance_of_large_numbers_that_differ_little() -> None:
-    x = 1e4 + torch.randn(4, 16, generator=torch.Generator().manual_seed(0)) * 1e-3
-    assert_close(run_openvino(decompose(traced(lambda x: x.var(-1), x), OPENVINO_DECOMPOSITIONS), x), [x.var(-1)])
 
 
 @pytest.mark.parametrize("value", [0, 1e-30, 0.5])
 @pytest.mark.parametrize("operator", [torch.addcmul, torch.addcdiv])
 def test_factors_of_large_products(operator: Callable[..., torch.Tensor], value: float) -> None:
     x, small = torch.tensor([1e30, 2.0]), torch.tensor([1e-15, 4.0])
-    gm = decompose(traced(lambda x, y: operator(x, x, y, value=value), x, small), OPENVINO_DECOMPOSITIONS)
     for other in (x, small):
         expected = operator(x, x, other, value=value)
-        torch.testing.assert_close(run_openvino(gm, x, other), [expected])
+        torch.testing.assert_close(in_openvino(lambda x, y: operator(x, x, y, value=value), x, other), [expected])
 
 
 def test_the_loss_of_a_right_answer_keeps_its_digits() -> None:
@@ -340,6 +334,6 @@ def test_the_loss_of_a_right_answer_keeps_its_digits() -> None:
         return F.binary_cross_entropy_with_logits(x, (x > 0).to(x.dtype), reduction="none")
 
     x = torch.tensor([sign * size for size in (0.01, 1, 5, 9, 10.9, 12, 14) for sign in (1, -1)])
-    (result,) = run_openvino(decompose(traced(loss, x), OPENVINO_DECOMPOSITIONS), x)
+    (result,) = in_openvino(loss, x)
     torch.testing.assert_close(result, loss(x), rtol=1e-3, atol=1e-6)
 

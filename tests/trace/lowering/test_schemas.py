@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import ov_backend
 from ov_backend.core.fx_utils import is_random
-from ov_backend.model.conversion import negative_indices, torchscript_ops
+from ov_backend.model.conversion import negative_indices, torchscript
 from ov_backend.trace.lowering.decompose import decompose
 from ov_backend.trace.lowering.decompositions import OPENVINO_DECOMPOSITIONS
 from ov_backend.trace.lowering.passes import float_ranges, remove_identities, separate_softmaxes, squeeze_scalars, unify_attention
@@ -172,7 +172,7 @@ def rewritten() -> list[Any]:
     softmaxes = [op for name in separate_softmaxes._SOFTMAXES for op in [getattr(aten, name.removeprefix("aten."), None)] if op]
     groups: Sequence[Any] = (
         *(OPENVINO_DECOMPOSITIONS, float_ranges._RANGES, remove_identities._VIEWS, remove_identities._COPIES),
-        *(squeeze_scalars._VIEWS, unify_attention._KERNELS, torchscript_ops._RULES, negative_indices._INDEXERS, TRAINING),
+        *(squeeze_scalars._VIEWS, unify_attention._KERNELS, torchscript._RULES, negative_indices._INDEXERS, TRAINING),
         [aten.scaled_dot_product_attention.default, aten.native_group_norm.default],
         [getattr(op, "int" if "int" in op.overloads() else "default") for op in softmaxes],
     )
@@ -230,7 +230,7 @@ COMPARED = [op for op in rewritten() if op not in TRAINING and (str(op), "") not
 def test_the_results_are_eager_s(op: Any) -> None:
     function, tensors = function_of(op)
     expected = function(*tensors)
-    for converter in ("fx", "ts") if op in torchscript_ops._RULES else ("fx",):
+    for converter in ("fx", "ts") if op in torchscript._RULES else ("fx",):
         torch._dynamo.reset()
         options = {"precision": "f32", "fallback": "raise", "converter": converter}
         actual = torch.compile(function, backend="openvino_fx", options=options)(*tensors)

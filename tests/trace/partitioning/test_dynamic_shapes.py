@@ -37,63 +37,43 @@ def integers(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int64)
 
 
-def test_floats_may_grow_without_bound() -> None:
-    assert factor(lambda x: (x @ x.t()).relu() + 1, torch.randn(5, 7)) == math.inf
+X = torch.randn(5, 7)
+#: What is traced, with which input and settings, and by what factor its sizes may grow. Summands are bounded by 2 ** 20, and sums
+#: by 2 ** 31 - 1.
+FACTORS: dict[str, tuple[Callable[..., Any], torch.Tensor, dict[str, Any], float]] = {
+    "floats": (lambda x: (x @ x.t()).relu() + 1, X, {}, math.inf),
+    "integers that do not grow with the sizes": (lambda x: x + 1, integers(5, 7), {}, math.inf),
+    **{
+        f"running sums of {rows}": (lambda x: x.cumsum(0), integers(rows), {}, factor)
+        for rows, factor in ((5, 64), (31, 64), (32, 8), (255, 8), (256, 1), (2047, 1))
+    },
+    "truncated": (lambda x: x.cumsum(0), integers(4096), {"truncate_long_and_double": True}, 64),
+    "arithmetic of sizes": (lambda x: x.reshape(x.shape[0] * x.shape[1]) / x.shape[0], X, {}, math.inf),
+}
 
 
-def test_integers_that_do_not_grow_with_the_sizes() -> None:
-    assert factor(lambda x: x + 1, integers(5, 7)) == math.inf
+@pytest.mark.parametrize("name", FACTORS)
+def test_the_factor_of(name: str) -> None:
+    function, x, settings, expected = FACTORS[name]
+    assert factor(function, x, **settings) == expected
 
 
-@pytest.mark.parametrize(
-    "rows,expected",
-    [(5, 64), (31, 64), (32, 8), (255, 8), (256, 1), (2047, 1)],
-)
-def test_running_sums_bound_the_factor(rows: int, expected: float) -> None:
-    """The bound is 2 ** 20 for each summand, and 2 ** 31 - 1 for the sum."""
-    assert factor(lambda x: x.cumsum(0), integers(rows)) == expected
+CONSTANT = torch.tensor([2**40, -1])
+REFUSED: dict[str, tuple[Callable[..., Any], torch.Tensor, dict[str, Any], str]] = {
+    "integers too large at once": (lambda x: x.cumsum(0), integers(2048), {}, r"aten\.cumsum\.default computes in int64"),
+    "an operator that stays in PyTorch": (lambda x: x.logsumexp(-1), X, {}, r"aten\.logsumexp\.default OpenVINO answers"),
+    "a disabled operator": (lambda x: x.relu(), X, {"disabled_ops": ("aten.relu",)}, "disabled_ops"),
+    "a view of a result": (lambda x: (x.exp(), x.t()), X, {}, "hands out a view"),
+    "products of int8": (lambda x: x * x + 1, X.to(torch.int8), {}, ""),
+    "sums of uint8": (lambda x: x + x, X.to(torch.uint8), {}, ""),
+    "equal int32": (lambda x: x == 2**24, X.int(), {}, ""),
+    "remainders of int32": (lambda x: x % 3, X.int(), {}, ""),
+    "a returned constant": (lambda x: (x + 1, CONSTANT), X, {}, ""),
+}
 
 
-def test_integers_that_are_too_large_at_once() -> None:
-    with pytest.raises(ConversionError, match=r"aten\.cumsum\.default computes in int64"):
-        factor(lambda x: x.cumsum(0), integers(2048))
-
-
-def test_truncation_takes_the_bound_away() -> None:
-    assert factor(lambda x: x.cumsum(0), integers(4096), truncate_long_and_double=True) == 64
-
-
-def test_operators_that_stay_in_pytorch_are_refused() -> None:
-    with pytest.raises(ConversionError, match=r"aten\.logsumexp\.default OpenVINO answers"):
-        factor(lambda x: x.logsumexp(-1), torch.randn(5, 7))
-    with pytest.raises(ConversionError, match=r"disabled_ops"):
-        factor(lambda x: x.relu(), torch.randn(5, 7), disabled_ops=("aten.relu",))
-
-
-def test_views_of_results_are_refused() -> None:
-    with pytest.raises(ConversionError, match="hands out a view"):
-        factor(lambda x: (x.exp(), x.t()), torch.randn(5, 7))
-
-
-def test_arithmetic_of_sizes_is_no_operator_of_tensors() -> None:
-    assert factor(lambda x: x.reshape(x.shape[0] * x.shape[1]) / x.shape[0], torch.randn(5, 7)) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("function", "dtype"),
-    [
-        (lambda x: x * x + 1, torch.int8),
-        (lambda x: x + x, torch.uint8),
-        (lambda x: x == 2**24, torch.int32),
-        (lambda x: x % 3, torch.int32),
-    ],
-)
-def test_integers_that_would_not_be_exact_are_refused(function: Callable[..., Any], dtype: torch.dtype) -> None:
-    with pytest.raises(ConversionError):
-        factor(function, torch.zeros(5, 7, dtype=dtype))
-
-
-def test_returned_constants_are_refused() -> None:
-    constant = torch.tensor([2**40, -1])
-    with pytest.raises(ConversionError):
-        factor(lambda x: (x + 1, constant), torch.randn(5, 7))
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused(name: str) -> None:
+    function, x, settings, why = REFUSED[name]
+    with pytest.raises(ConversionError, match=why):
+        factor(function, x, **settings)

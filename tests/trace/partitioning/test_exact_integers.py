@@ -116,35 +116,25 @@ def test_a_scalar_expanded_to_a_scalar_does_not_end_the_process() -> None:
     assert "aten.expand.default" in {operator_name(node.target) for node in unsupported(gm, SETTINGS)}
 
 
-@pytest.mark.parametrize("mode", ["trunc", "floor"])
-def test_rounded_quotients_of_any_floats(mode: str) -> None:
-    x = torch.tensor([float("inf"), float("nan"), 1e12, -7.0])
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.div(x, 0.5, rounding_mode=mode)
-
-    torch.testing.assert_close(run(lambda x: function(x).sin() + x, x), function(x).sin() + x, equal_nan=True)
-
-
-@pytest.mark.parametrize("number", [127.0, -3.5])
-def test_remainders_of_large_floats(number: float) -> None:
-    x = torch.tensor([1.7e18, 5.0, -7.25, 3e9])
-    torch.testing.assert_close(run(lambda x: (x % number).sin() + x, x), (x % number).sin() + x)
-
-
-def test_remainders_of_integers_by_infinity() -> None:
-    x, divisors = torch.tensor([114, 3, 0], dtype=torch.uint8), torch.tensor([float("inf"), 2.0, float("inf")])
-    torch.testing.assert_close(run(lambda x: (x % divisors).sin() + x, x), (x % divisors).sin() + x)
+INFINITE, BROAD = torch.tensor([float("inf"), float("nan"), 1e12, -7.0]), torch.tensor([1.7e18, 5.0, -7.25, 3e9])
+DIVISORS = torch.tensor([float("inf"), 2.0, float("inf")])
+#: What is computed with floats, or of them.
+FLOATS: dict[str, tuple[Function, torch.Tensor]] = {
+    "a quotient cut off": (lambda x: torch.div(x, 0.5, rounding_mode="trunc").sin() + x, INFINITE),
+    "a quotient rounded down": (lambda x: torch.div(x, 0.5, rounding_mode="floor").sin() + x, INFINITE),
+    "a remainder of large floats": (lambda x: (x % 127.0).sin() + x, BROAD),
+    "a remainder by a negative float": (lambda x: (x % -3.5).sin() + x, BROAD),
+    "a remainder of integers by infinity": (lambda x: (x % DIVISORS).sin() + x, torch.tensor([114, 3, 0], dtype=torch.uint8)),
+    "int8 made of floats": (lambda x: x.sin().to(torch.int8) + (x.to(torch.int8) ** 2), torch.tensor([-125.0, 3.0])),
+    "bytes made of floats": (lambda x: (x * 127.5 + 128).clamp(0, 255).to(torch.uint8) * 2, torch.linspace(-1, 1, 6)),
+    "a number that float16 does not hold": (lambda x: x * 16777217 + x, torch.tensor([2.0**-10, 0.0, 1e-6], dtype=torch.float16)),
+}
 
 
-def test_int8_made_of_floats_wraps_around() -> None:
-    x = torch.tensor([-125.0, 3.0])
-    torch.testing.assert_close(run(lambda x: x.sin().to(torch.int8) + (x.to(torch.int8) ** 2), x), (x.to(torch.int8) ** 2))
-
-
-def test_numbers_that_float16_does_not_hold() -> None:
-    x = torch.tensor([2.0**-10, 0.0, 1e-6], dtype=torch.float16)
-    torch.testing.assert_close(run(lambda x: x * 16777217 + x, x), x * 16777217 + x)
+@pytest.mark.parametrize("name", FLOATS)
+def test_what_is_computed_with_floats_is_pytorch_s(name: str) -> None:
+    function, x = FLOATS[name]
+    torch.testing.assert_close(run(function, x), function(x), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +157,3 @@ def test_a_picture_made_of_floats_leaves_other_integers_exact(
     results = compiler.Compiler(captured, SETTINGS).compile().program.compile({}, SETTINGS)([x, values])
     assert torch.equal(results[0], quantizing(x))
     assert torch.equal(results[1], function(values))
-
-
-def test_bytes_made_of_floats_wrap_around() -> None:
-    x = torch.linspace(-1, 1, 6)
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return (x * 127.5 + 128).clamp(0, 255).to(torch.uint8) * 2
-
-    assert torch.equal(run(function, x), function(x))

@@ -126,22 +126,29 @@ def test_the_bound_of_constants(constant: list[Any], expected: float) -> None:
     assert bounds(gm, False)[node] == expected
 
 
-def test_the_boundary_is_the_largest_int32() -> None:
-    limit = INT32 - INPUT_BOUND
-    assert not in_pytorch(lambda x: x + limit, integers(2))
-    assert in_pytorch(lambda x: x + (limit + 1), integers(2)) == ["aten.add.Tensor"]
+def indexed_by(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return aten.index(x, [positions.view(2, 1).unsqueeze(0)])
 
 
-def test_what_reads_a_large_value_stays_too() -> None:
-    assert in_pytorch(lambda x: (x * x).to(torch.float32) + 1, integers(2)) == ["aten.mul.Tensor", "aten._to_copy.default"]
+X, POSITIONS = torch.randn(5, 3), integers(2)
+LIMIT = INT32 - INPUT_BOUND
+#: What is traced, with which inputs, and what stays in PyTorch of it.
+IN_PYTORCH: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], list[str]]] = {
+    "the largest int32": (lambda x: x + LIMIT, (POSITIONS,), []),
+    "one more": (lambda x: x + (LIMIT + 1), (POSITIONS,), ["aten.add.Tensor"]),
+    "what reads a large value": (lambda x: (x * x).float() + 1, (POSITIONS,), ["aten.mul.Tensor", "aten._to_copy.default"]),
+    "a value brought back into range": (lambda x: (x * x % 1000) + 1, (POSITIONS,), ["aten.mul.Tensor", "aten.remainder.Scalar"]),
+    "int32": (lambda x: x * x * x, (POSITIONS.int(),), []),
+    "what is only used as an index": (lambda x, i: indexed_by(x, i * i), (X, POSITIONS), []),
+    "an index that is returned too": (lambda x, i: (indexed_by(x, j := i * i), j), (X, POSITIONS), ["aten.mul.Tensor"]),
+    "what is indexed": (lambda i: aten.index(i * i, [torch.tensor([0])]), (POSITIONS,), ["aten.mul.Tensor", "aten.index.Tensor"]),
+}
 
 
-def test_a_value_brought_back_into_range_runs_in_openvino() -> None:
-    assert in_pytorch(lambda x: (x * x % 1000) + 1, integers(2)) == ["aten.mul.Tensor", "aten.remainder.Scalar"]
-
-
-def test_int32_is_not_concerned() -> None:
-    assert not in_pytorch(lambda x: x * x * x, integers(2, dtype=torch.int32))
+@pytest.mark.parametrize("name", IN_PYTORCH)
+def test_what_stays_in_pytorch(name: str) -> None:
+    function, inputs, expected = IN_PYTORCH[name]
+    assert in_pytorch(function, *inputs) == expected
 
 
 INDEXED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -158,25 +165,6 @@ def test_positions_are_safe_whatever_their_bound(name: str) -> None:
     """The positions are inputs without a bound; an operator that computes with them would stay in PyTorch."""
     operators = in_pytorch(INDEXED[name], torch.randn(5, 3), integers(2), wide=True)
     assert not any(name in operator for operator in operators)
-
-
-def test_what_is_only_used_as_an_index_is_safe() -> None:
-    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        return aten.index(x, [(i * i).view(2, 1).unsqueeze(0)])
-
-    assert not in_pytorch(f, torch.randn(5, 3), integers(2))
-
-
-def test_an_index_that_is_also_a_result_is_not() -> None:
-    def f(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        positions = i * i
-        return aten.index(x, [positions]), positions
-
-    assert "aten.mul.Tensor" in in_pytorch(f, torch.randn(5, 3), integers(2))
-
-
-def test_an_indexed_tensor_is_no_index() -> None:
-    assert "aten.mul.Tensor" in in_pytorch(lambda x: aten.index(x * x, [torch.tensor([0])]), integers(2))
 
 
 def test_largest_lists_the_bounds_of_integers_only() -> None:

@@ -1,4 +1,4 @@
-"""Group normalisation in the CPU's form gives what PyTorch gives."""
+"""Normalisations in the form that the CPU device computes rightly give what PyTorch gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.model.transformations.group_norm import decompose_group_norms
+from ov_backend.core import devices
+from ov_backend.model.transformations.normalizations import decompose_group_norms, decompose_odd_normalizations
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -96,3 +97,37 @@ def test_only_the_corrected_form_has_a_mean_of_the_deviations() -> None:
 @pytest.mark.parametrize("shape", [[2, 8], [2, 8, -1, 5], [-1, 8, 5, 5]], ids=str)
 def test_group_norms_without_pixels_or_with_open_sizes_stay(shape: list[int]) -> None:
     assert "GroupNormalization" in decomposed(shape, True)
+
+
+def normalised(x: np.ndarray, axes: tuple[int, ...], variance: bool, mode: str) -> tuple[ov.Model, np.ndarray]:
+    """A model of one MVN operator, and what it should answer."""
+    parameter = ops.parameter(list(x.shape), np.float32)
+    model = ov.Model([ops.mvn(parameter, np.array(axes), variance, 1e-2, mode).output(0)], [parameter])
+    expected = x - x.mean(axes, keepdims=True)
+    if variance:
+        inside = mode == "inside_sqrt"
+        expected /= np.sqrt(x.var(axes, keepdims=True) + 1e-2 * inside) + 1e-2 * (not inside)
+    return model, expected
+
+
+def operators(model: ov.Model) -> set[str]:
+    return {node.get_type_name() for node in model.get_ordered_ops()}
+
+
+@pytest.mark.parametrize("mode", ["inside_sqrt", "outside_sqrt"])
+@pytest.mark.parametrize(("axes", "variance"), [((-1,), True), ((1, 2), True), ((-1,), False)])
+def test_the_parts_compute_the_same(axes: tuple[int, ...], variance: bool, mode: str) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 5, 19), np.float32) + 2
+    model, expected = normalised(x, axes, variance, mode)
+    decompose_odd_normalizations(model)
+    model.validate_nodes_and_infer_types()
+    assert "MVN" not in operators(model)
+    compiled = devices.core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    assert not any("MVN" in str(node.get_rt_info()["layerType"].value) for node in compiled.get_runtime_model().get_ops())
+    np.testing.assert_allclose(compiled(x)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_multiples_of_sixteen_stay_one_operator() -> None:
+    model, _ = normalised(np.zeros((2, 3, 32), np.float32), (-1,), True, "inside_sqrt")
+    decompose_odd_normalizations(model)
+    assert "MVN" in operators(model)
