@@ -292,7 +292,8 @@ class Generation:
                 continue
             ran = any(switch_of(role) == switch and calls for role, calls in self._openvino_calls.items())
             refused = any(switch_of(role) == switch for role in self._pytorch_reasons)
-            if shared.state.interrupted and not ran and not refused:
+            kept = switch == "text_encoder" and not shared.state.interrupted  # of the same prompt, by an earlier call
+            if not ran and not refused and not kept:
                 continue  # it was not called, or not as a network
             divided = any(switch_of(role) == switch for role in self._block_reasons)
             parts.append(how_it_ran(switch, ran, refused, divided, self._int8_states.get(switch, "")))

@@ -188,6 +188,15 @@ def test_a_lora_that_is_added_at_each_call_of_a_layer_is_left_to_the_layer(forge
     assert not forge.hooks(place).block_refusal(place.module.second)
 
 
+@pytest.mark.parametrize("mark", ["gguf_cls", "bnb_quantized"])
+def test_weights_that_a_layer_computes_from_few_bits_are_left_to_the_layer(mark: str, forge: Any) -> None:
+    place = unet_of(forge)
+    setattr(place.module.first.weight, mark, None)
+    assert "stored in few bits (Parameter)" in forge.refusal(place, *call_of(0))
+    assert forge.hooks(place).block_refusal(place.module.first)
+    assert not forge.hooks(place).block_refusal(place.module.second)
+
+
 _VARIANTS = """
 import torch
 def attention_pytorch(q, k, v, heads):

@@ -130,6 +130,17 @@ def test_one_network_switched_off(host: SimpleNamespace) -> None:
     assert largest_difference(off, on) <= 1
 
 
+def test_the_field_does_not_name_a_network_that_no_call_reached(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with TAESD, and where another version of the WebUI calls another function of it."""
+    monkeypatch.setitem(vars(host.shared.sd_model.first_stage_model), "decode", lambda z: z[:, :3].repeat(1, 1, 2, 2))
+    on = host.processing.generate(TITLE, arguments(), prompt="a cat")
+    assert ran(on) == ran_text("UNet", "text encoder")
+    again = host.processing.generate(TITLE, arguments(), prompt="a cat")  # its prompt is kept
+    assert ran(again) == ran_text("UNet", "text encoder")
+
+
 def test_an_exception_leaves_nothing_patched(host: SimpleNamespace, compare: Any) -> None:
     def fail(params: Any) -> None:
         if params.sampling_step == 1:

@@ -90,7 +90,7 @@ class WebUI:
 
     def checkpoint(self, *words: str, number: int = 0) -> str | None:
         """The checkpoint with these words in its name; an SD 1.x one is one with none of the other kinds' words."""
-        kinds = ("inpaint", "refiner", "xl", "sd2", "v2-", "sd3", "flux")
+        kinds = ("inpaint", "refiner", "xl", "sd2", "v2-", "sd3", "flux", "chroma")
         if words == ("sd1",):
             names = [name for name in self.checkpoints if not any(kind in name.lower() for kind in kinds)]
         else:

@@ -90,10 +90,10 @@ def beside_weights(webui: WebUI, by_blocks: str, whole: str = ALL) -> str:
     return whole if "regional prompter" in names else by_blocks
 
 
-def use(webui: WebUI, checkpoint: str) -> None:
+def use(webui: WebUI, checkpoint: str, settings: dict[str, Any] | None = None) -> None:
     """Load a checkpoint, and leave it loaded; without previews, whose network would be downloaded for SD3."""
-    previews = {"live_previews_enable": False}
-    webui.generate(checkpoint=checkpoint, steps=1, override_settings_restore_afterwards=False, override_settings=previews)
+    given = {"live_previews_enable": False, **(settings or {})}
+    webui.generate(checkpoint=checkpoint, steps=1, override_settings_restore_afterwards=False, override_settings=given)
     webui.set_options(live_previews_enable=webui.settings["live_previews_enable"])
 
 

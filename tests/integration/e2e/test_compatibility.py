@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.e2e.client import WebUI, psnr
 from tests.integration.e2e.conftest import assert_equal, note
-from tests.integration.e2e.helpers import host_of, need, need_a1111, need_probe, options, picture_by_pytorch
+from tests.integration.e2e.helpers import ALL, host_of, need, need_a1111, need_probe, options, picture_by_pytorch
 
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
@@ -64,7 +64,7 @@ def test_instance_forward_of_another_extension(webui: WebUI, compare: Any, sd1: 
 
 @pytest.mark.parametrize("method", ["TAESD", "Approx NN"])
 def test_other_decoder(method: str, compare: Any, sd1: str) -> None:
-    compare(checkpoint=sd1, **options(sd_vae_decode_method=method))
+    compare("UNet, text encoder", checkpoint=sd1, **options(sd_vae_decode_method=method))  # the VAE is not called
 
 
 def test_other_encoder(webui: WebUI, compare: Any, sd1: str) -> None:
@@ -130,6 +130,7 @@ def test_stopping_after_the_current_picture(webui: WebUI, sd1: str, request: pyt
     note(request.node.name, off.images, on)
     assert len(on.images) < 4
     assert_equal(off.images, on.images[-1:])
+    assert on.ran == ALL
 
 
 def test_exception_in_mid_run(webui: WebUI, compare: Any, sd1: str) -> None:

@@ -22,6 +22,7 @@ from tests.integration.e2e.helpers import ALL, LONG, every_generation, need, nee
 def test_a_comparison_makes_the_last_picture_again(webui: WebUI, sd1: str) -> None:
     webui.set_options(sd_model_checkpoint=sd1)
     on = webui.accelerated(enable_hr=True, hr_scale=1.5, hr_upscaler="Latent", denoising_strength=0.5)
+    assert on.ran == ALL
     webui.api("/openvino/compare", {"choices": {"precision": "f32"}})
     end = time.monotonic() + 300
     while (job := webui.api("/openvino/status")["job"])["state"] in ("queued", "running"):
@@ -68,7 +69,7 @@ def test_one_network_switched_off(switch: str, webui: WebUI, sd1: str, request: 
     on = webui.accelerated(argument_list(**{switch: False}), checkpoint=sd1)
     note(request.node.name, off.images, on)
     assert_equal(off.images, on.images)
-    assert len(on.ran.split(", ")) == 2
+    assert on.ran == ", ".join(network for network in ALL.split(", ") if network.lower() != switch.replace("_", " "))
 
 
 def test_infotext_restores_the_arguments(webui: WebUI, sd1: str) -> None:
@@ -201,7 +202,8 @@ def test_nothing_is_left_behind_after_20_mixed_generations(webui: WebUI, sd1: st
     sizes = []
     for repeat in range(2):
         for fields in mixed:
-            webui.accelerated(**{"checkpoint": sd1, "seed": 7 + repeat, **fields})
+            on = webui.accelerated(**{"checkpoint": sd1, "seed": 7 + repeat, **fields})
+            assert [part.partition(" by its")[0] for part in on.ran.split(", ")] == ALL.split(", "), fields
             state = webui.probe()
             assert state["replaced"] == []
             assert state["instances"] == before["instances"]

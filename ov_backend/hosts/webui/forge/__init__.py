@@ -17,6 +17,9 @@ from ov_backend.hosts.webui.forge.networks import PATCH_POINTS
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.protocol import WebUI
 
+#: What weights bear that are stored in few bits: those of GGUF files, and those of bitsandbytes (nf4 and fp4).
+_OF_FEW_BITS = ("gguf_cls", "bnb_quantized")
+
 
 class Forge(WebUI):
     """Forge, which has one model at a time; its networks stand in ``forge_objects``."""
@@ -88,10 +91,14 @@ class Forge(WebUI):
 
 
 def _block_refusal(module: torch.nn.Module) -> str:
-    """LoRAs that are not merged, because the weights are stored in few bits, are added at each call of a layer."""
-    if not any(vars(layer).get("forge_online_loras") for layer in module.modules()):
-        return ""
-    return "LoRAs are added to its weights at each call of a layer"
+    """Weights that a layer computes anew at each call: from few bits, or with LoRAs that are not merged."""
+    for layer in module.modules():
+        if vars(layer).get("forge_online_loras"):
+            return "LoRAs are added to its weights at each call of a layer"
+        for weight in layer.parameters(recurse=False):
+            if any(hasattr(weight, name) for name in _OF_FEW_BITS):
+                return f"its weights are stored in few bits ({type(weight).__name__}), and computed from these at each call"
+    return ""
 
 
 HOST = Forge()
