@@ -225,7 +225,7 @@ def begin_run(engine: Engine, request: str, networks: Mapping[str, Network]) -> 
 
 
 def networks_of(target: Any) -> dict[str, torch.nn.Module]:
-    """The networks of a pipeline by role, or those of a dict.
+    """The networks of a pipeline by role, or those of a dict; a module under several names has the first of them.
 
     Raises:
         SettingsError: there is no network, a value of the dict is no module, or a network has no weights yet.
@@ -246,7 +246,8 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
     for name, module in networks.items():
         if any(map(torch.nn.parameter.is_lazy, [*module.parameters(), *module.buffers()])):
             raise SettingsError(f"{name} has lazy layers without weights; call it once before it is accelerated.")
-    return networks
+    names = {id(module): name for name, module in reversed(networks.items())}
+    return {name: module for name, module in networks.items() if names[id(module)] == name}
 
 
 def parts_without(target: Any, networks: Mapping[str, torch.nn.Module]) -> list[str]:

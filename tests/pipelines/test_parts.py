@@ -27,6 +27,16 @@ def test_second_transformers_priors_and_decoders_of_pipelines_are_networks() -> 
     assert all(map(is_quantizable, networks_of(pipe)))
 
 
+def test_a_module_under_two_names_is_one_network(strict: Strict) -> None:
+    shared, tokens = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    pipe = SimpleNamespace(transformer=shared, transformer_2=shared, text_encoder=SHIFT)
+    expected = pipe.transformer_2(tokens)
+    with accelerate(pipe, strict(model_caching=False)) as accelerated:
+        torch.testing.assert_close(pipe.transformer_2(tokens), expected)
+        assert {name: stats["calls"] for name, stats in accelerated.stats().items()} == {"transformer": 1, "text_encoder": 0}
+    assert "forward" not in vars(shared)
+
+
 def test_the_decoder_of_a_module_is_none() -> None:
     module = torch.nn.Module()
     module.decoder = torch.nn.Linear(2, 2)
