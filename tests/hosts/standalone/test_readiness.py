@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -144,6 +145,16 @@ def test_a_start_that_died_meanwhile_prepares_nothing_until_the_user_says_so(fol
     started(folder).prepare_likely(enabled=False)
     assert ready(started(folder)) == ["64x64"]
     assert not list((folder / "graphs").glob("*.preparing"))
+
+
+def test_another_checkpoint_that_is_chosen_is_made_ready_too(folder: Path, tmp_path: Path) -> None:
+    generator, (checkpoint,) = started(folder), folder.glob("*.safetensors")
+    assert ready(generator) == ["64x64"]
+    generator.checkpoints = {"other": Path(shutil.copy(checkpoint, tmp_path / "other.safetensors"))}
+    generator.load("other")
+    generator.controller.readiness.wait()
+    job = generator.status.snapshot()["job"]
+    assert (generator.model, job and job["result"]["sizes"]) == ("other", ["64x64"])
 
 
 def asked_for(generator: PictureGenerator, asked: RequestedShape) -> dict[str, int]:
