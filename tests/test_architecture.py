@@ -149,6 +149,13 @@ def test_openvino_the_webui_and_ray_are_imported_in_few_packages(path: Path) -> 
     assert "ray" not in heads or module_name(path) == "ov_backend.batch.cluster"
 
 
+def test_a_host_is_one_short_protocol_and_another_webui_one_folder() -> None:
+    assert len((PACKAGE / "ui" / "host.py").read_text(encoding="utf-8").splitlines()) <= 120
+    for name in ("forge", "reforge"):
+        files = (PACKAGE / "hosts" / "webui" / name).glob("*.py")
+        assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 600
+
+
 def test_the_store_knows_files_and_not_compilers() -> None:
     for name in ("store", "entry_file", "key"):
         heads = {each.split(".")[0] for each in imported(PACKAGE / "store" / f"{name}.py")}

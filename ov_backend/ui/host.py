@@ -79,8 +79,6 @@ class Host(Protocol):
 
     def alone(self, function: Callable[[], T]) -> T:
         """Call a function as a generation is run: under the lock, in the thread of generations; what it raises is raised here."""
-        with self.lock:
-            return function()
 
     def last_request(self) -> Request | None:
         """That of the last generation that was completed, which a comparison repeats."""
@@ -106,6 +104,6 @@ class Host(Protocol):
         """What the first generation does once and what can be done before it is asked for."""
         return ()
 
-    def marked(self, sentinel: CrashSentinel) -> contextlib.AbstractContextManager[None]:
+    def marked(self, marker: CrashSentinel) -> contextlib.AbstractContextManager[None]:
         """In this block the process is marked as preparing; one that is ended on purpose leaves no mark."""
-        return sentinel.marked()
+        return marker.marked()

@@ -23,7 +23,11 @@ from ov_backend.core import devices
 from ov_backend.core.errors import CheckpointError, DeviceError
 from ov_backend.core.settings import Settings
 from ov_backend.engine import network
+from ov_backend.engine.ahead.history import History, kind_of
+from ov_backend.store.store import open_store
+from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.likely import likely
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4, sampler="DPM++ 2M")
 
@@ -79,6 +83,14 @@ def test_rows_of_one_kind_compile_nothing_more_and_a_lora_changes_the_picture(
     assert renderer.stats()["unet"]["compiles"] == compiles + 1
     assert np.array_equal(pixels(renderer.render(row).images[0]), plain), "without the LoRA it is the same picture as before"
     assert renderer.loads == loads
+
+
+def test_the_page_finds_what_a_batch_has_made_last(renderer: PipelineRenderer, checkpoint: Path) -> None:
+    renderer.render(Row(1, 1, SMALL, checkpoint, "f32"))
+    found = likely(History(open_store(renderer._settings)).runs(kind_of(load_pipeline(checkpoint).unet)))
+    assert found is not None
+    assert (found.size, found.batch, found.choices) == ("64x64", 1, Choices(precision="f32"))
+    assert {call.role for call in found.calls} == {"text_encoder", "unet", "vae_decode"}
 
 
 @pytest.mark.parametrize("strength", [None, 0.5])

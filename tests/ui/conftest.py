@@ -56,6 +56,11 @@ class Host(ui_host.Host):
 
     lock = property(lambda self: self._lock)
 
+    def alone(self, function: Callable[[], Any]) -> Any:
+        """Under the lock."""
+        with self.lock:
+            return function()
+
     def store(self) -> GraphStore:
         """Its own."""
         return self.graphs

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.core.errors import Interrupted, SettingsError
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.stats import NetworkStats
@@ -269,6 +270,25 @@ def test_a_size_that_the_last_picture_had_is_no_news() -> None:
     assert status.may_show_ready("64x64", is_new=False), "in the place of another size"
     status.job = Job("compare", state="done")
     assert not status.may_show_ready("96x64", is_new=True)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+        (SettingsError("Give another seed."), "Give another seed."),
+        (Interrupted("while a network was prepared"), "Interrupted."),
+    ],
+)
+def test_a_generation_that_fails_says_why(failure: Exception, said: str) -> None:
+    status = Status()
+    with pytest.raises(type(failure)), status.generation("Making 64x64", 4):
+        raise failure
+    run = status.snapshot()["run"]
+    assert (run["active"], run["error"], status.runs) == (False, said, 1)
+    with status.generation("Extras", interrupted=lambda: True):
+        """The user ends it, and the host returns what it has."""
+    assert status.snapshot()["run"]["error"] == "Interrupted."
 
 
 def test_overlapping_stages_are_counted_once_and_waiting_for_one_is_preparing(clock: Clock) -> None:

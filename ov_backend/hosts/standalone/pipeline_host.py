@@ -69,6 +69,8 @@ class PipelineHost(Host):
     """
 
     retry_advice = "start once with --no-prepare and then without it"
+    engine = property(lambda self: self._engine)
+    lock = property(lambda self: self.turns.lock)
 
     def __init__(
         self,
@@ -99,11 +101,6 @@ class PipelineHost(Host):
         self._mix = LoraMix(pipe)
         pipe.set_progress_bar_config(disable=True)
 
-    @property
-    def engine(self) -> Engine | None:
-        """See :class:`Host`."""
-        return self._engine
-
     def configure(self, choices: Choices) -> Engine:
         """See :class:`Host`."""
         if self._settings is not None:
@@ -130,11 +127,6 @@ class PipelineHost(Host):
         """All of the pipeline."""
         engine = self._engine or self.configure(choices)
         return [self._network(engine, role, module, module.forward) for role, module in networks_of(self.pipe).items()]
-
-    @property
-    def lock(self) -> Any:
-        """See :class:`Host`."""
-        return self.turns.lock
 
     def alone(self, function: Callable[[], T]) -> T:
         """In a turn of its own, which can be interrupted."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from modules import processing, shared
 
 from ov_backend.core.errors import Interrupted
-from ov_backend.engine.ahead.history import RememberedCall
-from ov_backend.engine.crash_sentinel import CrashSentinel
-from ov_backend.engine.engine import Engine, Network
 from ov_backend.hosts.webui import ahead, settings_page
 from ov_backend.hosts.webui.detect import host as webui
 from ov_backend.hosts.webui.ending import ending
@@ -23,8 +20,6 @@ from ov_backend.ui.controller import Controller
 from ov_backend.ui.host import Host, Size, StepEnded
 from ov_backend.ui.jobs import Unavailable
 from ov_backend.ui.snapshot import INTERRUPTED
-
-T = TypeVar("T")
 
 #: The WebUI's name of the jobs here.
 _JOB = "openvino"
@@ -38,45 +33,21 @@ class WebUIHost(Host):
     """The WebUI that this process is."""
 
     retry_advice = f'switch Settings > OpenVINO > "{settings_page.PREPARE_AHEAD_LABEL}" off and on'
+    # what the other modules here answer
+    configure = staticmethod(session.configure)
+    choices = staticmethod(settings_page.defaults)
+    prepares_ahead = staticmethod(ahead.enabled)
+    denoiser = staticmethod(ahead.denoiser)
+    networks = staticmethod(ahead.networks_of)
+    alone = staticmethod(webui.alone)
+    marked = staticmethod(ending.marked)
+    lock = property(lambda self: webui.lock)
+    engine = property(lambda self: session.engine)
 
     def __init__(self) -> None:
         self.status, self.cache_dir = session.status, session.cache_dir
         self._ended: StepEnded = session.status.step
         self._denoised = 0
-
-    @property
-    def engine(self) -> Engine | None:
-        """That of the session."""
-        return session.engine
-
-    def configure(self, choices: Choices) -> Engine:
-        """See :class:`Host`."""
-        return session.configure(choices)
-
-    def choices(self) -> Choices:
-        """Those of the settings page."""
-        return settings_page.defaults()
-
-    def prepares_ahead(self) -> bool:
-        """A setting."""
-        return ahead.enabled()
-
-    def denoiser(self) -> Any:
-        """The UNet of the model in use; None while one is being loaded."""
-        return ahead.denoiser()
-
-    def networks(self, calls: Sequence[RememberedCall], choices: Choices) -> list[Network]:
-        """Those that are answered as a whole."""
-        return ahead.networks_of(calls, choices)
-
-    @property
-    def lock(self) -> Any:
-        """See :class:`Host`."""
-        return webui.lock
-
-    def alone(self, function: Callable[[], T]) -> T:
-        """See :class:`Host`."""
-        return webui.alone(function)
 
     def last_request(self) -> LastRequest | None:
         """The first picture of the last generation."""
@@ -128,10 +99,6 @@ class WebUIHost(Host):
     def interrupted(self) -> bool:
         """Whether the page's button was pressed during a job; an earlier one's stays set until the next job."""
         return bool(shared.state.job == _JOB and shared.state.interrupted)
-
-    def marked(self, sentinel: CrashSentinel) -> contextlib.AbstractContextManager[None]:
-        """See :mod:`ov_backend.hosts.webui.ending`."""
-        return ending.marked(sentinel)
 
 
 def _then_end(sample: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,9 +13,8 @@ from ov_backend.checkpoint import TOKENIZER, load_pipeline
 from ov_backend.core.package_files import TRAINED
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.host import Unavailable
 from ov_backend.ui.infotext import Parameters
-from ov_backend.ui.jobs import JobControl, compare_int8
+from ov_backend.ui.jobs import JobControl, Unavailable, compare_int8
 from ov_backend.ui.snapshot import Job
 from tests.helpers.extent import only_in_full
 from tests.helpers.layers_in_8_bits import needs_vnni

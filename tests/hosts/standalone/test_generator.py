@@ -22,6 +22,7 @@ pytest.importorskip("diffusers")
 if not TOKENIZER.is_dir():
     pytest.skip("the project's own vocabulary is not here", allow_module_level=True)
 
+from ov_backend.engine.engine import Engine
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.samplers import NAMES, make_sampler
@@ -245,6 +246,17 @@ def test_a_comparison_repeats_the_last_picture(generator: PictureGenerator) -> N
     result = comparison.as_dict()
     assert result["psnr_db"] is None or result["psnr_db"] > 40
     assert result["pytorch_picture_seconds"] > result["pytorch_seconds"] > 0
+
+
+def test_loras_are_in_the_weights_before_anything_is_prepared(
+    generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    set_loras, begin_run = generator.set_loras, Engine.begin_run
+    monkeypatch.setattr(generator, "set_loras", lambda loras: order.append("loras") or set_loras(loras))
+    monkeypatch.setattr(Engine, "begin_run", lambda *args: order.append("prepare") or begin_run(*args))
+    generator.generate(dataclasses.replace(SMALL, steps=1), OPENVINO)
+    assert order == ["loras", "prepare"]
 
 
 def test_precompiled_sizes_need_no_compile(generator: PictureGenerator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -146,6 +147,16 @@ def test_a_start_that_died_meanwhile_prepares_nothing_until_the_user_says_so(fol
     assert not list((folder / "graphs").glob("*.preparing"))
 
 
+def test_another_checkpoint_that_is_chosen_is_made_ready_too(folder: Path, tmp_path: Path) -> None:
+    generator, (checkpoint,) = started(folder), folder.glob("*.safetensors")
+    assert ready(generator) == ["64x64"]
+    generator.checkpoints = {"other": Path(shutil.copy(checkpoint, tmp_path / "other.safetensors"))}
+    generator.load("other")
+    generator.controller.readiness.wait()
+    job = generator.status.snapshot()["job"]
+    assert (generator.model, job and job["result"]["sizes"]) == ("other", ["64x64"])
+
+
 def asked_for(generator: PictureGenerator, asked: RequestedShape) -> dict[str, int]:
     """How many graphs of each network are compiled once what was asked for is prepared."""
     generator.controller.readiness.size_changed(asked)
@@ -158,14 +169,14 @@ def test_a_size_that_was_made_before_is_ready_once_the_page_shows_it(folder: Pat
     started(folder).generate(dataclasses.replace(SMALL, width=128), OPENVINO)
     started(folder).generate(SMALL, OPENVINO)
     generator = started(folder)
-    wide = RequestedShape(128, 64, 1, False)
+    wide, small = RequestedShape(128, 64, 1, False), RequestedShape(64, 64, 1, False)
     assert asked_for(generator, wide) == {}, "nothing is prepared unless the start was to prepare"
-    assert ready(generator) == ["64x64"]
+    assert ready(generator) == ["128x64"], "what the page shows"
     before = asked_for(generator, RequestedShape(192, 64, 1, False))
     assert before["unet"] == before["vae_decode"] == 1, "this size was never made"
     assert asked_for(generator, RequestedShape(128, 64, 1, True)) == before, "nor one from a picture"
-    after = asked_for(generator, wide)
+    after = asked_for(generator, small)
     assert after["unet"] == after["vae_decode"] == 2
-    assert generator.status.snapshot()["job"]["result"] == result_of(["128x64"], 1, OPENVINO)
-    generator.generate(dataclasses.replace(SMALL, width=128), OPENVINO)
-    assert asked_for(generator, wide) == after, "the picture has compiled nothing"
+    assert generator.status.snapshot()["job"]["result"] == result_of(["64x64"], 1, OPENVINO)
+    generator.generate(SMALL, OPENVINO)
+    assert asked_for(generator, small) == after, "the picture has compiled nothing"
