@@ -112,7 +112,7 @@ class BlocksPrecision:
             return
         tape = None if recorder is None else recorder.finished(result)
         if recorder is None:
-            observed.skip()
+            observed.count(None)
         elif tape is None or (not observed.calls and not self._is_faithful(tape)):
             self._precision.keep(self._precision.candidate(observed).refuse(_UNFOLLOWED), lasts=False)
         else:
