@@ -79,7 +79,7 @@ class BlocksPrecision:
         if not precision.is_possible:
             return None
         weights = precision.weights
-        precision.identify(content.marks(list(weights.values())), weights, name_of(called))
+        precision.identify(content.marks(list(weights.values())), weights, called=name_of(called))
         if precision.recipe() is None and not warmup.active():
             observed = precision.observation(by_blocks=True)
             if precision.due(observed):

@@ -75,7 +75,7 @@ class LowPrecision:
         precision, hooks = self.precision, self.precision.hooks
         if asked and precision.is_possible:
             checkpoint = "" if hooks.watched else weights.digest
-            precision.identify(weights.digest, precision.weights or dict(weights.tensors), checkpoint=checkpoint)
+            precision.identify(weights.digest, weights.tensors, checkpoint=checkpoint)
         else:
             precision.current, precision.failure = None, ""
         if not hooks.quantizable and asked and not hooks.watched:

@@ -163,7 +163,7 @@ class Precision:
 
         Args:
             read: what the identity depends on; it is read again where that differs.
-            weights: the live weights.
+            weights: the live weights, if the module has none.
             called: names the forward that calls the blocks; "" for the whole network.
             checkpoint: names the checkpoint; "" where that is told by the weights.
         """
@@ -171,6 +171,7 @@ class Precision:
             kind = type(self._module)
             name = f"{kind.__module__}.{kind.__qualname__} {self.hooks.function}"
             name += f" by its blocks in {called}" if called else ""
+            weights = self.weights or dict(weights)
             self._identity = (read, called), (architecture_of(name, weights), checkpoint or checkpoint_of(weights))
         self.current = self._identity[1]
 
