@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ov_backend.model.transformations.quantize import Observer, Range
 
@@ -49,34 +48,23 @@ class Calibration(Generic[T]):
         self.calls = self.pictures = self.unused = self.wrote = 0
         self.ended = self.divided = True
 
-    def observe(self, ranges: Mapping[str, Range]) -> None:
-        """Take the ranges of one call, or of a part of the network in it. A call that is not finite has none."""
-        if not all(math.isfinite(r.low) and math.isfinite(r.high) for r in ranges.values()):
-            return
-        with self._lock:
-            for name, new in ranges.items():
-                self._ranges[name] = new.joined(self._ranges.get(name, new))
-
     def observer(self, prefix: str = "") -> Observer:
-        """:meth:`observe` with a prefix to the names. What is compiled with it may live longer, and keeps no samples alive."""
-        return partial(_observe, weakref.ref(self), prefix)
+        """Takes the ranges of one call, or of a part of the network in it, with a prefix to their names."""
+        return partial(_observe, self._ranges, self._lock, prefix)  # what is compiled may live longer, and keeps no samples alive
 
     @property
     def wants_sample(self) -> bool:
         """Whether the next call that is counted is kept."""
         return self.calls % self._stride == 0
 
-    def count(self, sample: Callable[[], T]) -> None:
+    def count(self, sample: Callable[[], T] | None) -> None:
         """Count a call; ``sample()`` is kept if its turn has come."""
         with self._lock:
-            if self.calls % self._stride == 0:
+            if sample is not None and self.wants_sample:
                 self._samples.append(sample())
                 if len(self._samples) >= 2 * SAMPLES:
                     self._samples, self._stride = self._samples[::2], 2 * self._stride
-            self._counted()
-
-    def _counted(self) -> None:
-        self.calls, self.pictures, self.ended = self.calls + 1, self.pictures + self.ended, False
+            self.calls, self.pictures, self.ended = self.calls + 1, self.pictures + self.ended, False
 
     def begin_anew(self) -> None:
         """Forget all calls so far, and their ranges."""
@@ -84,11 +72,6 @@ class Calibration(Generic[T]):
             self._ranges.clear()
             self._samples.clear()
             self._stride, self.calls, self.pictures, self.ended = 1, 0, 0, True
-
-    def skip(self) -> None:
-        """Count a call whose turn to be kept has not come."""
-        with self._lock:
-            self._counted()
 
     def is_complete(self, ended: bool) -> bool:
         """Whether a recipe can be made; ``ended``: the picture has."""
@@ -108,7 +91,8 @@ class Calibration(Generic[T]):
             return [self._samples[round(i * (len(self._samples) - 1) / max(1, count - 1))] for i in range(count)]
 
 
-def _observe(calibration: weakref.ref[Calibration[Any]], prefix: str, ranges: Mapping[str, Range]) -> None:
-    found = calibration()
-    if found is not None:
-        found.observe({f"{prefix}{name}": given for name, given in ranges.items()})
+def _observe(known: dict[str, Range], lock: threading.Lock, prefix: str, ranges: Mapping[str, Range]) -> None:
+    if all(math.isfinite(each.low) and math.isfinite(each.high) for each in ranges.values()):  # else the call is not finite
+        with lock:
+            for name, new in ranges.items():
+                known[f"{prefix}{name}"] = new.joined(known.get(f"{prefix}{name}", new))

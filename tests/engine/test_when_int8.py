@@ -212,6 +212,17 @@ def test_an_interrupted_picture_is_observed_anew(settings: Settings) -> None:
     assert state_of(network) == "on"
 
 
+def test_an_interrupted_picture_of_another_checkpoint_leaves_what_was_observed(settings: Settings) -> None:
+    engine = Engine(settings)
+    network = engine.network("unet", Denoiser(), hooks=NetworkHooks(quantizable=True))
+    for seed, count, completed in ((0, 9, True), (1, 3, False), (0, 1, True)):
+        network.module.load_state_dict(Denoiser(seed).state_dict())
+        engine.begin_picture()
+        calls(network, count)
+        engine.end_run(completed)
+    assert state_of(network) == "on"
+
+
 def test_a_second_pass_of_a_picture_begins_none(settings: Settings) -> None:
     network = network_of(settings, Denoiser())
     network.begin_picture()

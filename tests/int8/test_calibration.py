@@ -14,15 +14,15 @@ def ranges(low: float, high: float) -> dict[str, Range]:
 
 def test_ranges_grow_over_the_calls() -> None:
     calibration: Calibration[int] = Calibration()
-    calibration.observe(ranges(-1, 1))
-    calibration.observe(ranges(-3, 0.5))
+    calibration.observer()(ranges(-1, 1))
+    calibration.observer()(ranges(-3, 0.5))
     assert calibration.ranges == ranges(-3, 1)
 
 
 def test_a_call_that_is_not_finite_has_no_ranges() -> None:
     calibration: Calibration[int] = Calibration()
-    calibration.observe(ranges(-1, 1))
-    calibration.observe(ranges(-1, float("inf")))
+    calibration.observer()(ranges(-1, 1))
+    calibration.observer()(ranges(-1, float("inf")))
     assert calibration.ranges == ranges(-1, 1)
 
 

@@ -79,7 +79,7 @@ class BlocksPrecision:
         if not precision.is_possible:
             return None
         weights = precision.weights
-        precision.identify(content.marks(list(weights.values())), weights, name_of(called))
+        precision.identify(content.marks(list(weights.values())), weights, called=name_of(called))
         if precision.recipe() is None and not warmup.active():
             observed = precision.observation(by_blocks=True)
             if precision.due(observed):
@@ -112,7 +112,7 @@ class BlocksPrecision:
             return
         tape = None if recorder is None else recorder.finished(result)
         if recorder is None:
-            observed.skip()
+            observed.count(None)
         elif tape is None or (not observed.calls and not self._is_faithful(tape)):
             self._precision.keep(self._precision.candidate(observed).refuse(_UNFOLLOWED), lasts=False)
         else:

@@ -73,10 +73,11 @@ class LowPrecision:
     def _identify(self, asked: bool, weights: WeightsGuard) -> None:
         """Set which recipe belongs to these weights; ``asked``: int8 is asked for."""
         precision, hooks = self.precision, self.precision.hooks
-        precision.current, precision.failure = None, ""
         if asked and precision.is_possible:
             checkpoint = "" if hooks.watched else weights.digest
-            precision.identify(weights.digest, precision.weights or dict(weights.tensors), checkpoint=checkpoint)
+            precision.identify(weights.digest, weights.tensors, checkpoint=checkpoint)
+        else:
+            precision.current, precision.failure = None, ""
         if not hooks.quantizable and asked and not hooks.watched:
             precision.tell_off(_NOT_STATIC)
         elif hooks.quantizable and not asked:

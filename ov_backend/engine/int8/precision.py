@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -104,13 +103,10 @@ class Precision:
         self.failure = ""
         #: What the identity was read from last, and the identity.
         self._identity: tuple[Any, tuple[str, str]] | None = None
-        #: The forms of blocks by recipe and path.
-        self._parts: dict[tuple[str, str], Form | None] = {}
 
     def clear(self) -> None:
         """Forget what was observed."""
         self.observed.clear()
-        self._parts.clear()
         self._identity = None
 
     def read_again(self) -> None:
@@ -167,7 +163,7 @@ class Precision:
 
         Args:
             read: what the identity depends on; it is read again where that differs.
-            weights: the live weights.
+            weights: the live weights, if the module has none.
             called: names the forward that calls the blocks; "" for the whole network.
             checkpoint: names the checkpoint; "" where that is told by the weights.
         """
@@ -175,6 +171,7 @@ class Precision:
             kind = type(self._module)
             name = f"{kind.__module__}.{kind.__qualname__} {self.hooks.function}"
             name += f" by its blocks in {called}" if called else ""
+            weights = self.weights or dict(weights)
             self._identity = (read, called), (architecture_of(name, weights), checkpoint or checkpoint_of(weights))
         self.current = self._identity[1]
 
@@ -224,16 +221,9 @@ class Precision:
 
     def _quantized(self, recipe: Recipe, settings: Settings, path: str) -> Form | None:
         """The form in 8 bits; None for a block that has no part of the recipe."""
-        if not path:
-            return Form(settings, f"int8 {recipe.digest}", Quantize(recipe.ranges))
-        key = recipe.digest, path
-        if key not in self._parts:
-            start = f"{path}."
-            ranges = {name[len(start) :]: given for name, given in recipe.ranges.items() if name.startswith(start)}
-            part = hashlib.sha256(repr(sorted(ranges.items())).encode()).hexdigest()[:32]
-            self._parts[key] = Form(settings, f"int8 {part}", Quantize(ranges)) if ranges else None
-        form = self._parts[key]
-        return None if form is None else Form(settings, form.name, form.rewrite)
+        start, name = (f"{path}.", f"{_form_of(recipe)} {path}") if path else ("", _form_of(recipe))
+        ranges = {name.removeprefix(start): given for name, given in recipe.ranges.items() if name.startswith(start)}
+        return Form(settings, name, Quantize(ranges)) if ranges else None
 
     def noise(self, is_much: bool) -> contextlib.AbstractContextManager[None]:
         """In this block, a call with much noise is computed in the device's own precision, where both forms fit in memory."""
@@ -291,15 +281,16 @@ class Precision:
 
     def _tried(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe:
         """A recipe with its error, and refused if that is too large; what only the trial needed is evicted."""
-        form, compiled = f"int8 {recipe.digest}", self.resources.compiled
-        self._evict(lambda key, entry: "observing" in entry.form or (entry.is_unused_int8 and entry.form != form))
+        form, compiled = _form_of(recipe), self.resources.compiled
+        self._evict(lambda key, entry: "observing" in entry.form or (entry.is_unused_int8 and not entry.form.startswith(form)))
         if not recipe.ranges:
             return recipe.refuse("no layer of it can be computed in 8 bits")
         before = set(compiled)
         result = recipe.judge([self._error(recipe, sample) for sample in samples])
-        unneeded = "int8" if result.refused else ""
-        self._evict(lambda key, entry: key not in before and entry.form.partition(" ")[0] == unneeded)
-        self._evict(lambda key, entry: bool(result.refused) and entry.form == form)
+        if result.refused:
+            self._evict(lambda key, entry: entry.form.startswith(form))
+        else:
+            self._evict(lambda key, entry: not entry.form and key not in before)
         return result
 
     def _error(self, recipe: Recipe, sample: Sample) -> float:
@@ -318,7 +309,6 @@ class Precision:
         """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
         assert self.current is not None
         self.resources.recipes.put(self.current[0], recipe, lasts)
-        self._parts.clear()
         observed = self.observed.pop(self.current, None)
         if observed is not None:
             self._evict(lambda key, entry: entry.form.startswith(f"{observed.name} ") or entry.form == observed.name)
@@ -347,3 +337,8 @@ class Precision:
     def tell_off(self, reason: str, error: float | None = None) -> None:
         """Say why int8 is not used."""
         self._statistics.tell_int8(self.name, "off", f"int8 is not used: {reason}", error)
+
+
+def _form_of(recipe: Recipe) -> str:
+    """The name of the form of a network with a recipe, with which those of its blocks begin."""
+    return f"int8 {recipe.digest}"
