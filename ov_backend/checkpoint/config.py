@@ -40,9 +40,8 @@ class TextConfig:
 class Configuration:
     """The arguments for diffusers' and transformers' configurations of all parts of a pipeline.
 
-    Attributes:
-        family: "sd1", "sd2" or "sdxl".
-        prediction: "epsilon" or "v_prediction"; "" if neither shapes nor .yaml determine it.
+    The family is "sd1", "sd2" or "sdxl"; ``prediction`` is "epsilon" or "v_prediction", or "" if neither shapes nor .yaml
+    determine it.
     """
 
     family: str

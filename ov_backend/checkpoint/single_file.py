@@ -21,11 +21,7 @@ _OWN = ("StableDiffusionPipeline", "StableDiffusionXLPipeline")
 def load_any_pipeline(path: Path) -> Any:
     """As :func:`load_pipeline`; a checkpoint of another kind is read by diffusers, if its configuration is beside it.
 
-    Args:
-        path: a .safetensors file.
-
-    Returns:
-        The pipeline, in float32, in evaluation mode; of the class that ``model_index.json`` names, or as ``load_pipeline``.
+    Returns the pipeline, in float32, in evaluation mode; of the class that ``model_index.json`` names, or as ``load_pipeline``.
 
     Raises:
         CheckpointError: the file cannot be read, or the configuration does not fit it.
