@@ -93,11 +93,7 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
 
 
 def _check_bounds(header: Header) -> None:
-    """Refuse what no network of these families has, before anything is made as large as the shapes say.
-
-    Raises:
-        ValueError: a shape or a count is out of bounds.
-    """
+    """Refuse what no network of these families has, before anything is made as large as the shapes say."""
     prefixes = (UNET, VAE, CLIP, OPEN_CLIP, XL_CLIP, XL_OPEN_CLIP)
     for name, shape in header.shapes.items():
         if name.startswith(prefixes) and (len(shape) > 5 or any(not 1 <= size <= LARGEST_SIDE for size in shape)):

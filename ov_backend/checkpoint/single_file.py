@@ -52,11 +52,7 @@ def _index_beside(path: Path) -> dict[str, Any] | None:
 
 
 def _read_index(path: Path) -> dict[str, Any]:
-    """The content of a ``model_index.json``, whose parts are all of diffusers and transformers.
-
-    Raises:
-        CheckpointError: it is no such file.
-    """
+    """The content of a ``model_index.json``, whose parts are all of diffusers and transformers."""
     try:
         index: dict[str, Any] = parse_json(read_text(path, MAX_JSON_BYTES))
         libraries = {value[0] for value in index.values() if isinstance(value, list)}
