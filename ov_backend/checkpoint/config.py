@@ -40,9 +40,8 @@ class TextConfig:
 class Configuration:
     """The arguments for diffusers' and transformers' configurations of all parts of a pipeline.
 
-    Attributes:
-        family: "sd1", "sd2" or "sdxl".
-        prediction: "epsilon" or "v_prediction"; "" if neither shapes nor .yaml determine it.
+    The family is "sd1", "sd2" or "sdxl"; ``prediction`` is "epsilon" or "v_prediction", or "" if neither shapes nor .yaml
+    determine it.
     """
 
     family: str
@@ -94,11 +93,7 @@ def configuration(header: Header, yaml: Mapping[str, Any], companion: Path | Non
 
 
 def _check_bounds(header: Header) -> None:
-    """Refuse what no network of these families has, before anything is made as large as the shapes say.
-
-    Raises:
-        ValueError: a shape or a count is out of bounds.
-    """
+    """Refuse what no network of these families has, before anything is made as large as the shapes say."""
     prefixes = (UNET, VAE, CLIP, OPEN_CLIP, XL_CLIP, XL_OPEN_CLIP)
     for name, shape in header.shapes.items():
         if name.startswith(prefixes) and (len(shape) > 5 or any(not 1 <= size <= LARGEST_SIDE for size in shape)):

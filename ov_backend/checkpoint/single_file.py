@@ -21,11 +21,7 @@ _OWN = ("StableDiffusionPipeline", "StableDiffusionXLPipeline")
 def load_any_pipeline(path: Path) -> Any:
     """As :func:`load_pipeline`; a checkpoint of another kind is read by diffusers, if its configuration is beside it.
 
-    Args:
-        path: a .safetensors file.
-
-    Returns:
-        The pipeline, in float32, in evaluation mode; of the class that ``model_index.json`` names, or as ``load_pipeline``.
+    Returns the pipeline, in float32, in evaluation mode; of the class that ``model_index.json`` names, or as ``load_pipeline``.
 
     Raises:
         CheckpointError: the file cannot be read, or the configuration does not fit it.
@@ -56,11 +52,7 @@ def _index_beside(path: Path) -> dict[str, Any] | None:
 
 
 def _read_index(path: Path) -> dict[str, Any]:
-    """The content of a ``model_index.json``, whose parts are all of diffusers and transformers.
-
-    Raises:
-        CheckpointError: it is no such file.
-    """
+    """The content of a ``model_index.json``, whose parts are all of diffusers and transformers."""
     try:
         index: dict[str, Any] = parse_json(read_text(path, MAX_JSON_BYTES))
         libraries = {value[0] for value in index.values() if isinstance(value, list)}

@@ -121,11 +121,7 @@ def cache_dir_name(options: argparse.Namespace) -> str:
 
 
 def _check_can_be_folder(text: str, name: str) -> None:
-    """Check that a path is a folder, or that nothing is in the way of making one.
-
-    Raises:
-        SettingsError: a file is in the way, or the path cannot be that of a folder.
-    """
+    """Check that a path is a folder, or that nothing is in the way of making one."""
     advice = "give the path of a folder"
     if not text.strip():
         raise SettingsError(f"{name} is {text!r}, which is no folder; {advice}.")

@@ -45,11 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _confirm(store: GraphStore, as_json: bool) -> None:
-    """Ask whether the graphs are to be removed, if there are any and somebody can be asked.
-
-    Raises:
-        SettingsError: they are not, or nobody can be asked.
-    """
+    """Ask whether the graphs are to be removed, if there are any and somebody can be asked."""
     count = len(store.entries()) + len(recipe_store(store.folder).entries())
     what = f"{counted(len(store.entries()), 'graph')}, {size_text(store.bytes)}, in {store.folder}"
     if count and (as_json or not sys.stdin or not sys.stdin.isatty()):
@@ -137,11 +133,7 @@ def _print_damaged(store: GraphStore, damaged: dict[str, str]) -> None:
 
 
 def _content(store: GraphStore, entry: Entry) -> dict[str, bytes]:
-    """What an entry holds; nothing where another version wrote it.
-
-    Raises:
-        DAMAGE: it is damaged.
-    """
+    """What an entry holds; nothing where another version wrote it."""
     try:
         return unpack(entry.path, store.kind, entry.key)
     except OtherVersion:

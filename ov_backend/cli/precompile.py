@@ -58,11 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_store(settings: Settings, name: str) -> None:
-    """Check that graphs can be kept, before any is made; ``name`` is what the folder is given by.
-
-    Raises:
-        SettingsError: they cannot.
-    """
+    """Check that graphs can be kept, before any is made; ``name`` is what the folder is given by."""
     if not settings.model_caching:
         raise SettingsError(f"{ENV_CACHING} switches the storing of graphs off, so nothing would be kept; unset it.")
     folder = arguments.check_folder(settings.cache_folder, name)

@@ -153,13 +153,10 @@ def glibc(name: str) -> Any:
 
 
 def use_cores(index: int, of: int) -> int:
-    """Run this thread, and those that it starts from now on, on one of so many equal shares of the cores.
+    """Run this thread, and those that it starts from now on, on one of so many equal shares of the cores; returns its size.
 
     Logical cores of one physical core are in one share. With more shares than cores, several have the same one. Where a thread
     cannot be bound (on Windows and on a Mac), nothing is bound.
-
-    Returns:
-        the number of logical cores of the share.
     """
     if not hasattr(os, "sched_setaffinity"):
         return max((os.cpu_count() or 1) // of, 1)

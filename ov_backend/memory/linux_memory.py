@@ -180,15 +180,8 @@ class Mover:
     def replace(self, address: int, length: int, file: BinaryIO, offset: int, item: int) -> bytes | None:
         """Map whole pages from the file that they were written to, private and copy-on-write.
 
-        Args:
-            address: of the first page.
-            length: in bytes, at most ``bytes_at_once``.
-            file: open for writing.
-            offset: in the file, a multiple of the page size.
-            item: bytes of one number.
-
-        Returns:
-            the content, or None if it is no longer that of the file; then the pages may have been replaced or not.
+        ``length`` is at most ``bytes_at_once``, ``offset`` in the file a multiple of the page size, ``item`` the bytes of one
+        number. Returns the content, or None if it is no longer that of the file; then the pages may have been replaced or not.
 
         Raises:
             OSError: the memory could not be mapped; then it is as it was.

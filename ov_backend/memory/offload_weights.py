@@ -153,11 +153,7 @@ def _pages(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _move(tensor: torch.Tensor, folder: Path, mover: linux_memory.Mover) -> Region | None:
-    """Move one weight into a file of its own; None if another thread is writing it, which loses nothing.
-
-    Raises:
-        OSError: not all of it could be moved; its content is what it was.
-    """
+    """Move one weight into a file of its own; None if another thread is writing it, which loses nothing."""
     address, (start, end) = tensor.data_ptr(), _pages(tensor)
     head = ctypes.string_at(address, start - address)
     digest = content_hash.new()

@@ -25,16 +25,9 @@ if posix.has_mapped_memory():
 class Region:
     """A weight's memory, as it was when its pages were offloaded.
 
-    Attributes:
-        storage: does not keep the memory alive, but keeps its identity from being another's.
-        address: of the first byte.
-        size: in bytes.
-        start: address of the first page that is mapped from the file.
-        end: address behind the last one.
-        head: content in front of the pages.
-        tail: content behind them.
-        digest: hash of the whole content.
-        inode: of the file, as the kernel lists it; set when the region is added.
+    ``storage`` does not keep the memory alive, but keeps its identity from being another's. Pages from ``start`` to ``end`` are
+    mapped from the file whose ``inode`` is set when the region is added; ``head`` and ``tail`` are the content beside them, and
+    ``digest`` is of the whole content.
     """
 
     storage: StorageWeakRef

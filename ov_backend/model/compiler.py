@@ -245,11 +245,7 @@ def load(store: GraphStore, key: str) -> WeightlessModel | None:
 
 
 def _check_result(model: WeightlessModel) -> None:
-    """Restore a result as its description says, so that a forged description fails once and not at every call.
-
-    Raises:
-        ConversionError: it cannot be restored.
-    """
+    """Restore a result as its description says, so that a forged description fails once and not at every call."""
     description = model.extra.get("result")
     if description is None:
         return

@@ -36,13 +36,9 @@ class OtherVersion(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of entries in a store.
+    """The kind of entries in a store, which may be compressed (``packed``) and have a largest size.
 
-    Attributes:
-        suffix: of the files; it distinguishes them from all other files in the folder.
-        format: name and version of the file format; every file states it.
-        max_bytes: the largest size of an entry.
-        packed: whether the entries are compressed.
+    The suffix distinguishes the files from all others in the folder; every file states name and version of its format.
     """
 
     suffix: str

@@ -26,13 +26,9 @@ def cache_key(
 ) -> str:
     """The key under which a graph is stored: 32 hexadecimal digits.
 
-    Args:
-        text: of the graph, with arguments and edges.
-        call: names, shapes and dtypes of the inputs, and what a call returns (JSON-able).
-        slots: names, shapes and dtypes of the weights (JSON-able).
-        settings: the settings that affect the graph, see :meth:`Settings.affecting`.
-        versions: of torch, OpenVINO and other libraries that the graph depends on.
-        extra: anything else that the graph depends on.
+    ``text`` is the graph's, with arguments and edges; ``call`` says names, shapes and dtypes of the inputs, and what a call
+    returns, and ``slots`` those of the weights (JSON-able). ``settings`` are those that affect the graph, ``versions`` of
+    libraries that it depends on, and ``extra`` is anything else.
     """
     parts = {
         "text": text,

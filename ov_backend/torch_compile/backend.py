@@ -181,11 +181,7 @@ class CompiledDynamoGraph:
         return self.infer(full)
 
     def _divides(self, full: Sequence[Any], gradients: bool) -> bool:
-        """Divide a graph that cannot be traced as a whole; whether that is so.
-
-        Raises:
-            CaptureError: the graph has no part that can be traced.
-        """
+        """Divide a graph that cannot be traced as a whole; whether that is so."""
         try:
             self._analyze(full, gradients)
         except CaptureError:

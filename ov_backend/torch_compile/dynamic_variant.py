@@ -242,12 +242,7 @@ class Variant:
         return Captured(gm, tuple(weights), tuple(names), spec, retrace)
 
     def _accept(self, traced: SymbolicTrace, inputs: Sequence[torch.Tensor | float]) -> GraphModule:
-        """Check a trace, and make it the graph that answers.
-
-        Raises:
-            ConversionError: an operator must stay in PyTorch.
-            CaptureError: a number is beyond what OpenVINO computes with.
-        """
+        """Check a trace, and make it the graph that answers."""
         factor = dynamic_shapes.check(traced.gm, traced.sizes, self._settings)
         shapes = tuple(tuple(each.shape) if isinstance(each, torch.Tensor) else (each,) for each in inputs)
         self._limits = tuple(tuple(max(1, abs(size)) * factor for size in shape) for shape in shapes)

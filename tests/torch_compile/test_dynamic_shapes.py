@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import Any
 
 import pytest
@@ -11,11 +10,9 @@ import torch
 from torch.nn import functional as F
 
 import ov_backend
-from ov_backend.core.errors import CaptureError, ConversionError
-from ov_backend.core.settings import Settings
+from ov_backend.core.errors import CaptureError
 from ov_backend.trace.capture import symbolic_trace
 from ov_backend.trace.capture.symbolic_trace import SymbolicTrace
-from ov_backend.trace.partitioning import dynamic_shapes
 from tests.helpers.torch_compile import Compile, agree, calls, corrections, fallbacks
 
 
@@ -195,18 +192,6 @@ def test_conditions_on_sizes() -> None:
     square = traced(lambda x: x + x.t(), torch.randn(4, 4))
     assert square.meets_conditions(((9, 9),))
     assert not square.meets_conditions(((9, 8),))
-
-
-def test_integers_bound_the_sizes() -> None:
-    def factor(function: Any, x: torch.Tensor) -> float:
-        trace = traced(function, x)
-        return dynamic_shapes.check(trace.gm, trace.sizes, Settings())
-
-    small = torch.randint(0, 9, (4, 3))
-    assert factor(lambda x: x + 1, small) == math.inf
-    assert factor(lambda x: x.cumsum(0), small) == 8, "64 times as many sums of 2 ** 20 would leave the range of int32"
-    with pytest.raises(ConversionError, match="int64"):
-        factor(lambda x: x * x * x, torch.randint(0, 9, (30, 3)))
 
 
 def test_integers_bound_the_sizes_of_calls(compiled: Compile) -> None:

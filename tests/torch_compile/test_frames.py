@@ -10,7 +10,6 @@ import torch
 
 import ov_backend
 from tests.helpers.torch_compile import agree, calls, fallbacks
-from tests.torch_compile.test_one_analysis import Scripted
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch._dynamo.callback") is None, reason="this torch does not say when Dynamo compiles a frame"
@@ -25,6 +24,15 @@ LAYERS: dict[str, Any] = {
     "RNN": lambda: torch.nn.RNN(4, 3, batch_first=True),
     "RNN with relu": lambda: torch.nn.RNN(4, 3, nonlinearity="relu", bidirectional=True),
 }
+
+
+class Scripted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.jit.script(torch.nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.sin())
 
 
 @pytest.fixture(autouse=True)

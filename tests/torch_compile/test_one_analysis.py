@@ -12,6 +12,7 @@ import torch
 
 import ov_backend
 from ov_backend.torch_compile.report.coverage import Report
+from tests.torch_compile.test_frames import Scripted
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -36,15 +37,6 @@ def in_a_loop(x: torch.Tensor) -> torch.Tensor:
 @torch.compiler.disable
 def disabled(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
-
-
-class Scripted(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = torch.jit.script(torch.nn.Linear(4, 4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x.sin())
 
 
 class Tagger(torch.nn.Module):

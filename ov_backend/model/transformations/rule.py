@@ -13,14 +13,10 @@ from ov_backend.model.transformations.nodes import Constants
 
 @dataclass(frozen=True)
 class Rule:
-    """A rewrite of one node.
+    """A rewrite of one node of some types (of all, without ``kinds``), where the condition says that the fault may occur.
 
-    Attributes:
-        fault: what the device does with the node as it is, in one sentence.
-        kinds: types of the nodes that it is for; empty for all.
-        condition: whether the fault may occur at a node of these types.
-        rewrite: puts another form of the same computation in the node's place; returns the node that other rules may still
-            rewrite, or None.
+    ``fault`` is what the device does with the node as it is, in one sentence. ``rewrite`` puts another form of the same
+    computation in the node's place; it returns the node that other rules may still rewrite, or None.
     """
 
     fault: str

@@ -31,13 +31,9 @@ from ov_backend.trace.capture.trace import Captured
 
 @dataclass(frozen=True)
 class Unsupported:
-    """One operator that stays in PyTorch.
+    """One operator that stays in PyTorch, ``aten.name.overload``, with its count and the reason.
 
-    Attributes:
-        operator: ``aten.name.overload``.
-        count: number of occurrences in the graph.
-        reason: why it stays in PyTorch.
-        lines: where the model calls it, as ``file:line: code``.
+    ``lines`` are where the model calls it, as ``file:line: code``.
     """
 
     operator: str
@@ -48,14 +44,9 @@ class Unsupported:
 
 @dataclass(frozen=True)
 class Part:
-    """A partition: consecutive operators that run in the same place.
+    """A partition: consecutive operators that run in the same place, "OpenVINO" or "PyTorch", the most frequent first.
 
-    Attributes:
-        where: "OpenVINO" or "PyTorch".
-        operators: their number.
-        flops: an estimate.
-        bytes: an estimate of the bytes read and written.
-        names: the distinct operators, the most frequent first.
+    FLOPs, and bytes read and written, are estimates.
     """
 
     where: str
@@ -67,17 +58,11 @@ class Part:
 
 @dataclass(frozen=True)
 class GraphReport:
-    """The report on one graph.
+    """The report on one graph: its operators, the share of them that runs in OpenVINO (0 where there is none), and its
+    partitions.
 
-    Attributes:
-        name: as in the statistics.
-        operators: their number.
-        percent: share of the operators that run in OpenVINO; 0 where there is none.
-        unsupported: the operators that stay in PyTorch.
-        parts: the partitions, in the order of execution.
-        weight_bytes: size of the weights.
-        reason: why the graph cannot be converted at all, or "".
-        title: its name for the user, or "" if that is ``name``.
+    ``name`` is as in the statistics, ``title`` the user's, or "" if that is the same; ``reason`` says why the graph cannot be
+    converted at all, or is "".
     """
 
     name: str

@@ -43,14 +43,11 @@ Shapes = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class SymbolicTrace:
-    """One trace with symbolic sizes.
+    """One trace with symbolic sizes: an ATen graph whose placeholders are the slots, then the inputs; sizes are computed in it.
 
-    Attributes:
-        gm: ATen graph; its placeholders are the slots, then the inputs; sizes are computed in it.
-        places: for every symbol the input, and the dimension of it, whose size it is.
-        sizes: for every symbol the size that it had in the traced call.
-        meets_conditions: whether inputs of these shapes take the same way through the traced code.
-        strides: of each result, for inputs of these shapes.
+    ``places`` has for every symbol the input, and the dimension of it, whose size it is; ``sizes`` its size in the traced call.
+    ``meets_conditions`` says whether inputs of these shapes take the same way through the traced code, and ``strides`` those of
+    each result for them.
     """
 
     gm: GraphModule

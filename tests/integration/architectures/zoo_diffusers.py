@@ -58,7 +58,8 @@ def _unet_xl(d: Any) -> Made:
     added = {"addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 80}
     conditions = {"text_embeds": torch.randn(2, 32), "time_ids": torch.randint(0, 9, (2, 6)).float()}
     blocks = {"transformer_layers_per_block": (1, 2), "use_linear_projection": True}
-    return d.UNet2DConditionModel(**{**_UNET, **added, **blocks}), {**_conditioned(), "added_cond_kwargs": conditions}
+    call = {**_conditioned(), "added_cond_kwargs": conditions, "return_dict": False}
+    return d.UNet2DConditionModel(**{**_UNET, **added, **blocks}), call
 
 
 @_diffusers("controlnet")
