@@ -88,9 +88,18 @@ def compare(webui: WebUI, request: pytest.FixtureRequest) -> Any:
         assert_equal(off.images, on.images)
         assert off.field == ""
         assert on.ran == expected
+        if "text encoder" in expected.split(", "):  # it is named without a call where it encoded the same prompt before
+            assert calls_of_text_encoders(webui), "no text encoder has ever run in OpenVINO"
         return off, on
 
     return run
+
+
+def calls_of_text_encoders(webui: WebUI) -> int:
+    """How many calls of text encoders OpenVINO has answered since they were loaded."""
+    networks = webui.api("/openvino/status")["networks"]
+    own = [network for name, network in networks.items() if name.startswith("text_encoder")]
+    return sum(network["calls"] + sum(network["by_blocks"].values()) for network in own)
 
 
 def note(row: str, expected: list[Picture], actual: Pictures) -> None:
