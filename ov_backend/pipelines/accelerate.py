@@ -13,7 +13,7 @@ import torch
 
 from ov_backend.core import devices
 from ov_backend.core.errors import OVBackendError, SettingsError, short_repr
-from ov_backend.core.patching import Patch, patch_forward
+from ov_backend.core.patching import Patch, is_patched, patch_forward
 from ov_backend.core.settings import Settings, check_names
 from ov_backend.engine.blocks.below_hooks import CellPatch, place_below
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
@@ -56,12 +56,13 @@ class Accelerated:
             log.info("%s stays in PyTorch: accelerate does not know this part of a pipeline.", name)
         self.engine = Engine(settings, progress)
         self._target = target
-        self._patches: list[Patch | CellPatch] = []
+        #: By name, the module and what stands on it.
+        self._patches: dict[str, tuple[torch.nn.Module, Patch | CellPatch]] = {}
         self._final_stats: dict[str, dict[str, Any]] = {}
         self._listener: Listener | None = None
         try:
             for name, module in modules.items():
-                self._patches.append(self._patch(name, module))
+                self._patches[name] = module, self._patch(name, module)
             if not isinstance(target, (Mapping, torch.nn.Module)) and callable(target):
                 self._listener = Listener(target, self._run)
         except OVBackendError:
@@ -71,6 +72,7 @@ class Accelerated:
     @contextlib.contextmanager
     def _run(self, request: str) -> Iterator[None]:
         """Around a call of the pipeline: what it will need is prepared while its prompt is encoded."""
+        self._follow_parts()
         begin_run(self.engine, request, self.engine.networks)
         completed = False
         try:
@@ -78,6 +80,24 @@ class Accelerated:
             completed = True
         finally:
             self.engine.end_run(completed)
+
+    def _follow_parts(self) -> None:
+        """Accelerate the parts that the pipeline has got since; those that they took the place of get their forwards back."""
+        parts = _once(_parts_of(self._target))
+        changed = {name: part for name, part in parts.items() if self._patches.get(name, (None,))[0] is not part}
+        for name in changed.keys() & self._patches.keys():
+            self._undo(name)
+        taken = {id(part) for part, _ in self._patches.values()}  # one may have another name now
+        for name, part in changed.items():
+            if id(part) not in taken and not is_patched(vars(part).get("forward")):  # else another accelerator has it
+                self._patches[name] = part, self._patch(name, part)
+
+    def _undo(self, name: str) -> None:
+        self._patches.pop(name)[1].undo()
+        network = self.engine.networks.get(name)
+        if isinstance(network, HookedNetwork):
+            network.restore()
+        self.engine.release(name)
 
     def _patch(self, name: str, module: torch.nn.Module) -> Patch | CellPatch:
         """Replace the forward of a module; below the hooks of other code, where there are any."""
@@ -139,7 +159,7 @@ class Accelerated:
 
     def restore(self) -> None:
         """Restore the original forwards, and release everything compiled and the networks themselves. May be called twice."""
-        for patch in self._patches:
+        for _, patch in self._patches.values():
             patch.undo()
         self._patches.clear()
         if self._listener is not None:
@@ -237,8 +257,7 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
                 raise SettingsError(f"{short_repr(name)}: {kind} is given; it must be a torch module, and its name text.")
         networks = dict(target)
     else:
-        roles = [(role, path) for role, path in ROLES if not (isinstance(target, torch.nn.Module) and role in _OF_PIPELINES)]
-        networks = {role: module for role, path in roles if isinstance(module := _attribute(target, path), torch.nn.Module)}
+        networks = _parts_of(target)
     if not networks:
         raise SettingsError(
             f"{type(target).__name__} holds no network to accelerate; give a diffusers pipeline or a dict of name to module."
@@ -246,6 +265,17 @@ def networks_of(target: Any) -> dict[str, torch.nn.Module]:
     for name, module in networks.items():
         if any(map(torch.nn.parameter.is_lazy, [*module.parameters(), *module.buffers()])):
             raise SettingsError(f"{name} has lazy layers without weights; call it once before it is accelerated.")
+    return _once(networks)
+
+
+def _parts_of(target: Any) -> dict[str, torch.nn.Module]:
+    """The networks that a pipeline has now, by role."""
+    roles = [(role, path) for role, path in ROLES if not (isinstance(target, torch.nn.Module) and role in _OF_PIPELINES)]
+    return {role: module for role, path in roles if isinstance(module := _attribute(target, path), torch.nn.Module)}
+
+
+def _once(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """The networks without those that another name before them has."""
     names = {id(module): name for name, module in reversed(networks.items())}
     return {name: module for name, module in networks.items() if names[id(module)] == name}
 

@@ -140,6 +140,14 @@ def test_what_lies_below_a_hook_runs_in_openvino(name: str, hooked: Callable[[An
     agree(net(X), twin(X))
 
 
+def test_blocks_beside_a_hook_run_in_openvino_too(hooked: Callable[[Any], tuple[Any, Any, Any]]) -> None:
+    net, twin, accelerated = hooked(lambda net: counting(net.blocks[0]))
+    for calls in (1, 2, 3):
+        agree(net(X), twin(X))
+        stats = accelerated.stats()["net"]
+        assert (stats["calls"], stats["block_calls"], stats["fallbacks"]) == (calls, 2 * calls, {})
+
+
 def test_weights_that_a_hook_brings_are_read(hooked: Callable[[Any], tuple[Any, Any, Any]]) -> None:
     kept: list[dict[str, torch.Tensor]] = []
 

@@ -37,6 +37,32 @@ def test_a_module_under_two_names_is_one_network(strict: Strict) -> None:
     assert "forward" not in vars(shared)
 
 
+class Steps:
+    """A pipeline of two parts, of which the second may be missing."""
+
+    def __init__(self, unet: torch.nn.Module, controlnet: torch.nn.Module | None = None) -> None:
+        self.unet, self.controlnet = unet, controlnet
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self.unet(tokens if self.controlnet is None else self.controlnet(tokens))
+
+
+def test_parts_that_a_pipeline_gets_later_run_in_openvino_and_those_it_had_are_restored(strict: Strict) -> None:
+    first, second, third = (torch.nn.Linear(2, 2) for _ in range(3))
+    tokens, pipe = torch.ones(1, 2), Steps(first)
+    forms = [(first, None), (second, None), (second, third), (third, second), (first, third)]
+    expected = [Steps(*form)(tokens) for form in forms]
+    with accelerate(pipe, strict(model_caching=False)) as accelerated:
+        for (pipe.unet, pipe.controlnet), picture in zip(forms, expected):
+            torch.testing.assert_close(pipe(tokens), picture)
+            parts = [part for part in (pipe.unet, pipe.controlnet) if part is not None]
+            assert all("forward" in vars(part) for part in parts)
+            assert all(accelerated.stats()[name]["calls"] for name, _ in zip(("unet", "controlnet"), parts))
+            assert all("forward" not in vars(part) for part in {first, second, third} - set(parts))
+    assert all("forward" not in vars(part) for part in (first, second, third))
+
+
 def test_the_decoder_of_a_module_is_none() -> None:
     module = torch.nn.Module()
     module.decoder = torch.nn.Linear(2, 2)

@@ -1,7 +1,7 @@
 """A network on which, or inside which, other code has hooks that move weights or keep state.
 
-Where such hooks keep it from being used as a whole, PyTorch runs its forward, and the modules below the hooks inside it are
-networks of their own, with its name and its statistics.
+Where such hooks keep it from being used as a whole, PyTorch runs its forward. Its blocks are answered as those of any network
+are, and what lies below a hook on a module inside it is a network of its own, with its name and its statistics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _running: ContextVar[HookedNetwork | None] = ContextVar("running", default=None)
 
 
 class HookedNetwork(BlockwiseOnDemand):
-    """A network that is answered as a whole, else by what lies below the hooks inside it, else by its blocks, else by PyTorch.
+    """A network that is answered as a whole, else by its blocks and by what lies below the hooks inside it, else by PyTorch.
 
     It is made as a network is.
     """
@@ -36,20 +36,17 @@ class HookedNetwork(BlockwiseOnDemand):
         #: What stands on the modules inside in the place of their classes' forwards.
         self._wrappers: dict[int, Any] = {}
 
-    def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def refusal(self, module: torch.nn.Module) -> str:
+        """As of every network, but a call is tried as a whole although a hook inside has failed: what that does may change."""
+        return "" if module is self.module and self._parts else super().refusal(module)
+
+    def _by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._look_for_hooks()
-        if not self._parts or self.resources.settings.fallback == "raise":
-            return super()._fall_back(error, args, kwargs)
-        answered, token = self.statistics.block_calls, _running.set(self)
+        token = _running.set(self)
         try:
-            result = self._fallback(*args, **kwargs)
+            return super()._by_blocks(reason, forward, args, kwargs)
         finally:
             _running.reset(token)
-        if self.statistics.block_calls > answered:
-            self.statistics.divide(self.name, str(error))
-        else:
-            self.statistics.fall_back(self.name, str(error))
-        return result
 
     def _look_for_hooks(self) -> None:
         """Make networks of the modules inside that have got a hook since the last look."""
