@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from modules import shared
 
@@ -73,7 +73,27 @@ def _tokens(prompts: Any) -> int:
     return longest
 
 
-def begin_batch(p: Any, choices: Choices) -> None:
+class Later(NamedTuple):
+    """What a batch will call of another model than the one that samples first, such as a refiner: its VAE decodes."""
+
+    calls: Sequence[RememberedCall]
+    choices: Choices
+    first: tuple[int, Any]
+
+    def begin(self) -> bool:
+        """Prepare it in the background once that model samples; False until then."""
+        if _checkpoint() == self.first:
+            return False
+        _prepare([call._replace(number=0) for call in self.calls], self.choices)
+        return True
+
+
+def _checkpoint() -> tuple[int, Any]:
+    """The model in use and whose weights it has: the WebUI may load others into the same object."""
+    return id(host.model()), getattr(host.model(), "sd_checkpoint_info", None)
+
+
+def begin_batch(p: Any, choices: Choices) -> Later | None:
     """A batch of a generation begins: prepare in the background what the last batch with the same request has called.
 
     The text encoders are left out: they run now.
@@ -81,13 +101,15 @@ def begin_batch(p: Any, choices: Choices) -> None:
     engine, sd_model = session.engine, shared.sd_model
     unet = next((network.module for network in host.networks_of(sd_model) if network.role == "unet"), None)
     if engine is None:
-        return
+        return None
     engine.begin_picture()
     if unet is None or not enabled():
-        return
-    calls = engine.begin_run(kind_of(unet), request_of(p, choices))
+        return None
+    calls = [call for call in engine.begin_run(kind_of(unet), request_of(p, choices)) if not call.role.startswith("text_encoder")]
     others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))
-    _prepare([call for call in calls if not call.role.startswith("text_encoder")], choices, others)
+    _prepare([call for call in calls if call.role == "unet" or not others], choices, others)
+    last = [call for call in calls[-1:] if call.role != "unet"]
+    return Later(last, choices, _checkpoint()) if others and last else None
 
 
 def _prepare(calls: Sequence[RememberedCall], choices: Choices, others: bool = False) -> int:
