@@ -22,6 +22,7 @@ from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.engine.network import Network
 from ov_backend.hosts.webui.detect import host
 from ov_backend.hosts.webui.ending import ending
+from ov_backend.hosts.webui.other_networks import other_networks
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.session import CACHE_DIR, session
 from ov_backend.store.store import GraphStore
@@ -108,6 +109,8 @@ def begin_batch(p: Any, choices: Choices) -> Later | None:
     calls = [call for call in engine.begin_run(kind_of(unet), request_of(p, choices)) if not call.role.startswith("text_encoder")]
     others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))
     _prepare([call for call in calls if call.role == "unet" or not others], choices, others)
+    if getattr(p, "enable_hr", False):
+        other_networks.prepare_upscaler(str(getattr(p, "hr_upscaler", "")))
     last = [call for call in calls[-1:] if call.role != "unet"]
     return Later(last, choices, _checkpoint()) if others and last else None
 
