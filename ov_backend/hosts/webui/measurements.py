@@ -147,5 +147,5 @@ def _numbers(table: Any) -> dict[str, float]:
 def _loads(table: Any) -> dict[str, dict[str, Any]]:
     """The entries of a table that name a file, how it is loaded, and a shape."""
     kinds = {"path": str, "changed": float, "keywords": dict, "shape": list}
-    entries = table.items() if isinstance(table, dict) else ()
-    return {str(name): entry for name, entry in entries if all(isinstance(entry.get(key), kind) for key, kind in kinds.items())}
+    entries = {str(name): entry for name, entry in table.items() if isinstance(entry, dict)} if isinstance(table, dict) else {}
+    return {name: each for name, each in entries.items() if all(isinstance(each.get(key), kind) for key, kind in kinds.items())}
