@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from modules import shared
 
 from ov_backend.engine.ahead.history import RememberedCall, kind_of
 from ov_backend.engine.network import Network
 from ov_backend.hosts.webui.detect import host
+from ov_backend.hosts.webui.other_networks import other_networks
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.session import session
 from ov_backend.ui.choices import Choices
@@ -50,21 +51,47 @@ def _tokens(prompts: Any) -> int:
     return longest
 
 
-def begin_batch(p: Any, choices: Choices) -> None:
+class Later(NamedTuple):
+    """What a batch will call of another model than the one that samples first, such as a refiner: its VAE decodes."""
+
+    calls: Sequence[RememberedCall]
+    choices: Choices
+    first: tuple[int, Any]
+
+    def begin(self) -> bool:
+        """Prepare it in the background once that model samples; False until then."""
+        engine = session.engine
+        if engine is None or _checkpoint() == self.first:
+            return False
+        calls = [call._replace(number=0) for call in self.calls]
+        engine.prepare_ahead(calls, networks_of(calls, self.choices))
+        return True
+
+
+def _checkpoint() -> tuple[int, Any]:
+    """The model in use and whose weights it has: the WebUI may load others into the same object."""
+    return id(host.model()), getattr(host.model(), "sd_checkpoint_info", None)
+
+
+def begin_batch(p: Any, choices: Choices) -> Later | None:
     """A batch of a generation begins: prepare in the background what the last batch with the same request has called.
 
     The text encoders are left out: they run now.
     """
     engine, unet = session.engine, denoiser()
     if engine is None:
-        return
+        return None
     engine.begin_picture()
     if unet is None or not enabled():
-        return
-    calls = engine.begin_run(kind_of(unet), _request_of(p, choices))
+        return None
+    calls = [call for call in engine.begin_run(kind_of(unet), _request_of(p, choices)) if not call.role.startswith("text_encoder")]
     others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))
-    calls = [call for call in calls if not call.role.startswith("text_encoder")]
-    engine.prepare_ahead(calls, networks_of(calls, choices, others))
+    now = [call for call in calls if call.role == "unet" or not others]
+    engine.prepare_ahead(now, networks_of(now, choices, others))
+    if getattr(p, "enable_hr", False):
+        other_networks.prepare_upscaler(str(getattr(p, "hr_upscaler", "")))
+    last = [call for call in calls[-1:] if call.role != "unet"]
+    return Later(last, choices, _checkpoint()) if others and last else None
 
 
 def denoiser() -> Any:

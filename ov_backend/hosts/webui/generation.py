@@ -69,6 +69,7 @@ class Generation:
         self._pytorch_reasons: dict[str, Counter[str]] = {}
         #: The classes whose instances may be networks.
         self._owners: tuple[type, ...] = ()
+        self._later: ahead.Later | None = None
         self._active = False
 
     def __enter__(self) -> Generation:
@@ -156,7 +157,7 @@ class Generation:
     def begin_batch(self) -> None:
         """A batch begins, its LoRAs are set: what it will call is prepared while its prompt is encoded."""
         if self._active:
-            ahead.begin_batch(self.p, self.choices)
+            self._later = ahead.begin_batch(self.p, self.choices)
 
     def check_instances(self) -> None:
         """Before sampling, when all extensions have patched what they need: check for functions on the instances."""
@@ -188,6 +189,8 @@ class Generation:
         if host_network is None:
             return original(owner, *args, **kwargs)
         other_networks.reach_model()
+        if self._later is not None and host_network.role == "unet" and self._later.begin():
+            self._later = None
         self._stop_moves(host_network)
         reason = host.replaced(host_network)
         if reason:

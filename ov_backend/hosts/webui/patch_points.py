@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import MethodType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -38,6 +38,12 @@ def way_to(weights: str, owner: torch.nn.Module) -> SimpleNamespace:
         vars(way).clear()
         vars(way).update(values)
     return way
+
+
+@lru_cache(maxsize=16)
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has a parameter; each look at a model's networks asks it of the same functions."""
+    return name in inspect.signature(function).parameters
 
 
 def as_they_are(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -87,14 +93,9 @@ class PatchPoint:
     def owner(self) -> Any:
         """The class, or None where its package is not loaded or its function lacks what is needed."""
         owner = getattr(sys.modules.get(self.module), self.class_name, None)
-        if owner is None or (self.needs and self.needs not in inspect.signature(getattr(owner, self.function)).parameters):
+        if owner is None or (self.needs and not _takes(unwrap(getattr(owner, self.function)), self.needs)):
             return None
         return owner
-
-    def is_called_on(self, instance: Any) -> bool:
-        """Whether an object is one of the class."""
-        owner = self.owner
-        return owner is not None and isinstance(instance, owner)
 
 
 def hidden_states_or_none(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

@@ -78,8 +78,9 @@ class WebUI:
         """The networks of a model that can be accelerated; the second text encoder's role is "text_encoder_2"."""
         roles: Counter[str] = Counter()
         networks = []
+        classes = [(point, cls) for point in self.patch_points if (cls := point.owner) is not None]
         for role, owner in self.owners(model):
-            point = next((point for point in self.patch_points if point.is_called_on(owner)), None)
+            point = next((point for point, cls in classes if isinstance(owner, cls)), None)
             if point is not None and point.switch == switch_of(role):
                 roles[role] += 1
                 name = f"{role}_{roles[role]}" if roles[role] > 1 else role

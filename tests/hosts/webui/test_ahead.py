@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ov_backend.engine.ahead.history import match
 from ov_backend.engine.engine import Engine
 from ov_backend.ui import readiness
 from tests.hosts.webui.conftest import ALL, TITLE, arguments, engine_stats, largest_difference, ran, ran_text
@@ -88,6 +89,28 @@ def test_a_generation_like_an_earlier_one_is_prepared_at_its_beginning(
     assert ran(again) == ran_text(*ALL)
     assert largest_difference(first, again) == 0
     assert engine_stats()["unet"]["compiles"] == engine_stats()["vae_decode"]["compiles"] == 2, "once each time"
+
+
+@pytest.mark.parametrize("refiner", ["b", "heads"], ids=["weights of the same object", "another object"])
+def test_with_a_refiner_the_vae_is_prepared_once_the_refiner_is_in_use(
+    host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch, refiner: str
+) -> None:
+    from modules import shared
+
+    fields: dict[str, Any] = {"width": 48, "steps": 4, "refiner_checkpoint": refiner}
+    first = picture(host, **fields)
+    evict()
+    engine, decoders = ahead.session.engine, list[str]()
+    prepare = engine.prepare_ahead
+
+    def noting(calls: Any, networks: Any) -> int:
+        decoders.extend(shared.sd_model.sd_checkpoint_info.name for each, _ in match(calls, networks) if each.name[:3] == "vae")
+        return int(prepare(calls, networks))
+
+    monkeypatch.setattr(engine, "prepare_ahead", noting)
+    again = picture(host, **fields)
+    assert decoders == [refiner]
+    assert largest_difference(first, again) == 0
 
 
 def test_a_size_never_seen_is_left_to_the_calls(host: SimpleNamespace, ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
