@@ -22,6 +22,17 @@ from ov_backend.trace.capture.trace import Captured
 _MAX_STATICS = 8
 
 
+def admit_statics(known: set[Any], statics: Any) -> None:
+    """Add a call's values beside tensors to those that have graphs.
+
+    Raises:
+        OVBackendError: these change too often.
+    """
+    if len(known) >= _MAX_STATICS and statics not in known:
+        raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph")
+    known.add(statics)
+
+
 class _Form(NamedTuple):
     """A call's numbers, and the call without them."""
 
@@ -87,11 +98,7 @@ class NumberArguments:
             OVBackendError: these change too often.
         """
         if signature not in self._admitted:
-            statics = self._statics[signature.tensors]
-            if len(statics) >= _MAX_STATICS and signature.statics not in statics:
-                reason = f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph"
-                raise OVBackendError(reason)
-            statics.add(signature.statics)
+            admit_statics(self._statics[signature.tensors], signature.statics)
             self._admitted.add(signature)
 
     def _form(self, call: Call) -> _Form:

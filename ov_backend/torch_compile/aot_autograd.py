@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +20,7 @@ from ov_backend.core.autocast_regions import traced_again
 from ov_backend.core.errors import CaptureError, pass_on_signals
 from ov_backend.core.tracing_flag import flag_of_this_thread
 from ov_backend.engine.engine import Network
+from ov_backend.engine.number_arguments import admit_statics
 from ov_backend.torch_compile.graph import DynamoGraph, WeightHolder
 from ov_backend.torch_compile.side_effects import SideEffects
 from ov_backend.trace.capture.trace import why_untraceable
@@ -39,16 +40,29 @@ class AotGraph:
         self._graph, self.name, self.network = graph, name, network
         self._written, self._aliases = set(effects.written), effects.aliases
         self._functions: dict[Hashable, Callable[..., Any]] = {}
+        #: By the properties of a call's tensors, the numbers beside them that were traced.
+        self._numbers: defaultdict[Hashable, set[Hashable]] = defaultdict(set)
         self._constant: set[tuple[int, int]] = set()
 
     def __call__(self, full: Sequence[Any]) -> Any:
-        """Run on all inputs of the graph. Raises CaptureError if AOTAutograd cannot trace it."""
+        """Run on all inputs of the graph.
+
+        Raises:
+            CaptureError: AOTAutograd cannot trace it.
+            OVBackendError: its numbers change too often.
+        """
         key = _key(full, self._aliases, self._written)
         if key not in self._functions:
             with flag_of_this_thread(), _steps_of_recurrent_layers(self._graph):
                 if key not in self._functions:
+                    self._admit(key)
                     return self._first(key, full)
         return self._functions[key](*full)
+
+    def _admit(self, key: Sequence[Any]) -> None:
+        """Take note of a combination that needs a graph for its numbers; a learning rate may be another at every call."""
+        numbers = self._numbers[tuple(each for each in key if isinstance(each, tuple))]
+        admit_statics(numbers, tuple(each for each in key if not isinstance(each, tuple)))
 
     def _first(self, key: Hashable, full: Sequence[Any]) -> Any:
         """The first call with a combination of inputs, in which AOTAutograd traces."""
@@ -156,14 +170,14 @@ def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
     return (tensor.data_ptr(), tensor.numel())
 
 
-def _key(full: Sequence[Any], aliases: bool, written: Collection[int]) -> Hashable:
+def _key(full: Sequence[Any], aliases: bool, written: Collection[int]) -> tuple[Any, ...]:
     """The properties that AOTAutograd's graph depends on: metadata, gradients, and which inputs share memory.
 
     Where in its memory an input begins counts only where views are made anew: minibatches are slices of one tensor.
     """
     storages: dict[int, int] = {}
     memories = Counter(value.untyped_storage().data_ptr() for value in full if _has_memory(value))
-    key: list[Hashable] = [torch.is_grad_enabled()]
+    key: list[Any] = [torch.is_grad_enabled()]
     for i, value in enumerate(full):
         if not isinstance(value, torch.Tensor):
             key.append(value)

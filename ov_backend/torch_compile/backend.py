@@ -175,6 +175,7 @@ class CompiledDynamoGraph:
             if not gradients and effects.aliases and any(effects.differentiable):
                 raise OVBackendError("it returns a view of a tensor that asks for gradients, which asks for them too")
             if gradients and any(effects.differentiable):
+                self._analyze(full, gradients=False)  # what only runs with gradients, such as a tensor's hook, is PyTorch's
                 return RecomputeBackward.run(self.graph, self.infer, effects.differentiable, full)
         except OVBackendError as error:
             return self._fall_back(error, full)
@@ -265,7 +266,7 @@ class CompiledDynamoGraph:
         if variant in self._networks and _changes(self._networks[variant][0]) > MAX_WEIGHT_CHANGES:
             variant = replace(variant, weights_are_inputs=True)
             if variant not in self._networks:
-                log.warning("The weights of %s keep changing: from now on they are its inputs, not constants.", self.name)
+                log.warning("Calls of %s bring ever new weights: from now on they are its inputs, not constants.", self.name)
         if variant not in self._networks:
             holder = WeightHolder(self.graph, [] if variant.weights_are_inputs else self.graph.weights(full), len(full))
             engine = self._engines(self.engine.settings.replace(wide_integers=True)) if variant.wide_integers else self.engine

@@ -98,7 +98,7 @@ class DynamicGraph:
         for variant in self._variants:
             if variant.serves(full):
                 if variant.network.statistics.compiles > MAX_WEIGHT_CHANGES:
-                    self.refusal = "its weights keep changing"
+                    self.refusal = "its calls bring ever new weights"
                     self._variants.clear()
                     return None
                 return variant

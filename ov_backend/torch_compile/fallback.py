@@ -47,7 +47,9 @@ class Fallback:
         """Answer one call."""
         if self._compiled is None and self._use_inductor and not self.random and compiler_found():
             graph = self._graph
-            self._compiled = torch.compile(lambda *values: graph(*values), backend="inductor", dynamic=False)
+            numbers = any(not isinstance(value, torch.Tensor) for value in full)  # inductor takes them as inputs then
+            dynamic = None if numbers else False
+            self._compiled = torch.compile(lambda *values: graph(*values), backend="inductor", dynamic=dynamic)
         if self._compiled is None or not self._use_inductor:
             self.answered.by = "eager"
             return self._graph(*full)

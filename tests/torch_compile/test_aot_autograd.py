@@ -259,3 +259,18 @@ def test_a_compiled_function_that_calls_backward_compiles_nothing_of_the_backend
     agree([p.grad for p in actual.parameters()], [p.grad for p in expected.parameters()])
     assert not [name for name in ov_backend.stats() if " at " in name and "ov_backend" in name]
     assert calls() <= (4 if aot else 2)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="Dynamo cannot follow such hooks")
+@pytest.mark.parametrize("aot", [False, True], ids=["recomputed", "aot_autograd"])
+def test_a_hook_on_a_tensor_within_the_function_runs(compiled: Compile, aot: bool) -> None:
+    """It is refused where gradients are off, as they are while OpenVINO computes the results."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 10)
+        return y.sin()
+
+    x = torch.randn(3, requires_grad=True)
+    gradients = torch.autograd.grad(compiled(forward, aot_autograd=aot, fallback="pytorch")(x).sum(), x)
+    agree(gradients, torch.autograd.grad(forward(x).sum(), x))

@@ -141,7 +141,7 @@ def test_weights_that_change_are_seen(compiled: Compile) -> None:
         x = torch.randn(2 + step, 4)
         agree(g(x), net(x))
         net.weight.data.add_(0.5)
-    assert set(corrections()) == {"a static graph for each size, because its weights keep changing"}
+    assert set(corrections()) == {"a static graph for each size, because its calls bring ever new weights"}
 
 
 def test_gradients(compiled: Compile) -> None:

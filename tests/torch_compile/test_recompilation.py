@@ -12,7 +12,7 @@ import torch
 import ov_backend
 from ov_backend.model import compiler
 from tests.helpers.alone import alone
-from tests.helpers.torch_compile import Compile, agree, calls, total
+from tests.helpers.torch_compile import Compile, agree, calls, fallbacks, total
 
 
 def compiles() -> int:
@@ -92,3 +92,25 @@ def test_stored_graphs_serve_the_next_process_also_from_a_copied_folder(tmp_path
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     shutil.rmtree(tmp_path / "here")
     assert alone(conversions, tmp_path / "there", dynamic_shapes) == (0, 1)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="Dynamo makes a graph for each float")
+def test_a_number_that_is_another_at_every_write_does_not_compile_for_ever(compiled: Compile) -> None:
+    """As the learning rate of a compiled optimizer step under a scheduler."""
+
+    def decay(weight: torch.Tensor, rate: float) -> None:
+        weight.mul_(rate)
+
+    g = compiled(decay, dynamic=None, fallback="inductor")
+    actual, expected = torch.ones(3), torch.ones(3)
+    for step in range(14):
+        for function, weight in ((g, actual), (decay, expected)):
+            function(weight, 1.5 - step / 10)
+        agree(actual, expected)
+    before, frames = compiles(), torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert before <= 9
+    for step in range(14, 20):
+        g(actual, 1.5 - step / 10)
+    assert compiles() == before
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == frames, "inductor takes the number as an input"
+    assert list(fallbacks()) == ["its arguments had 8 different values beside tensors, and each is another graph"]

@@ -69,7 +69,7 @@ def trace(
     Of the tensors only shape and dtype are used; the sizes of weights are fixed.
 
     Raises:
-        CaptureError: Python code depends on values, sizes are 0 or 1, or the code writes to its inputs or weights.
+        CaptureError: Python code depends on values, sizes are 0 or 1, or the code changes tensors in place.
     """
     gm, env, fakes = _traced(function, slots, inputs, dims, decompositions)
     if any(mutates(node) for node in gm.graph.nodes):
@@ -77,7 +77,7 @@ def trace(
     for node in gm.graph.nodes:
         node.target = _PRIMS.get(node.target, node.target)
         if mutates(node):
-            raise CaptureError(f"it writes to its inputs or weights ({node.target})")
+            raise CaptureError(f"it changes a tensor in place ({node.target})")
     check_operators(gm)
     refuse_assertions(gm)
     gm = remove_dead_code(write_attention(gm))

@@ -33,7 +33,7 @@ def check(gm: GraphModule, sizes: Mapping[Any, float], settings: Settings) -> fl
         why = reason(node, settings)
         reasons.update({node: why} if why else {})
     for node, why in {**reasons, **inexact_values(traced, settings)}.items():
-        raise ConversionError(f"{operator_name(node.target)} {why}")
+        raise ConversionError(f"{operator_name(node.target)} stays in PyTorch ({why})")
     for factor in _FACTORS:
         with contextlib.suppress(ArithmeticError, TypeError, ValueError):  # a number of so large sizes is beyond what there is
             grown = _concrete(gm, {symbol: max(1, abs(size)) * factor for symbol, size in sizes.items()})
