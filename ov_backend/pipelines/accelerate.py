@@ -276,7 +276,7 @@ def _parts_of(target: Any) -> dict[str, torch.nn.Module]:
 
 def _once(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """The networks without those that another name before them has."""
-    names = {id(module): name for name, module in reversed(networks.items())}
+    names = {id(module): name for name, module in reversed(list(networks.items()))}
     return {name: module for name, module in networks.items() if names[id(module)] == name}
 
 
