@@ -24,6 +24,9 @@ except ImportError:  # on Windows
 #: Open for reading: links are not followed, a pipe does not block, and bytes stay as they are.
 READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
+#: Of <linux/mman.h>; Python has no name for it.
+_MADV_POPULATE_WRITE = 23
+
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -119,6 +122,17 @@ def reserve(file: IO[bytes], size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
     else:
         file.truncate(size)
+
+
+def populate(memory: mmap.mmap, start: int, end: int) -> None:
+    """Give a part of a mapping its pages, all at once: one by one, at the first write to each, they take six times as long.
+
+    Where the system cannot (before Linux 5.14), they come at the first write all the same.
+    """
+    if sys.platform == "linux" and start < end:
+        first = start - start % mmap.PAGESIZE
+        with contextlib.suppress(OSError):
+            memory.madvise(_MADV_POPULATE_WRITE, first, end - first)
 
 
 def drop_pages(memory: mmap.mmap) -> None:

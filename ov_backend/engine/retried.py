@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.core.errors import OVBackendError
 from ov_backend.engine import worker
 from ov_backend.engine.network import Network
 from ov_backend.engine.request import CompiledEntry
@@ -34,6 +35,33 @@ class Retried(Network):
         #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
         self._renewals: Counter[Signature] = Counter()
         self._codes: defaultdict[Signature, set[str]] = defaultdict(set)
+        #: How many calls have asked whether it is left alone because it needed another graph at every call.
+        self._asked = 0
+
+    def why_left(self) -> str:
+        """Why this call is left to the next smaller networks, or "".
+
+        That it changes at every call is no reason any more once two calls find it the same. A look at what has changed may take
+        a while, so it is taken at the first, second, fourth, eighth such call and so on.
+        """
+        if self.left == _UNSTEADY:
+            self._asked += 1
+            if not self._asked & (self._asked - 1) and self._stays():
+                self.left = ""
+                self._renewals.clear()
+        return self.left
+
+    def _stays(self) -> bool:
+        """Whether all that traces have read is what it was at the last look."""
+        try:
+            with self._lookup.lock:
+                guards = self._lookup.guards.all()
+                before = [guard.code.fingerprint for guard in guards]
+                for guard in guards:
+                    guard.check()
+        except OVBackendError:
+            return False
+        return [guard.code.fingerprint for guard in guards] == before
 
     def retry(self) -> None:
         """Try it again; not one that needed another graph at every call."""
@@ -55,7 +83,7 @@ class Retried(Network):
         renewed = self._compiled() > compiled and bool(codes) and codes.isdisjoint(current)
         self._renewals[call.signature] = self._renewals[call.signature] + 1 if renewed else 0
         if self._renewals[call.signature] >= _MAX_RENEWALS:
-            self.left = _UNSTEADY
+            self.left, self._asked = _UNSTEADY, 0
         codes.update(current)
         return entry
 

@@ -252,6 +252,19 @@ def test_a_network_whose_code_changes_at_every_call_is_divided(strict: Strict, c
     assert list(network.statistics.by_blocks) == ["its code or its attributes change at every call"]
 
 
+def test_a_network_that_has_changed_twice_and_stays_so_is_used_as_a_whole_again(strict: Strict, calls_patched: None) -> None:
+    module, network, _ = blockwise(Stepped(), strict())
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        for module.step in (0, 1, 2, 2, 2, 2):
+            assert_equal(network(x), module(x))
+        assert (network.statistics.block_calls, network.left) == (0, ""), "it does not change at every call"
+        for module.step in (3, 4, 5, 6, 7, 7, 7, 7, 7, 7):
+            assert_equal(network(x), module(x))
+    assert (network.statistics.block_calls, network.left) == (2 * 7, ""), "it is asked at the eighth call, and not at every one"
+    assert network.statistics.compiles == 3 + 2 + 2 + 1
+
+
 def test_modules_beside_the_network_are_the_hosts_companions(strict: Strict, calls_patched: None) -> None:
     companion = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())
     met = []

@@ -100,8 +100,8 @@ class Blockwise(Retried):
         Raises:
             Interrupted: the resources' ``interrupted`` returned true while the network was being prepared.
         """
-        reason = self.left or self.refusal(self.module)
-        if reason and not worker.inside():
+        reason = "" if worker.inside() else self.why_left() or self.refusal(self.module)
+        if reason:
             return self.by_blocks(reason, self._fallback, args, kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -166,7 +166,7 @@ class Blockwise(Retried):
             block = self._blocks[id(module)] = Block(self, original, module)
         self._called.add(id(module))
         block.group, block.low_precision.path = self._group, self._inside.get(id(module))
-        return None if block.left else block
+        return None if block.why_left() else block
 
     def _may_divide_at(self, module: torch.nn.Module) -> bool:
         """Whether a module is large enough to be a block."""

@@ -100,7 +100,7 @@ class _Part(Retried):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answer one call by OpenVINO if possible, otherwise by the original forward."""
-        return self.forward(*args, **kwargs) if self.left else super().__call__(*args, **kwargs)
+        return self.forward(*args, **kwargs) if self.why_left() else super().__call__(*args, **kwargs)
 
     def _count(self) -> None:
         self.statistics.block_calls += 1

@@ -84,7 +84,8 @@ def begin_batch(p: Any, choices: Choices) -> Later | None:
     engine.begin_picture()
     if unet is None or not enabled():
         return None
-    calls = [call for call in engine.begin_run(kind_of(unet), _request_of(p, choices)) if not call.role.startswith("text_encoder")]
+    calls = engine.begin_run(kind_of(unet), _request_of(p, choices))
+    calls = [call for call in calls if not call.role.startswith("text_encoder")]
     others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))
     now = [call for call in calls if call.role == "unet" or not others]
     engine.prepare_ahead(now, networks_of(now, choices, others))

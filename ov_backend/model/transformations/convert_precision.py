@@ -66,6 +66,7 @@ class WeightBuffer:
             tensor = torch.empty(weight.shape, dtype=self._dtype)
         else:
             tensor = torch.frombuffer(self._memory, dtype=self._dtype, count=weight.numel(), offset=self._used)
+            posix.populate(self._memory, self._used, self._used + tensor.nbytes)
             self._used += _aligned(tensor.nbytes)
         self._tensors.append(tensor.view(weight.shape).copy_(weight))
         return self._tensors[-1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import mmap
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +16,11 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.core import posix
 from ov_backend.model.transformations import convert_precision
 from ov_backend.model.transformations.convert_precision import WeightBuffer, weight_conversion
 from tests.helpers.alone import alone
+from tests.helpers.disk import resident
 from tests.helpers.small import engine_for
 
 Strict = Callable[..., Settings]
@@ -144,6 +148,27 @@ def test_packed_weights_are_given_back_once_the_device_owns_them(tmp_path: Path,
     before = psutil.Process().memory_info().rss
     buffer.release(owned=True)
     assert before - psutil.Process().memory_info().rss > placed.nbytes / 2 or not placed.any()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the pages are counted by Linux")
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_weight_gets_its_pages_at_once_and_the_next_one_none(
+    tmp_path: Path, in_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populate, got = posix.populate, []
+
+    def noted(memory: mmap.mmap, start: int, end: int) -> None:
+        populate(memory, start, end)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        got.append([resident(half) for half in whole.chunk(2)])
+
+    monkeypatch.setattr(posix, "populate", noted)
+    weight = torch.ones(1000, 1024)
+    buffer = WeightBuffer(torch.bfloat16, [weight] * 2, tmp_path if in_file else None, packed=True)
+    assert torch.equal(buffer.convert(weight), weight.bfloat16())
+    assert got == [[weight.nbytes // 2, 0]]
+    assert buffer._memory is not None
+    populate(buffer._memory, weight.nbytes, weight.nbytes)  # nothing of an empty weight
 
 
 @pytest.mark.parametrize(
