@@ -60,7 +60,7 @@ def test_the_factor_of(name: str) -> None:
 
 CONSTANT = torch.tensor([2**40, -1])
 REFUSED: dict[str, tuple[Callable[..., Any], torch.Tensor, dict[str, Any], str]] = {
-    "integers too large at once": (lambda x: x.cumsum(0), integers(2048), {}, r"cumsum\.default stays in PyTorch \(computes in int64"),
+    "integers too large at once": (lambda x: x.cumsum(0), integers(2048), {}, r"cumsum\.default stays .* \(computes in int64"),
     "an operator that stays in PyTorch": (lambda x: x.logsumexp(-1), X, {}, r"logsumexp\.default stays in PyTorch \(OpenVINO"),
     "a disabled operator": (lambda x: x.relu(), X, {"disabled_ops": ("aten.relu",)}, "disabled_ops"),
     "a view of a result": (lambda x: (x.exp(), x.t()), X, {}, "hands out a view"),
