@@ -20,7 +20,7 @@ _TWO_LEVELS = {
 }
 
 
-def write_small_checkpoint(folder: Path, name: str = "small", levels: int = 1, vae_levels: int = 4) -> Path:
+def write_small_checkpoint(folder: Path, name: str = "small", levels: int = 1, vae_levels: int = 4, seed: int = 0) -> Path:
     """Write it into a folder and return its path.
 
     Args:
@@ -30,4 +30,4 @@ def write_small_checkpoint(folder: Path, name: str = "small", levels: int = 1, v
     unet = _ONE_LEVEL if levels == 1 else _TWO_LEVELS
     blocks = {"down_block_types": ["DownEncoderBlock2D"] * vae_levels, "up_block_types": ["UpDecoderBlock2D"] * vae_levels}
     vae = {"block_out_channels": [32] * vae_levels, **blocks}
-    return write_random_checkpoint(folder / f"{name}.safetensors", unet=unet, vae=vae, text={"num_hidden_layers": 2})
+    return write_random_checkpoint(folder / f"{name}.safetensors", seed, unet=unet, vae=vae, text={"num_hidden_layers": 2})

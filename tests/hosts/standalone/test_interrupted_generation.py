@@ -87,7 +87,7 @@ def test_an_interrupt_while_the_decoder_is_compiled_keeps_the_picture(
     parameters = Parameters("a cat", steps=2, width=64, height=64, seed=4)
     (expected,) = generator.generate(parameters, PYTORCH).files
     decoder = generator.pipe.vae.decoder
-    monkeypatch.setattr(generator, "_accelerated", lambda *_: generator_that_interrupts(decoder, interrupted))
+    monkeypatch.setattr(generator, "accelerated", lambda *_: generator_that_interrupts(decoder, interrupted))
     (kept,) = generator.generate(parameters, PYTORCH).files
     assert np.abs(pixels(kept) - pixels(expected)).max() <= 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -148,9 +147,9 @@ def test_a_start_that_died_meanwhile_prepares_nothing_until_the_user_says_so(fol
 
 
 def test_another_checkpoint_that_is_chosen_is_made_ready_too(folder: Path, tmp_path: Path) -> None:
-    generator, (checkpoint,) = started(folder), folder.glob("*.safetensors")
+    generator = started(folder)
     assert ready(generator) == ["64x64"]
-    generator.checkpoints = {"other": Path(shutil.copy(checkpoint, tmp_path / "other.safetensors"))}
+    generator.checkpoints = {"other": write_small_checkpoint(tmp_path, "other", vae_levels=2, seed=1)}
     generator.load("other")
     generator.controller.readiness.wait()
     job = generator.status.snapshot()["job"]

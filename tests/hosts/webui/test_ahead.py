@@ -100,7 +100,7 @@ def test_with_a_refiner_the_vae_is_prepared_once_the_refiner_is_in_use(
     fields: dict[str, Any] = {"width": 48, "steps": 4, "refiner_checkpoint": refiner}
     first = picture(host, **fields)
     evict()
-    engine, decoders = ahead.session.engine, list[str]()
+    engine, decoders = ahead.host.engine, list[str]()
     prepare = engine.prepare_ahead
 
     def noting(calls: Any, networks: Any) -> int:
