@@ -228,10 +228,6 @@ class Network:
         """
         return self._ahead(lambda: self._preparing.begin(signature))
 
-    def prepare_like(self, *args: Any, **kwargs: Any) -> bool:
-        """As :meth:`prepare_ahead`, for calls like this one."""
-        return self.prepare_ahead(self.hooks.generalize(self._binder(args, kwargs)).signature)
-
     def trace_ahead(self, signature: Signature) -> None:
         """Trace what calls of a signature will run, if it is not known to which text that leads.
 

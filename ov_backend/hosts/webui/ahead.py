@@ -15,7 +15,6 @@ from modules import shared
 from ov_backend.engine.ahead.history import RememberedCall, kind_of
 from ov_backend.engine.network import Network
 from ov_backend.hosts.webui.detect import host
-from ov_backend.hosts.webui.other_networks import other_networks
 from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.hosts.webui.session import session
 from ov_backend.ui.choices import Choices
@@ -89,8 +88,6 @@ def begin_batch(p: Any, choices: Choices) -> Later | None:
     others = bool(getattr(p, "refiner_checkpoint", None) or getattr(p, "hr_checkpoint_name", None))
     now = [call for call in calls if call.role == "unet" or not others]
     engine.prepare_ahead(now, networks_of(now, choices, others))
-    if getattr(p, "enable_hr", False):
-        other_networks.prepare_upscaler(str(getattr(p, "hr_upscaler", "")))
     last = [call for call in calls[-1:] if call.role != "unet"]
     return Later(last, choices, _checkpoint()) if others and last else None
 

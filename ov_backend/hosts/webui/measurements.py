@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,6 @@ class Measurements:
         self._seconds: dict[str, float] = {}
         #: By architecture and content of the weights, and the precision, the dB of a call against PyTorch.
         self._psnr: dict[str, float] = {}
-        #: By an upscaler's name in the WebUI, what to load for it and the shape of its tiles.
-        self._loads: dict[str, dict[str, Any]] = {}
         #: By architecture and elements, the seconds of all calls in PyTorch.
         self._sums: defaultdict[tuple[str, int], float] = defaultdict(float)
 
@@ -55,7 +52,6 @@ class Measurements:
             stored = json.loads(self._path.read_text(encoding="utf-8"))
             self._seconds = _numbers(stored.get("seconds")) | self._seconds
             self._psnr = _numbers(stored.get("psnr")) | self._psnr
-            self._loads = _loads(stored.get("loads")) | self._loads
 
     def is_long(self, kind: str, elements: int) -> bool:
         """Whether a call would take long in PyTorch; False where nothing is known."""
@@ -84,22 +80,10 @@ class Measurements:
         self._psnr[key] = min(decibels, 1000.0)
         self._write()
 
-    def load_of(self, name: str) -> dict[str, Any] | None:
-        """What :meth:`note_load` was told."""
-        return self._loads.get(name)
-
-    def note_load(self, name: str, asked: dict[str, Any], shape: Sequence[int]) -> None:
-        """The WebUI loads an upscaler so, and calls it with tiles of this shape."""
-        load = {**asked, "shape": list(shape)}
-        if self._loads.pop(name, None) != load:
-            self._loads[name] = load
-            self._write()
-        self._loads[name] = load
-
     def _write(self) -> None:
         if self._path is None:
             return
-        tables: dict[str, dict[str, Any]] = {"seconds": self._seconds, "psnr": self._psnr, "loads": self._loads}
+        tables = {"seconds": self._seconds, "psnr": self._psnr}
         newest = {name: dict(list(table.items())[-_MAX_ENTRIES:]) for name, table in tables.items()}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,10 +126,3 @@ def _numbers(table: Any) -> dict[str, float]:
     """The entries of a table that are finite and positive numbers."""
     entries = table.items() if isinstance(table, dict) else ()
     return {str(key): float(value) for key, value in entries if isinstance(value, (int, float)) and 0 < value < math.inf}
-
-
-def _loads(table: Any) -> dict[str, dict[str, Any]]:
-    """The entries of a table that name a file, how it is loaded, and a shape."""
-    kinds = {"path": str, "changed": float, "keywords": dict, "shape": list}
-    entries = {str(name): entry for name, entry in table.items() if isinstance(entry, dict)} if isinstance(table, dict) else {}
-    return {name: each for name, each in entries.items() if all(isinstance(each.get(key), kind) for key, kind in kinds.items())}

@@ -30,7 +30,6 @@ from ov_backend.engine.blocks.blocks import call_block
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.root_network import RootNetwork
 from ov_backend.hosts.webui.detect import host
-from ov_backend.hosts.webui.early_load import EarlyLoad
 from ov_backend.hosts.webui.measurements import LEAST_PSNR, Measurements, decibels, elements_of, kind_and_content
 from ov_backend.hosts.webui.session import session
 from ov_backend.hosts.webui.upscaling import Upscaling
@@ -105,7 +104,6 @@ class OtherNetworks:
         self.messages: list[str] = []
         #: What is known of the upscaler that runs.
         self.upscaling = Upscaling()
-        self._early_load = EarlyLoad()
         self._measurements = Measurements()
         self._thread: int | None = None
         self._networks: dict[int, RootNetwork] = {}
@@ -123,32 +121,16 @@ class OtherNetworks:
         self._measurements.open(session.engine.store.folder if session.engine.store is not None else None)
         self._thread = threading.get_ident()
         self.upscaling.begin()
-        self._early_load.begin()
 
     def end(self) -> None:
         """The generation is over: modules are released, for the WebUI may unload them."""
         self._thread = None
         self.upscaling.end()
-        self._early_load.end()
         self._samples.clear()
         self._sizes.clear()
         self._kept_out.clear()
         for key in list(self._networks):
             self._release(key)
-
-    def prepare_upscaler(self, name: str) -> None:
-        """A generation will enlarge its pictures by an upscaler of this name: compile it in the background, if it is known."""
-        engine, known = session.engine, self._measurements.load_of(name)
-        if engine is None or known is None or threading.get_ident() != self._thread:
-            return
-        asked = {key: value for key, value in known.items() if key != "shape"}
-        module = self._early_load.load(name, asked)
-        if module is None or self._is_kept_out(module):
-            return
-        with torch.inference_mode():  # as the WebUI calls it
-            tile = torch.zeros(known["shape"])
-            if self._is_long(module, tile.numel()) and self._is_compared(engine, module):
-                self._network(engine, module, name).prepare_like(tile)
 
     def answer(self, original: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer one call of any module; ``original`` is PyTorch's way to call it."""
@@ -180,18 +162,11 @@ class OtherNetworks:
             if not self._is_long(module, elements_of(args, kwargs)):
                 return self._timed(original, module, args, kwargs)
             if self._is_compared(engine, module):
-                self._note_load(module, args, kwargs)
                 return self._counted(self._network(engine, module), original, args, kwargs)
             result = self._timed(original, module, args, kwargs)
             if module in self._samples:
                 self._network(engine, module)  # at once: this may be the run's only call of it
             return result
-
-    def _note_load(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take note of how the WebUI has loaded the upscaler that it calls."""
-        asked = self._early_load.asked_for(module) if self.upscaling.name and not kwargs and len(args) == 1 else None
-        if asked is not None:
-            self._measurements.note_load(self.upscaling.name, asked, args[0].shape)
 
     def _is_kept_out(self, module: torch.nn.Module) -> bool:
         if module not in self._kept_out:
@@ -237,14 +212,14 @@ class OtherNetworks:
             self._samples[module] = _Sample(args, kwargs, _copied(result))  # the caller may write to its result
         return result
 
-    def _network(self, engine: Engine, module: torch.nn.Module, name: str = "") -> RootNetwork:
-        """The accelerated form of a module; the name is that of an upscaler that does not run yet."""
+    def _network(self, engine: Engine, module: torch.nn.Module) -> RootNetwork:
+        """The accelerated form of a module."""
         if id(module) in self._networks:
             return self._networks[id(module)]
         alike = [key for key, each in self._networks.items() if type(each.module) is type(module)]
         for key in alike[: len(alike) - _MAX_OF_A_CLASS + 1]:
             self._release(key)
-        name = session.free_name(_name(name or self.upscaling.name or type(module).__name__))
+        name = session.free_name(_name(self.upscaling.name or type(module).__name__))
         network = RootNetwork(engine.resources, name, module, module.forward, host.hooks_of_other(module))
         self._networks[id(module)] = engine.add(network)
         self._choose_precision(engine, network)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 import types
@@ -251,54 +250,6 @@ def test_an_upscaler_has_the_webuis_name_and_its_tiles_are_counted(
     assert other_networks.upscaling.name == ""
 
 
-def test_an_upscaler_that_is_known_is_loaded_and_compiled_while_the_first_pass_samples(
-    host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    from ov_backend.hosts.webui.other_networks import other_networks
-    from ov_backend.hosts.webui.session import session
-
-    file, scaler, events = tmp_path / "known.pth", object(), list[str]()
-    file.write_bytes(b"weights")
-    loader = types.ModuleType("modules.modelloader")
-
-    def load_spandrel_model(path: str, *, device: Any) -> Any:
-        events.append("loaded")
-        return SimpleNamespace(model=Upscaler(7))
-
-    loader.load_spandrel_model = load_spandrel_model  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "modules.modelloader", loader)
-    listed = [SimpleNamespace(name="Known 4x", scaler=scaler, data_path=str(file))]
-    monkeypatch.setattr(host.shared, "sd_upscalers", listed, raising=False)
-    monkeypatch.setitem(host.shared.opts.data, "openvino_prepare_ahead", True)
-
-    def upscale(*_: Any) -> Any:
-        events.append("asked for")
-        return upscaled(loader.load_spandrel_model(str(file), device=torch.device("cpu")).model)
-
-    named = other_networks.upscaling.named(upscale)
-    results = after_sampling(lambda: named(scaler, None, 4, str(file)))
-    fields: dict[str, Any] = {"prompt": "a cat", "enable_hr": True, "hr_upscaler": "Known 4x"}
-    host.processing.generate(TITLE, arguments(), **fields)
-    assert events == ["asked for", "loaded"]
-    assert session.engine is not None
-    session.engine.compiled.evict(lambda key, entry: True)
-    events.clear()
-    submit = session.engine.resources.ahead.submit
-    monkeypatch.setattr(session.engine.resources.ahead, "submit", lambda *job: events.append("compiles") or submit(*job))
-    host.processing.generate(TITLE, arguments(), **fields)
-    assert "Known 4x" in session.engine.stats()
-    assert events[: events.index("asked for")].count("loaded") == 1
-    assert "compiles" in events[events.index("loaded") : events.index("asked for")]
-    assert events.count("loaded") == events.count("asked for"), "none is loaded twice"
-    for first, again in zip(results[0], results[-1]):
-        assert np.abs(first - again).max() < 1e-5
-    events.clear()
-    file.write_bytes(b"other weights")
-    os.utime(file, (1, 1))
-    host.processing.generate(TITLE, arguments(), **fields)
-    assert events[0] == "asked for", "what has changed since is left to the WebUI"
-
-
 def test_measurements_are_kept_for_the_next_process(tmp_path: Any, long: None) -> None:
     from ov_backend.hosts.webui.measurements import Measurements
 
@@ -306,13 +257,11 @@ def test_measurements_are_kept_for_the_next_process(tmp_path: Any, long: None) -
     first.open(tmp_path)
     first.note_seconds("kind", 10, 2.0)
     first.note_psnr("content", 48.5)
-    first.note_load("name", {"path": "x.pth", "changed": 1.5, "keywords": {}}, (1, 3, 8, 8))
     second = Measurements()
     second.open(tmp_path)
     assert second.is_long("kind", 1)
     assert second.psnr("content") == 48.5
-    assert second.load_of("name") == {"path": "x.pth", "changed": 1.5, "keywords": {}, "shape": [1, 3, 8, 8]}
-    (tmp_path / "other_networks.json").write_text('{"seconds": {"kind": "x"}, "psnr": 3, "loads": {"name": 3}}')
+    (tmp_path / "other_networks.json").write_text('{"seconds": {"kind": "x"}, "psnr": 3}')
     third = Measurements()
     third.open(tmp_path)
-    assert third.psnr("content") is third.load_of("name") is None
+    assert third.psnr("content") is None

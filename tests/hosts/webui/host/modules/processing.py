@@ -28,7 +28,6 @@ class StableDiffusionProcessing:
         self.width, self.height, self.batch_size, self.n_iter, self.sampler_name = 32, 32, 1, 1, "Euler a"
         self.init_images: list[Any] | None = None
         self.denoising_strength, self.enable_hr, self.hr_scale, self.hr_checkpoint_name = 0.6, False, 1.5, None
-        self.hr_upscaler = "Latent"
         self.refiner_checkpoint, self.refiner_switch_at, self.tiling, self.mask = None, 0.5, False, None
         self.override_settings: dict[str, Any] = {}
         self.extra_generation_params: dict[str, Any] = {}
