@@ -25,7 +25,7 @@ from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Supe
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
-from ov_backend.guards.pytree import Spec, is_valid
+from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
 from ov_backend.memory import available as memory
@@ -86,6 +86,8 @@ class CompileJob:
     _guess: Guess | None = None
     #: The request before the trace, whose weights were bound.
     _bound: CompileRequest | None = None
+    #: What the trace has told of a call's result.
+    _output: Spec | None = None
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -112,12 +114,12 @@ class CompileJob:
             if entry is not None:  # another caller's job ended between this caller's lookup and its request
                 return entry
             relieve_mappings(resources.compiled)
-            program, output = self._program()
+            program = self._program()
             entry, size = self._compiled_already(), None
             if entry is None:
                 if not self.context.is_current(self.request, True):
                     raise Superseded
-                entry, size = self._guessed(output) or self._compile(program, output)
+                entry, size = self._guessed() or self._compile(program)
             if not self.context.is_current(self.request, True):
                 raise Superseded
             if size is not None and resources.epoch == self.request.epoch:
@@ -154,10 +156,10 @@ class CompileJob:
                 self.resources.evict_dead()  # graphs compiled for the memory that the weights have left
                 raise OVBackendError(f"the weight {name} is on {tensor.device}; only weights in the host's memory can be bound")
 
-    def _program(self) -> tuple[Program, Spec]:
-        """The program and the description of its result; the text of the request is known afterwards."""
+    def _program(self) -> Program:
+        """The program; the text of the request is known afterwards."""
         resources = self.resources
-        program: tuple[Program, Spec] | None = resources.programs.get(self.request.text)
+        program: Program | None = resources.programs.get(self.request.text)
         if program is None:
             try:
                 with garbage.paused():
@@ -169,7 +171,7 @@ class CompileJob:
                 resources.programs.put(self.request.text, program, self.context.group)
         return program
 
-    def load(self, is_guessed: bool = False) -> tuple[Program, Spec] | None:
+    def load(self, is_guessed: bool = False) -> Program | None:
         """The program from the store, or None; also where the text is not known, or is a guess that does not fit."""
         store, text, context = self.resources.store, self.request.text, self.context
         if store is None or not text:
@@ -185,16 +187,15 @@ class CompileJob:
             store.remove(text)
             return None
         context.stats.graph_hits += not is_guessed
-        return Program.single(model, text), model.extra["result"]
+        return Program.single(model, text)
 
     def _fits(self, model: WeightlessModel) -> bool:
-        """Whether a stored graph fits the request's inputs and weights, and describes its result."""
+        """Whether a stored graph fits the request's inputs and weights."""
         weights = {name: TensorSpec.of(name, tensor) for name, tensor in self.request.weights.items()}
         slots = all(weights.get(spec.name) == spec for spec in model.slots)
-        inputs = model.inputs == self.request.call.signature.tensors
-        return slots and inputs and is_valid(model.extra.get("result"), len(model.returns))
+        return slots and model.inputs == self.request.call.signature.tensors
 
-    def _trace(self) -> tuple[Program, Spec]:
+    def _trace(self) -> Program:
         """Trace the call; then the program is looked up by its text, or made."""
         resources, stats, dtype = self.resources, self.context.stats, self.request.autocast
         self._begin_guess()
@@ -208,10 +209,10 @@ class CompileJob:
         with stats.time("convert"):
             of_graph = compiler.Compiler(captured, self.request.settings, resources.store, self.context.name, self._known)
             self.request = self.request.led_to(of_graph.key)
-            compiled = resources.convert(self.context.name, captured, of_graph)
+            compiled, self._output = resources.convert(self.context.name, captured, of_graph), captured.output
             if resources.epoch == self.request.epoch:
-                resources.texts.note(self.request.state, self.request.kind, self.request.text)
-        return compiled.program, captured.output
+                resources.texts.note(self.request.state, self.request.kind, self.request.text, captured.output)
+        return compiled.program
 
     def _begin_guess(self) -> None:
         """Begin to compile beside the trace what such calls have led to last, if there is memory for it beside the others."""
@@ -229,12 +230,11 @@ class CompileJob:
 
     def _known(self) -> Program | None:
         """The program of the text that a trace has told: from memory, from the guess, or from the store."""
-        known = self.resources.programs.get(self.request.text)
+        known: Program | None = self.resources.programs.get(self.request.text)
         if known is None and self._guess is not None:
             known = self._guess.program(self.request.text)
             self.context.stats.graph_hits += known is not None
-        known = known or self.load()
-        return None if known is None else known[0]
+        return known or self.load()
 
     def _compiled_already(self) -> CompiledEntry | None:
         """What was compiled before: for another call, for another state of the code, or ahead."""
@@ -244,16 +244,16 @@ class CompileJob:
             ahead.wait()
         return self.context.lookup(self.request)
 
-    def _guessed(self, output: Spec) -> tuple[CompiledEntry, int] | None:
+    def _guessed(self) -> tuple[CompiledEntry, int] | None:
         """What was compiled beside the trace, if it is what the trace has led to."""
         bound, request = self._bound, self.request
         if self._guess is None or bound is None or bound.compiled_key.of(request.text) != request.compiled_key:
             return None  # the weights that count are others
         self._report("compile")
         made = self._guess.made(request.text)
-        return None if made is None else (self.entry(made[0], output), made[1])
+        return None if made is None else (self.entry(made[0]), made[1])
 
-    def _compile(self, program: Program, output: Spec) -> tuple[CompiledEntry, int]:
+    def _compile(self, program: Program) -> tuple[CompiledEntry, int]:
         self._report("compile")
         garbage.collect(short=memory.available_memory() < self._needed())
         self.resources.evict_dead()
@@ -267,7 +267,7 @@ class CompileJob:
             refused = kind(f"OpenVINO could not compile it: {last_line(error)}")
             self.context.refusals.add(self.request.compiled_key, refused)
             raise refused from error
-        return self.entry(compiled, output), size
+        return self.entry(compiled), size
 
     def _make_room(self) -> None:
         """Evict other compiled graphs where the machine has less memory free than this one will take."""
@@ -280,7 +280,7 @@ class CompileJob:
         left = _LEFT_F32 if devices.resolved_precision(self.request.settings) == "f32" else _LEFT_HALF
         return int(_ROOM * left * self.float_bytes())
 
-    def entry(self, compiled: CompiledProgram, output: Spec) -> CompiledEntry:
+    def entry(self, compiled: CompiledProgram) -> CompiledEntry:
         """The result of a compile, which is counted."""
         stats = self.context.stats
         stats.compiled(compiled.timings)
@@ -290,7 +290,7 @@ class CompileJob:
         request = self.request
         return CompiledEntry(
             compiled,
-            output,
+            self._output or self.resources.texts.output(request.state),
             request.digest,
             placement,
             self.context.name,

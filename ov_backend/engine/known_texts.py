@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Hashable
 
+from ov_backend.guards.pytree import Spec
 from ov_backend.memory.eviction import CountLRU
 from ov_backend.store.store import GraphStore, run_store
 
@@ -35,15 +36,21 @@ class KnownTexts:
 
     def of(self, state: Hashable) -> str:
         """The text that a trace in this state has led to, or ""."""
-        return self._by_state.get(state) or ""
+        text, _ = self._by_state.get(state) or ("", None)
+        return str(text)
+
+    def output(self, state: Hashable) -> Spec | None:
+        """The description of a call's result, as that trace has told it."""
+        _, output = self._by_state.get(state) or ("", None)
+        return output
 
     def last(self, kind: str) -> str:
         """The text that a call of this kind has led to last, in this process or another, or ""."""
         return next(iter(self._of_kind(kind)), "")
 
-    def note(self, state: Hashable, kind: str, text: str) -> None:
-        """A trace has led to a text."""
-        self._by_state.put(state, text)
+    def note(self, state: Hashable, kind: str, text: str, output: Spec) -> None:
+        """A trace has led to a text, and a result of this description."""
+        self._by_state.put(state, (text, output))
         before = self._of_kind(kind)
         if before[:1] != [text]:
             self._last[kind] = [text, *(each for each in before if each != text)][:_MAX_TEXTS]

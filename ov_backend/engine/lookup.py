@@ -25,6 +25,7 @@ from ov_backend.guards.checksums import Readings
 from ov_backend.guards.code import CodeGuard
 from ov_backend.guards.content import Mark
 from ov_backend.guards.guard import Guard
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.model import compiler
@@ -68,6 +69,7 @@ class Lookup:
         #: By signature, the state and the key that a call got last, and what they were made of.
         self._known_keys: dict[Signature, tuple[Any, tuple[State, CompiledKey]]] = {}
         self._kinds: dict[Hashable, str] = {}
+        self._number = number_of(module)
         self._last = LastStates()
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
@@ -127,7 +129,7 @@ class Lookup:
                 continue
             form = self._form(guard)
             keys = self._keys(guard, call, form)
-            entry = self._entry(keys[1], guard)
+            entry = self._entry(*keys, guard)
             if entry is not None:
                 self._unanswered.add(guard.code.fingerprint)
                 if guard.code.traced is not None:
@@ -184,14 +186,14 @@ class Lookup:
 
     def compiled(self, request: CompileRequest) -> CompiledEntry | None:
         """The compiled graph of a request; what was compiled before anything was traced has got another key since."""
-        entry = self._entry(request.compiled_key, request.guard)
+        entry = self._entry(request.state, request.compiled_key, request.guard)
         if entry is None and not request.text:
             with self.lock:
                 newer = self.find(request.call)
             return None if isinstance(newer, CompileRequest) else newer
         return entry
 
-    def _entry(self, key: CompiledKey, guard: Guard) -> CompiledEntry | None:
+    def _entry(self, state: State, key: CompiledKey, guard: Guard) -> CompiledEntry | None:
         """What is compiled for a key, for these weights or for equal ones elsewhere."""
         compiled = self._resources.compiled
         if not key.text:
@@ -202,6 +204,8 @@ class Lookup:
         if entry is not None and entry.placement.address != guard.weights.address:
             placement = Placement.of(guard.weights.tensors, self._resources.evict_dead_soon)
             entry.placement, entry.network = placement, self._name
+        if entry is not None and entry.output is None:
+            entry.output = self._resources.texts.output(state)
         return entry
 
     def _verify(self, entry: CompiledEntry, guard: Guard) -> bool:
@@ -229,7 +233,7 @@ class Lookup:
         """What decides to which graph a trace leads, and the key of the compiled graph, with weights and device."""
         settings, weights = form.settings, guard.weights
         asked = inputs.described(call, guard.code.traced, weights)
-        parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph")
+        parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph"), self._number
         of_weights = weights.digest, settings.text("compile"), form.name, weights.address
         known = self._known_keys.get(call.signature)
         if known is not None and known[0] == (parts, of_weights):

@@ -39,7 +39,6 @@ from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
-from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Binder, Call, Signature
 
 log = logging.getLogger(__name__)
@@ -179,7 +178,7 @@ class Network:
             self.prepare_ahead(call.signature)
         self.statistics.in_f32 += self._lookup.is_raised(entry.weights)
         self._note(call.signature)
-        return restore(entry.output, outputs)
+        return entry.result(outputs)
 
     def _prepared(self, call: Call) -> tuple[Call, CompiledEntry]:
         """A call in the form in which it is compiled, and its graph: with its numbers as inputs if possible."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from ov_backend.core.settings import Settings
 from ov_backend.core.tensors import TensorSpec, nested_tensors
 from ov_backend.engine.ahead.ahead import Unverified
 from ov_backend.guards.guard import Guard
-from ov_backend.guards.pytree import Spec
+from ov_backend.guards.pytree import Spec, restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.guards.what_differed import argument_in_words, in_words
@@ -34,6 +34,7 @@ class State(NamedTuple):
         layout: names, shapes and dtypes of the weights.
         host: what the result depends on in the host.
         settings: those that affect the graph.
+        module: its number in this process: another one lies at other addresses, by which a forward may go.
     """
 
     signature: Signature
@@ -41,13 +42,14 @@ class State(NamedTuple):
     layout: str
     host: str
     settings: str
+    module: int
 
     def first_difference(self, before: State) -> str:
         """What differs first from another state, apart from the code; "" if nothing does."""
         if self.signature.statics != before.signature.statics:
             return argument_in_words(before.signature.statics, self.signature.statics)
         names = "the layout of its weights and inputs", "the host's settings", "the settings"
-        pairs = zip(names, before[2:], self[2:])
+        pairs = zip(names, map(str, before[2:]), map(str, self[2:]))
         return next((f"{name}: {in_words(was, now)}" for name, was, now in pairs if was != now), "")
 
 
@@ -170,7 +172,8 @@ class CompiledEntry:
 
     Attributes:
         program: the program.
-        output: the description of a call's result over the program's flat outputs.
+        output: the description of a call's result over the program's flat outputs; what is compiled ahead of every trace gets it
+            when a trace has led to it.
         weights: digest of the weights' content.
         placement: the live weights of the network that used it last.
         network: the name of that network.
@@ -182,7 +185,7 @@ class CompiledEntry:
     """
 
     program: CompiledProgram
-    output: Spec
+    output: Spec | None
     weights: str
     placement: Placement
     network: str
@@ -191,6 +194,11 @@ class CompiledEntry:
     signature: Signature | None = None
     state: tuple[str, str, str] = ("", "", "")
     tried: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+
+    def result(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """A call's result, of the program's flat outputs."""
+        assert self.output is not None
+        return restore(self.output, outputs)
 
     @property
     def is_unused_int8(self) -> bool:

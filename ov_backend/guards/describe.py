@@ -113,22 +113,6 @@ NOTED = frozenset({"last_z_shape"})
 CLASS_REGISTRIES = frozenset({"_CAN_RECORD_REGISTRY"})
 #: Global sets of the classes whose results PyTorch knows how to flatten; a class is added when its first result is made.
 RESULT_REGISTRIES = frozenset({"_registered_model_output_types"})
-#: Functions of packages that make sets, and go through them for a message or an error at most.
-MEMBERS_ONLY = frozenset(
-    {"diffusers.models.attention_processor.Attention.forward", "diffusers.models.attention_dispatch.dispatch_attention_fn"}
-    | {"diffusers.models.transformers.transformer_flux.FluxAttention.forward"}
-    | {"peft.tuners.lora.model.LoraModel._enable_peft_forward_hooks"}
-    | {"peft.tuners.lora.layer.LoraLayer._check_forward_args", "transformers.utils.generic.ModelOutput.__setattr__"}
-    | {"transformers.utils.output_capturing.wrapper"}
-)
-#: Functions of packages that make texts of names, classes and the like, and of no object whose text has its address in it.
-TEXTS_OF_NAMES = frozenset(
-    {"diffusers.models.modeling_utils.__getattr__", "transformers.utils.generic.infer_framework_from_repr"}
-    | {"transformers.utils.output_capturing.get", "transformers.utils.output_capturing.wrapper"}
-    | {"transformers.utils.deprecation.wrapped_func"}
-    | {"transformers.modeling_layers.forward_with_checkpointing", "transformers.modeling_layers.__call__"}
-    | {"peft.tuners.lora.layer._check_forward_args"}
-)
 #: Functions of packages that find classes of models by their names among all that are loaded, to make or to patch one. No forward
 #: calls them, but the names in code that a forward may call lead to them, and they lead to some thousand objects.
 FIND_MODELS = frozenset(
@@ -208,7 +192,7 @@ def is_installed(name: str) -> bool:
 
 @functools.lru_cache(maxsize=16384)
 def code_digest(code: types.CodeType) -> str:
-    """A digest of a code object: what it does, apart from where it stands in its file; its sets have this process's order."""
+    """A digest of a code object: what it does, apart from where it stands in its file."""
     names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
     digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
@@ -304,11 +288,6 @@ def which_is_held_by(variable: contextvars.ContextVar[Any]) -> Any:
     """A number or text, for a host may set an equal one at each call, or which object it is."""
     value = held_by(variable)
     return (type(value), repr(value)) if type(value) in SCALARS else id(value)
-
-
-def is_plain(item: Any) -> bool:
-    """Whether the text of a set's item, or its number, says what it is."""
-    return isinstance(item, (*SCALARS, type))
 
 
 def text_of_key(key: Any) -> str:

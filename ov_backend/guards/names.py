@@ -21,22 +21,18 @@ from ov_backend.guards.describe import (
     ANY_ATTRIBUTE,
     CLASS_REGISTRIES,
     FIND_MODELS,
-    MEMBERS_ONLY,
     RESULT_REGISTRIES,
     SCALARS,
-    TEXTS_OF_NAMES,
     TORCH_VALUES,
     attribute_or_none,
-    code_digest,
     module_of,
     versioned,
 )
 from ov_backend.guards.global_objects import OptionWalk
 from ov_backend.guards.identity import number_of
-from ov_backend.guards.orders import goes_by_hashes
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
-from ov_backend.guards.reads import chains_of, imports_of, makes_texts, names_in
+from ov_backend.guards.reads import chains_of, imports_of, names_in
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50
@@ -56,16 +52,6 @@ def _content(cell: types.CellType) -> Any:
 
 class NameWalk(OptionWalk):
     """Describes what functions read by name."""
-
-    def _code(self, function: types.FunctionType, path: str) -> None:
-        """A function's code; what it reads of hashes and addresses holds for this very module."""
-        self._add(code_digest(function.__code__))
-        self._read_of_function(function)
-        module, code = module_of(function), function.__code__
-        if goes_by_hashes(code) and MEMBERS_ONLY.isdisjoint((f"{module}.{function.__qualname__}", f"{module}.{code.co_name}")):
-            self._of_this_module()
-        if makes_texts(code) and f"{module}.{code.co_name}" not in TEXTS_OF_NAMES:
-            self._makes_texts = path
 
     def _arithmetic(self) -> None:
         """How decimal numbers are rounded and which errors numpy raises: any line of code may depend on it."""
@@ -92,8 +78,6 @@ class NameWalk(OptionWalk):
             name = ANY_ATTRIBUTE.get(id(value))
             if name is not None and not re.search(rf"\b{name}$", path):
                 self.volatile[path] = f"it calls {name} by another name, so nothing tells what it reads"
-            if value is id or value is hash or (isinstance(value, type) and issubclass(value, (set, frozenset))):
-                self._of_this_module()
         around = self.description.begin(path)
         super()._value(value, path)
         self.description.begin(around)
@@ -116,7 +100,6 @@ class NameWalk(OptionWalk):
             if cache.cache_info().currsize:
                 self.watch.content(lambda: cache.cache_info().misses)
                 self._add(misses, number_of(cache))
-                self._of_this_module()
         self._value(function, path)
 
     def _cells(self, function: types.FunctionType, path: str) -> None:
@@ -197,7 +180,7 @@ class NameWalk(OptionWalk):
         if is_container(value) and not isinstance(value, (set, frozenset)) and not is_by_value(value):
             if isinstance(value, (dict, list)):
                 self._watch_table(value)
-        elif value is id or value is hash or is_container(value) or isinstance(value, _PUT_THERE) or is_of_user(value):
+        elif is_container(value) or isinstance(value, _PUT_THERE) or is_of_user(value):
             self._value(value, path)
         elif attributes:  # an object that shows switches, such as torch.backends.cuda.matmul
             read = functools.partial(attribute_or_none, value, attributes[0])

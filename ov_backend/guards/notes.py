@@ -64,12 +64,8 @@ class Notes:
         #: The names of the attributes that count, None for all; and those in the code itself, none before a trace.
         self._names, self._own_names = (None, frozenset[str]()) if traced is None else (traced.read, traced.own_names)
         self._max_nodes = _MAX_NODES if traced is None else _MAX_TRACED_NODES
-        #: A function that makes a text of something, and an object in whose text its address stands.
-        self._makes_texts = self._has_address = ""
         #: The texts of the classes in the tree of modules.
         self._tree_classes: set[str] = set()
-        #: The module or function that is walked.
-        self._root: object = None
         #: What the fingerprint is made of.
         self.description = Description()
         self._add = self.description.add
@@ -91,10 +87,6 @@ class Notes:
     def _listed(self, attributes: Mapping[str, Any]) -> list[str]:
         """The names of attributes, in their own order where that counts."""
         return list(attributes) if self._in_order else sorted(attributes, key=str)
-
-    def _of_this_module(self) -> None:
-        """What a trace reads of hashes and addresses holds for this very module in this process."""
-        self._add("process", number_of(self._root))
 
     def _first(self, item: object) -> bool:
         """Whether an object is met for the first time; later its place stands for it."""
@@ -126,10 +118,7 @@ class Notes:
         self._add("opaque", type(value).__module__, type(value).__qualname__, number_of(value))
 
     def _entry(self, table: dict[str, Any], name: Any, path: str) -> None:
-        value = table[name]
-        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-            self._has_address = path
-        self._held(value, path, functools.partial(table.get, name))
+        self._held(table[name], path, functools.partial(table.get, name))
 
     def _held(self, value: Any, path: str, read: Callable[[], Any]) -> None:
         """A value in a place that is read again if it is a tensor."""

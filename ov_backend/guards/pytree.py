@@ -7,7 +7,6 @@ up among those already imported, and accepted only if it is an output type; noth
 from __future__ import annotations
 
 import functools
-import re
 import sys
 import types
 from collections import OrderedDict, defaultdict
@@ -129,34 +128,6 @@ def restore(spec: Spec, tensors: Sequence[torch.Tensor]) -> Any:
     if kind is None:
         return values
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
-
-
-def is_valid(spec: object, tensors: int, depth: int = 16) -> bool:
-    """Whether a description that was read from a file can be restored.
-
-    Args:
-        spec: the description.
-        tensors: how many tensors there are.
-        depth: how deep it may be nested.
-    """
-    if not isinstance(spec, dict) or depth == 0 or not isinstance(spec.get("class", ""), str):
-        return False
-    if "tensor" in spec:
-        index = spec["tensor"]
-        return isinstance(index, int) and not isinstance(index, bool) and 0 <= index < tensors
-    if "value" in spec:
-        return type(spec["value"]) in _PLAIN
-    if "torch" in spec:
-        return isinstance(spec["torch"], str) and _is_torch_value(spec["torch"])
-    items = spec.get("dict", spec.get("list"))
-    values = list(items.values()) if isinstance(items, dict) else items
-    return isinstance(values, list) and all(is_valid(item, tensors, depth - 1) for item in values)
-
-
-def _is_torch_value(name: str) -> bool:
-    kinds = (torch.dtype, torch.layout, torch.memory_format)
-    value = getattr(torch, name.removeprefix("torch."), None)
-    return isinstance(value, kinds) or re.fullmatch(r"[a-z]+(:\d+)?", name) is not None
 
 
 def _container(name: str | None) -> Any:

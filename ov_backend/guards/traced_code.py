@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ov_backend.guards.describe import code_digest, versioned
-from ov_backend.guards.orders import lists_attributes
-from ov_backend.guards.reads import READERS, asks_for_class, members_read_by, names_in, reads_unnamed
+from ov_backend.guards.reads import READERS, asks_for_class, members_read_by, names_in, operations_of, reads_unnamed
 
 #: This package runs in every trace; its version is in every key.
 _OWN = __package__.partition(".")[0]
+#: Functions that go through what they are given.
+_LOOPS = frozenset(
+    {"items", "keys", "values", "iter", "list", "tuple", "dict", "enumerate", "zip", "map", "filter", "sum", "min", "max"}
+)
+_LOOP_OPERATIONS = frozenset({"GET_ITER", "CALL_FUNCTION_EX", "DICT_UPDATE", "DICT_MERGE"})
 
 
 @dataclass(frozen=True)
@@ -58,3 +63,12 @@ class TracedCode:
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:
     """The code objects, each with its Python module, that no version number of a package stands for."""
     return {code: name for code, name in executed.items() if not versioned(name) and name.partition(".")[0] != _OWN}
+
+
+@functools.lru_cache(maxsize=16384)
+def lists_attributes(code: types.CodeType) -> bool:
+    """Whether a code object, or one defined in it, may go through the attributes of an object in their order."""
+    if any(lists_attributes(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
+        return True
+    loops = not _LOOPS.isdisjoint(code.co_names) or not _LOOP_OPERATIONS.isdisjoint(operations_of(code))
+    return "vars" in code.co_names or ("__dict__" in code.co_names and loops)

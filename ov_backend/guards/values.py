@@ -39,7 +39,6 @@ from ov_backend.guards.describe import (
     code_digest,
     held_by,
     is_of_package,
-    is_plain,
     item_or_none,
     items_of,
     keeps_state,
@@ -218,11 +217,10 @@ class ValueWalk(Notes):
             if isinstance(value, set):
                 self.watch.values.append(value)
                 self.watch.content(functools.partial(list, value))
-            self._add(*(number_of(item) if isinstance(item, type) else repr(item) for item in value if is_plain(item)))
-            if not all(map(is_plain, value)):
-                self._of_this_module()
             for item in value:
-                if type(item) not in _PLAIN and not isinstance(item, type):
+                if isinstance(item, type):
+                    self._add(number_of(item))
+                else:
                     self._value(item, f"{path}'s item")
         else:
             self._plain_object(value, path)
@@ -277,8 +275,6 @@ class ValueWalk(Notes):
         if bare or isinstance(value, (*GENERATORS, *STREAMS)) or keeps_state(value):
             self._opaque(value, path)
             return
-        if type(value).__repr__ is object.__repr__:
-            self._has_address = path
         if callable(value) and is_of_package(type(value)):  # functions of numpy are objects with attributes
             self._add(attribute_or_none(value, "__name__"))
         self._class(type(value))

@@ -82,7 +82,6 @@ class Walk(ModuleWalk):
         super().__init__(ignore, host_modules, traced)
         self._tables_read = sorted(quiet_tables_read(traced))
         self.watch.quiet = frozenset(self._tables_read)
-        self._root = roots[0] if module is None else module
         self._weights_in_order = self._in_order or (traced is not None and not _WEIGHTS.isdisjoint(traced.names))
         self.codes: set[types.CodeType] = set()
         #: Whether the code that ran names the environment.
@@ -110,8 +109,6 @@ class Walk(ModuleWalk):
             self._value(root, getattr(root, "__qualname__", "forward"))
         while self._later:
             self._value(*self._later.popleft())
-        if self._makes_texts and self._has_address:
-            self._of_this_module()
         self.refused = self.refused or self._volatile()
         self.fingerprint = self.description.fingerprint()
         self.watch.begin()
@@ -247,7 +244,8 @@ class Walk(ModuleWalk):
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._code(function, path)
+        self._add(code_digest(function.__code__))
+        self._read_of_function(function)
         self.watch.function(function)
         for name in ("__defaults__", "__kwdefaults__"):
             self._value(getattr(function, name), f"{path}'s defaults")

@@ -18,7 +18,6 @@ from ov_backend.core import devices, fx_utils
 from ov_backend.core.errors import ConversionError, NothingToCompute, first_line, last_line, pass_on_signals
 from ov_backend.core.settings import Settings, operator_name
 from ov_backend.core.tensors import TensorSpec
-from ov_backend.guards import pytree
 from ov_backend.model.conversion import serialization
 from ov_backend.model.conversion.converter import UnsupportedNodes, WeightlessModel, convert
 from ov_backend.model.runtime.program import Program
@@ -65,7 +64,7 @@ class Compiler:
         find: Callable[[], Program | None] | None = None,
     ) -> None:
         self._captured, self._store, self.settings, self._find = captured, store, settings, find or self._stored
-        self._extra = {"result": captured.output, "network": network}
+        self._extra = {"network": network}
         self.gm = lowered(captured, settings)
         self.key = text_key(self.gm, captured.slots, captured.inputs, settings, captured.output)
         #: Operators that were decomposed because the converter refused them; they are not decomposed twice.
@@ -235,22 +234,8 @@ def load(store: GraphStore, key: str) -> WeightlessModel | None:
     if files is None:
         return None
     try:
-        model = serialization.load(files)
-        _check_result(model)
-        return model
+        return serialization.load(files)
     except ConversionError as error:
         log.warning("Ignoring a stored graph: %s. It will be captured again.", first_line(error))
         store.remove(key)
         return None
-
-
-def _check_result(model: WeightlessModel) -> None:
-    """Restore a result as its description says, so that a forged description fails once and not at every call."""
-    description = model.extra.get("result")
-    if description is None:
-        return
-    try:
-        pytree.restore(description, [torch.zeros(())] * len(model.returns))
-    except Exception as error:  # a container of a forged name may raise anything
-        pass_on_signals(error)
-        raise ConversionError(f"its result cannot be restored ({first_line(error)})") from error

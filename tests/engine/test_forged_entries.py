@@ -16,7 +16,6 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from ov_backend.guards import pytree
 from ov_backend.store.entry_file import GRAPHS, pack, unpack
 
 WRONG: tuple[Any, ...] = (None, -1, 7, 1 << 70, True, 0.5, "x", "\ud800", "torch.float99")
@@ -69,17 +68,6 @@ def forged(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return document
 
 
-def is_another_structure(document: Any, path: tuple[Any, ...]) -> bool:
-    """Whether the forged description is as sound as the real one, of another structure; only its owner can write that."""
-    if path[:2] != ("extra", "result"):
-        return False
-    try:
-        pytree.restore(document["extra"]["result"], [torch.zeros(2, 3)] * len(document["returns"]))
-    except Exception:
-        return False
-    return True
-
-
 class Entry:
     """A stored entry, which can be written with other content, and the answers of a new engine that finds it."""
 
@@ -117,10 +105,8 @@ def test_a_forged_value_at_any_place_of_a_description_changes_no_answer(
         for value in WRONG[number % STRIDE :: STRIDE]:
             caplog.clear()
             with caplog.at_level(logging.WARNING):
-                description = forged(document, path, value)
-                if is_another_structure(description, path):
-                    continue
-                miss = entry.check({**entry.files, "graph.json": json.dumps(description).encode()})
+                description = json.dumps(forged(document, path, value))
+                miss = entry.check({**entry.files, "graph.json": description.encode()})
             assert len(caplog.records) <= 1, (path, value)
             replaced += miss
     assert replaced > 20 / EACH

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch.nn.functional
 
-from ov_backend.guards import orders, reads
-from ov_backend.guards.orders import goes_by_hashes, lists_attributes
+from ov_backend.guards import reads
 from ov_backend.guards.reads import compares_with_tensor
+from ov_backend.guards.traced_code import lists_attributes
 
 ASKS = [
     "type(x) is torch.Tensor",
@@ -61,27 +61,9 @@ def test_code_that_asks_for_one_attribute_goes_through_none() -> None:
     assert not lists_attributes(code_of("'a' in x.__dict__ and x.__dict__['a']"))
 
 
-VIEWS_USED_UP = ["len(x.y.items()) - y", "[a - y for a in x.keys()]", "'a' in x.keys() and x - y", "list(x.keys()) == x - y"]
-BY_HASHES = [
-    *("set(x)", "frozenset(x)", "{a for a in x}", "[*{x, y}]", "id(x) % 2", "hash(x)", "x.__hash__()", "x.union(y)"),
-    *("x.keys() - y", "x.items() & y", "map(set, x)", "[a for a in (x.keys() ^ y.keys())]"),
-    *("y - list(x.keys())[0] or x.keys() - y", "f(x.keys()) - y", "getattr(x, 'keys')() - y"),
-]
-
-
-@pytest.mark.parametrize("expression", BY_HASHES)
-def test_code_that_goes_by_hashes_is_known(expression: str) -> None:
-    assert goes_by_hashes(code_of(expression))
-
-
-@pytest.mark.parametrize("expression", ["x in {1, 2}", "x in {x, y}", "list(x.keys())", "x - y", "x.id", *VIEWS_USED_UP])
-def test_code_that_goes_by_no_hashes_is_known(expression: str) -> None:
-    assert not goes_by_hashes(code_of(expression))
-
-
 LIBRARIES = (argparse, dataclasses, inspect, logging, typing, torch.nn.functional)
 QUESTIONS: list[Callable[[types.CodeType], object]] = [
-    *(reads.chains_of, reads.globals_set_by, reads.imports_of, reads.makes_texts, orders.goes_by_hashes)
+    *(reads.chains_of, reads.globals_set_by, reads.imports_of, reads.makes_texts)
 ]
 
 
@@ -97,8 +79,7 @@ def codes() -> Iterator[types.CodeType]:
 def test_what_does_not_stand_in_the_code_is_not_found_in_it(question: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     question.cache_clear()
     quick = {code: question(code) for code in codes()}
-    for module in (reads, orders):
-        monkeypatch.setattr(module, "operations_of", lambda code: frozenset(dis.opname))
+    monkeypatch.setattr(reads, "operations_of", lambda code: frozenset(dis.opname))
     question.cache_clear()
     assert {code: question(code) for code in quick} == quick
     question.cache_clear()

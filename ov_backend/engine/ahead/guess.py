@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 
 from ov_backend.core.errors import pass_on_signals
-from ov_backend.guards.pytree import Spec
 from ov_backend.model.runtime.program import CompiledProgram, Program
 
 log = logging.getLogger(__name__)
@@ -22,18 +21,18 @@ class Guess:
 
     Args:
         text: of the program.
-        load: the program with the description of its result, from the disk; None where it is not there.
+        load: the program, from the disk; None where it is not there.
         make: ``make(program, bound)`` binds and compiles it, and calls ``bound()`` in between; also returns its size in bytes.
     """
 
     def __init__(
         self,
         text: str,
-        load: Callable[[], tuple[Program, Spec] | None],
+        load: Callable[[], Program | None],
         make: Callable[[Program, Callable[[], object]], tuple[CompiledProgram, int]],
     ) -> None:
         self.text, self._load, self._make = text, load, make
-        self._program: tuple[Program, Spec] | None = None
+        self._program: Program | None = None
         self._made: tuple[CompiledProgram, int] | None = None
         self._bound = threading.Event()
         context = contextvars.copy_context()
@@ -41,7 +40,7 @@ class Guess:
         self._thread.start()
         self._bound.wait()
 
-    def program(self, text: str) -> tuple[Program, Spec] | None:
+    def program(self, text: str) -> Program | None:
         """The program, if the guess was right."""
         return self._program if text == self.text else None
 
@@ -56,7 +55,7 @@ class Guess:
         try:
             self._program = self._load()
             if self._program is not None:
-                self._made = self._make(self._program[0], self._bound.set)
+                self._made = self._make(self._program, self._bound.set)
         except Exception as error:  # the call compiles it itself then, and reports its own error
             pass_on_signals(error)
             log.debug("Nothing was compiled beside the trace", exc_info=True)

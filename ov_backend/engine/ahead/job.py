@@ -67,11 +67,11 @@ def compile_ahead(
         return
     context.stats.graph_hits += resources.programs.get(request.text) is None
     resources.programs.put(request.text, program)
-    compiled, size = job.measured(lambda: job.compile(program[0]))
+    compiled, size = job.measured(lambda: job.compile(program))
     if resources.epoch != request.epoch or not is_untouched(request, marks):
         log.debug("%s was prepared for weights that have changed since", context.name)
         return
-    entry = job.entry(compiled, program[1])
+    entry = job.entry(compiled)
     entry.unverified = Unverified(marks, time.monotonic())
     for sample in samples if entry.program.owns else ():
         if sample.state == entry.state:  # else other weights or code have computed it

@@ -36,7 +36,6 @@ from ov_backend.engine.request import CompiledEntry, Group
 from ov_backend.engine.retried import Retried, running_network
 from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
-from ov_backend.guards.pytree import restore
 from ov_backend.guards.signature import Call, Signature
 
 #: A module without children is left alone behind so many sizes of its inputs: they depend on values, and each needs a graph.
@@ -286,7 +285,7 @@ class Block(Retried):
         call = self._call(args, kwargs)
         with self.low_precision.for_call(call):
             entry = self._lookup_or_compile(call, self.resources.interrupted)
-        return restore(entry.output, self._compute(entry, call))
+        return entry.result(self._compute(entry, call))
 
     def _compute(self, entry: CompiledEntry, call: Call) -> list[torch.Tensor]:
         self.state = entry.state
