@@ -269,7 +269,7 @@ class Network:
 
     def stats(self) -> dict[str, Any]:
         """Counts, seconds, and the signatures that are compiled now."""
-        return self.resources.stats(self.name, self.statistics)
+        return self.resources.counts(self.name, self.statistics)
 
     def clear(self) -> None:
         """Clear refusals and the state of weights and code."""

@@ -61,7 +61,7 @@ class SharingNetwork(Protocol):
         """A picture is decoded."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Resources:
     """Shared by all networks of an engine.
 
@@ -76,7 +76,8 @@ class Resources:
         worker: runs one compile job at a time.
         networks: the engine's networks by name.
         arenas: gives back what compiled networks allocate while they compute.
-        keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded.
+        keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded;
+            otherwise it goes with the model.
         codes: which code the traces of each family have run.
         low_memory: gives weights back to the system.
         recipes: for int8.
@@ -90,7 +91,7 @@ class Resources:
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
 
-    settings: Settings
+    settings: Settings = field(default_factory=Settings)
     progress: Progress | None = None
     store: GraphStore | None = None
     interrupted: Interruption | None = None
@@ -112,7 +113,11 @@ class Resources:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
+        """Check the device now, so that a wrong one raises here and does not cause a fallback at every call.
+
+        Raises:
+            DeviceError: the device does not exist, or cannot compute in that precision.
+        """
         devices.check(self.settings)
         self._evicting = False
         self._is_ending = sys.is_finalizing  # at the end the names of this module are gone
@@ -157,7 +162,7 @@ class Resources:
         if self.progress is not None:
             called_back(self.progress, network, stage, signature)
 
-    def stats(self, name: str, statistics: NetworkStats) -> dict[str, Any]:
+    def counts(self, name: str, statistics: NetworkStats) -> dict[str, Any]:
         """Counts and seconds of a network, and its signatures that are compiled now."""
         entries = {key: entry for key in self.compiled if isinstance(key, CompiledKey) and (entry := self.compiled.peek(key))}
         own = {key: entry for key, entry in entries.items() if entry.value.network == name}
@@ -174,7 +179,10 @@ class Resources:
         return any(self.compiled.peek(each) is not None for each in (key.anywhere(), key))
 
     def evict_dead(self) -> int:
-        """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number."""
+        """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number.
+
+        This happens before every compile; a host that drops a model can call it at once.
+        """
         for network in list(self.networks.values()):
             network.release()
         return self.compiled.evict(lambda key, entry: not (self._kept(entry) or entry.placement.exists()))

@@ -59,8 +59,8 @@ class ObservedEngine(Protocol):
         """How many times a network was compiled."""
 
     @property
-    def low_memory(self) -> dict[str, str | int]:
-        """The setting, the bytes of weights that lie on the disk, and why not more."""
+    def low_memory(self) -> Any:
+        """Gives weights back to the system; its ``as_dict(settings)`` says how many lie on the disk, and why not more."""
 
     @property
     def networks(self) -> Mapping[str, Any]:
@@ -237,7 +237,7 @@ def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
         "bytes": engine.compiled.bytes,
         "budget_bytes": engine.compiled.budget,
         "compiles": engine.compiles,
-        "low_memory": engine.low_memory,
+        "low_memory": engine.low_memory.as_dict(engine.settings),
     }
 
 

@@ -102,7 +102,7 @@ def paint(checkpoint: Path, folder: Path, expected: Picture, pipe: int, pictures
             difference = np.abs(painter.picture(bool(changed)) - expected[changed]).max()
             os.write(pipe, b"right " if difference <= TOLERANCE else b"wrong ")
             drawn += 1
-        os.write(pipe, b"full " if accelerated.engine.low_memory["reason"] else b"room ")
+        os.write(pipe, b"full " if accelerated.engine.low_memory.reason else b"room ")
         os.write(pipe, b"moved " if regions.offloaded() else b"stayed ")
 
 
