@@ -221,6 +221,7 @@ class CompileJob:
         key, resources = request.compiled_key, self.resources
         if not (text and self.for_call and self._guess is None) or resources.is_compiled(key) or key in resources.ahead:
             return
+        resources.evict_dead()
         if self.fits_beside():
             job = replace(self, request=request, _guess=None)
             load = partial(job.load, is_guessed=True)
@@ -291,12 +292,12 @@ class CompileJob:
         return CompiledEntry(
             compiled,
             self._output or self.resources.texts.output(request.state),
-            request.digest,
+            request.compiled_key.weights,
             placement,
             self.context.name,
             form=request.form.name,
             signature=request.call.signature,
-            state=(request.digest, request.text, request.state.host),
+            state=(request.compiled_key.weights, request.text, request.state.host),
         )
 
     def measured(self, make: Callable[[], CompiledProgram]) -> tuple[CompiledProgram, int]:
@@ -341,5 +342,5 @@ class CompileJob:
         if store is None or program.outer is not None or not blobs.enabled(request.settings):
             return None
         blob_store = blobs.open_blobs(request.settings, store.folder)
-        of_request = request.digest, request.settings, str(torch.__version__)
+        of_request = request.compiled_key.weights, request.settings, str(torch.__version__)
         return lambda part: blobs.blob(blob_store, program.key, part, *of_request)

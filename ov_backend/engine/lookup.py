@@ -144,7 +144,7 @@ class Lookup:
         if not starts:
             return self.find(call, starts=True)  # what is bound now must be what its digest says
         request = next((each for each in requests if each.text), requests[0])
-        self._unanswered.add(request.code)
+        self._unanswered.add(request.state.code)
         return request
 
     def _check_integers(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -258,8 +258,6 @@ class Lookup:
             weights=weights.tensors,
             form=form,
             guard=guard,
-            code=guard.code.fingerprint,
-            digest=weights.digest,
             generation=weights.generation,
             epoch=self._resources.epoch,
             abandoned=threading.Event(),
@@ -317,7 +315,7 @@ class Lookup:
     def is_current(self, request: CompileRequest, weights: bool) -> bool:
         """Whether the code, and if asked the weights, are still those of a request."""
         with self.lock:
-            return request.guard.is_current(request.code, request.generation if weights else None)
+            return request.guard.is_current(request.state.code, request.generation if weights else None)
 
     def is_untouched(self, request: CompileRequest, marks: tuple[Mark, ...]) -> bool:
         """Whether the weights of a request have not been written to since; only looks.

@@ -127,8 +127,6 @@ class CompileRequest:
         weights: the live weights.
         form: of this compile.
         guard: watches what the graph depends on.
-        code: fingerprint of the module's code.
-        digest: of the weights' content.
         generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
         abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
@@ -143,8 +141,6 @@ class CompileRequest:
     weights: Mapping[str, torch.Tensor]
     form: Form
     guard: Guard
-    code: str
-    digest: str
     generation: int
     epoch: int
     abandoned: threading.Event

@@ -191,21 +191,6 @@ def is_installed(name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=16384)
-def code_digest(code: types.CodeType) -> str:
-    """A digest of a code object: what it does, apart from where it stands in its file."""
-    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags)
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
-    digest = hashlib.sha256(repr((names, counts)).encode("utf-8", "surrogatepass"))
-    digest.update(code.co_code + getattr(code, "co_exceptiontable", b""))
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            digest.update(code_digest(constant).encode())
-        else:
-            digest.update(f"{type(constant).__name__}:{constant!r}".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:32]
-
-
-@functools.lru_cache(maxsize=16384)
 def codes_of(code: types.CodeType) -> frozenset[types.CodeType]:
     """A code object and those of the functions that are defined in it."""
     inner = [codes_of(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]

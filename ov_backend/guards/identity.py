@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,6 +15,7 @@ _MAX_OBJECTS = 4096
 
 _numbers = itertools.count()
 _known: OrderedDict[int, tuple[Callable[[], object], int]] = OrderedDict()
+_codes: weakref.WeakKeyDictionary[types.CodeType, int] = weakref.WeakKeyDictionary()
 
 
 def number_of(value: object) -> int:
@@ -27,6 +29,11 @@ def number_of(value: object) -> int:
     while len(_known) > _MAX_OBJECTS:
         _known.popitem(last=False)
     return number
+
+
+def code_number(code: types.CodeType) -> int:
+    """The number of a code object and of those that are equal to it."""
+    return _codes.setdefault(code, next(_numbers))
 
 
 def _reference(value: object) -> Callable[[], object]:

@@ -9,7 +9,8 @@ import types
 import torch
 
 from ov_backend.core.patching import unwrap
-from ov_backend.guards.describe import code_digest, module_of, versioned
+from ov_backend.guards.describe import module_of, versioned
+from ov_backend.guards.identity import code_number
 from ov_backend.guards.names import NameWalk
 
 #: Modules of torch and the names of their operators; these, replaced by others, would show nowhere else.
@@ -120,7 +121,7 @@ class LibraryWalk(NameWalk):
 
     def _add_code(self, function: types.FunctionType) -> None:
         self.watch.attribute(function, "__code__")
-        self._add(code_digest(function.__code__))
+        self._add(code_number(function.__code__))
         if not versioned(module_of(function)):
             self._value(function, function.__qualname__)
 

@@ -88,14 +88,6 @@ def outer_set_by(code: types.CodeType) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=16384)
-def sets_data(code: types.CodeType) -> bool:
-    """Whether a code object sets an attribute ``data``: that of a tensor gives it other memory, which no operator shows."""
-    by_name = "data" in code.co_consts and "setattr" in code.co_names
-    instructions = instructions_of(code) if "data" in code.co_names else ()
-    return by_name or any(each.opname == "STORE_ATTR" and each.argval == "data" for each in instructions)
-
-
-@functools.lru_cache(maxsize=16384)
 def compares_with_tensor(code: types.CodeType) -> bool:
     """Whether a code object asks whether the class of something is ``torch.Tensor``; in a trace it is another."""
     if _TENSORS.isdisjoint(code.co_names):
@@ -172,61 +164,6 @@ def _formats_attributes(code: types.CodeType) -> bool:
         return False
     texts = [constant for constant in code.co_consts if isinstance(constant, str) and "{" in constant]
     return not texts or any(re.search(r"\{[^{}]*[.\[]", text) for text in texts)
-
-
-#: What makes a text of an object; that of an object without a ``__repr__`` of its own has its address in it.
-_INTO_TEXT = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"})
-_TEXT_FUNCTIONS = frozenset({"repr", "str", "format", "ascii"})
-_TEXT_METHODS = frozenset({"format", "format_map", "vformat", "pformat"})
-
-
-@functools.lru_cache(maxsize=16384)
-def makes_texts(code: types.CodeType) -> bool:
-    """Whether a code object, or one defined in it, may compute with the text of an object.
-
-    A text that only an exception or a call without a result is given, such as a warning, does not count.
-    """
-    if any(makes_texts(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)):
-        return True
-    if not _may_make_texts(code):
-        return False
-    instructions = list(steps_of(code))
-    return any(_is_text(instructions, i) and not _is_told(instructions[i + 1 :]) for i in range(len(instructions)))
-
-
-def _may_make_texts(code: types.CodeType) -> bool:
-    """Whether something stands in a code object without which no text is made in it; true too often, never too seldom."""
-    operations = operations_of(code)
-    if not (_TEXT_FUNCTIONS | _TEXT_METHODS).isdisjoint(code.co_names) or not _INTO_TEXT.isdisjoint(operations):
-        return True
-    patterns = any(isinstance(constant, str) and "%" in constant for constant in code.co_consts)
-    return patterns and not operations.isdisjoint(("BINARY_MODULO", "BINARY_OP"))
-
-
-def _is_text(instructions: list[dis.Instruction], i: int) -> bool:
-    each = instructions[i]
-    if each.opname in GLOBALS and each.argval in _TEXT_FUNCTIONS:  # or it is a class that something is compared with
-        return not any(
-            other.opname in GLOBALS and other.argval in ("isinstance", "issubclass") for other in instructions[max(0, i - 8) : i]
-        )
-    if each.opname in ATTRIBUTES and each.argval in _TEXT_METHODS:
-        return True
-    formats = each.opname == "BINARY_MODULO" or (each.opname == "BINARY_OP" and each.argrepr in ("%", "%="))
-    return each.opname in _INTO_TEXT or (
-        formats and any(isinstance(other.argval, str) and "%" in other.argval for other in instructions[:i])
-    )
-
-
-def _is_told(following: list[dis.Instruction]) -> bool:
-    """Whether the statement ends in an exception, or drops its result, before anything is kept or decided."""
-    for each in following:
-        if each.opname in ("RAISE_VARARGS", "POP_TOP"):
-            return True
-        if each.opname.startswith(
-            ("STORE_", "RETURN_", "YIELD_", "CONTAINS_", "COMPARE_", "JUMP_", "POP_JUMP_", "LIST_APPEND", "MAP_ADD")
-        ):
-            return False
-    return False
 
 
 def _computes_names(code: types.CodeType) -> bool:

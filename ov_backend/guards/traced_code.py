@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ov_backend.guards.describe import code_digest, versioned
+from ov_backend.guards.describe import versioned
 from ov_backend.guards.reads import READERS, asks_for_class, members_read_by, names_in, operations_of, reads_unnamed
 
 #: This package runs in every trace; its version is in every key.
@@ -24,15 +24,15 @@ class TracedCode:
     """The code of one trace, apart from packages that are known by their version.
 
     Attributes:
-        digests: of the code objects.
+        codes: the code objects.
         names: every name that stands in the code.
         computes_names: whether it may read attributes by other names, too.
         roots: functions that ran although no attribute or global name leads to them from the module.
-        own_names: the names in the code that has a digest, without those of PyTorch's and Python's own code.
+        own_names: the names in these, without those of PyTorch's and Python's own code.
         lists_attributes: whether it may go through the attributes of an object in their order.
     """
 
-    digests: frozenset[str]
+    codes: frozenset[types.CodeType]
     names: frozenset[str] = frozenset()
     computes_names: bool = False
     roots: tuple[types.FunctionType, ...] = ()
@@ -57,7 +57,7 @@ class TracedCode:
         computes_names = readers or any(reads_unnamed(code) for code, module in executed.items() if not versioned(module))
         names, own_names = (frozenset().union(*map(names_in, codes)) for codes in (executed, own))
         own_names |= members_read_by(executed)
-        return cls(frozenset(map(code_digest, own)), names, computes_names, (), own_names, any(map(lists_attributes, own)))
+        return cls(frozenset(own), names, computes_names, (), own_names, any(map(lists_attributes, own)))
 
 
 def own_code(executed: Mapping[types.CodeType, str]) -> dict[types.CodeType, str]:

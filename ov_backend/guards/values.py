@@ -36,7 +36,6 @@ from ov_backend.guards.describe import (
     array_digest,
     attribute_or,
     attribute_or_none,
-    code_digest,
     held_by,
     is_of_package,
     item_or_none,
@@ -47,7 +46,7 @@ from ov_backend.guards.describe import (
     text_of_key,
     which_is_held_by,
 )
-from ov_backend.guards.identity import number_of
+from ov_backend.guards.identity import code_number, number_of
 from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems
@@ -81,7 +80,7 @@ class ValueWalk(Notes):
         elif isinstance(value, np.ndarray):
             self._array(value, path)
         elif isinstance(value, types.CodeType):
-            self._add("code", code_digest(value))
+            self._add("code", code_number(value))
         elif isinstance(value, types.FunctionType):
             self._function(value, path)
         elif isinstance(value, types.MethodType):
@@ -259,7 +258,7 @@ class ValueWalk(Notes):
                 self.watch.attribute(value, name)
                 self._value(attribute_or_none(value, name), path)
             generator: Any = value.gen
-            self._add(code_digest(generator.gi_code))
+            self._add(code_number(generator.gi_code))
             return
         if type(value) in (torch.no_grad, torch.enable_grad) and vars(value).keys() <= {"prev"}:
             self.watch.length(vars(value))  # torch's decorator only copies it; "prev" is where its ``with`` keeps the mode before

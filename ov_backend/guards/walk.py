@@ -21,13 +21,13 @@ from ov_backend.guards.describe import (
     NO_CODE,
     OF_FIELDS,
     SCALARS,
-    code_digest,
     codes_of,
     is_called_unnamed,
     is_of_package,
     module_of,
     versioned,
 )
+from ov_backend.guards.identity import code_number
 from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
 from ov_backend.guards.packages import (
@@ -233,7 +233,7 @@ class Walk(ModuleWalk):
                 self._cells(function, path)
             return
         if not self._was_executed(function):
-            self._add(code_digest(function.__code__), "not executed")
+            self._add(code_number(function.__code__), "not executed")
             self.watch.function(function)
             for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these
                 self._defaults_of(function, name)
@@ -244,7 +244,7 @@ class Walk(ModuleWalk):
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._add(code_digest(function.__code__))
+        self._add(code_number(function.__code__))
         self._read_of_function(function)
         self.watch.function(function)
         for name in ("__defaults__", "__kwdefaults__"):
@@ -275,7 +275,7 @@ class Walk(ModuleWalk):
     def _was_executed(self, function: types.FunctionType) -> bool:
         if self._traced is None:
             return len(self._places) < self._max_nodes and not is_ours(module_of(function))
-        return code_digest(function.__code__) in self._traced.digests
+        return function.__code__ in self._traced.codes
 
     def _global_class(self, cls: type) -> None:
         if is_of_package(cls):

@@ -34,7 +34,8 @@ def test_two_sets_of_weights_share_one_engine(strict: Strict) -> None:
     for _ in range(2):
         assert_right(networks[0], first, *inputs())
         assert_right(networks[1], second, *inputs())
-    assert [counts(network) for network in networks] == [(1, 1), (0, 1)]
+    assert [counts(network) for network in networks] == [(1, 1), (1, 1)]
+    assert len(engine.programs) == 1, "both traces lead to one program"
 
 
 def test_clearing_frees_the_memory_and_the_next_call_is_right(strict: Strict) -> None:

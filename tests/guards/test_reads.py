@@ -62,9 +62,7 @@ def test_code_that_asks_for_one_attribute_goes_through_none() -> None:
 
 
 LIBRARIES = (argparse, dataclasses, inspect, logging, typing, torch.nn.functional)
-QUESTIONS: list[Callable[[types.CodeType], object]] = [
-    *(reads.chains_of, reads.globals_set_by, reads.imports_of, reads.makes_texts)
-]
+QUESTIONS: list[Callable[[types.CodeType], object]] = [reads.chains_of, reads.globals_set_by, reads.imports_of]
 
 
 def codes() -> Iterator[types.CodeType]:

@@ -109,6 +109,7 @@ IMPURE_CODE = {
         *((getattr(torch.Tensor, name), _TEXT) for name in ("__repr__", "__format__")),
         *((vars(kind)["__repr__"], _TEXT) for kind in (torch.nn.Parameter, FakeTensor) if "__repr__" in vars(kind)),
         (torch._tensor_str._str, _TEXT),
+        *((kind.__repr__, "repr() or str() of a number") for kind in (torch.SymInt, torch.SymFloat, torch.SymBool)),
     ]
     if hasattr(function, "__code__")  # in another version of Python it may be written in C
 }

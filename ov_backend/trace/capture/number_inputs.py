@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from ov_backend.core.errors import CaptureError
 from ov_backend.core.fx_utils import NUMBERS, graph_text, number, output_node, placeholders
-from ov_backend.guards.reads import chains_of, makes_texts
+from ov_backend.guards.reads import chains_of
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture.forward import Reach
 from ov_backend.trace.capture.size_numbers import Numbers, dtype_of, take_as_inputs
@@ -112,7 +112,7 @@ def _asks_for_classes(executed: dict[CodeType, str]) -> bool:
     for code, module in own_code(executed).items():
         members = vars(sys.modules[module]) if module in sys.modules else {}
         held = [members.get(chain.root) for chain in chains_of(code)]
-        if makes_texts(code) or any(isinstance(value, tuple) and any(map(_is_number, value)) for value in held):
+        if any(isinstance(value, tuple) and any(map(_is_number, value)) for value in held):
             return True
         if any(chain.root in _CLASSES or "isscalar" in chain.attributes for chain in chains_of(code)):
             return True

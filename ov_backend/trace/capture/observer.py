@@ -25,7 +25,7 @@ from ov_backend.core import garbage
 from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.describe import attribute_or_none
-from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import trace_detection
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
@@ -276,8 +276,6 @@ class Observer:
             texts = code.co_consts if "getattr" in code.co_names else ()
             if asked := OF_INTERPRETER.intersection((*code.co_names, *(text for text in texts if isinstance(text, str)))):
                 yield f"asks the interpreter ({min(asked)})"
-            if sets_data(code):
-                yield "sets the data of a tensor"
             if compares_with_tensor(code):
                 yield "asks whether the class of something is torch.Tensor"
 

@@ -19,6 +19,8 @@ from ov_backend.trace.capture.observer import Observer
 _KNOWN = (*SCALARS, *TORCH_VALUES, torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, slice, np.ndarray)
 
 _ALIGNED = getattr(torch, "_nested_tensor_from_mask_left_aligned", None)
+#: What sets the data of a tensor, which gives it other memory; no operator shows that.
+_SETS_DATA = torch.Tensor.data.__set__
 #: Namespaces of operators.
 OF_PYTORCH = frozenset({"aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "torchvision"})
 
@@ -50,6 +52,8 @@ class Slots(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func == _SETS_DATA:
+            self._observer.effects.append("sets the data of a tensor")
         watched = all(map(_is_known, tree_flatten((args, kwargs))[0])) and not _is_of_program(func)
         with self._observer.paused() if watched else contextlib.nullcontext():
             args, kwargs = tree_map_only(torch.Tensor, self._slot, (args, kwargs))
