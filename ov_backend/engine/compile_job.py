@@ -21,7 +21,7 @@ from ov_backend.core.errors import DeviceError, OVBackendError, as_failure, is_o
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.ahead.guess import Guess
 from ov_backend.engine.refusals import Refusals
-from ov_backend.engine.request import CompiledEntry, CompileRequest, Group, Superseded
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
@@ -83,9 +83,9 @@ class CompileJob:
     began: bool = False
     #: Whether a call waits for it; else no stage is reported, and nothing is compiled beside the trace.
     for_call: bool = True
+    #: What is compiled beside the trace, and the key that this will have.
     _guess: Guess | None = None
-    #: The request before the trace, whose weights were bound.
-    _bound: CompileRequest | None = None
+    _guessed_key: CompiledKey | None = None
     #: What the trace has told of a call's result.
     _output: Spec | None = None
 
@@ -226,14 +226,14 @@ class CompileJob:
             job = replace(self, request=request, _guess=None)
             load = partial(job.load, is_guessed=True)
             with contextlib.suppress(RuntimeError):  # the process may begin no more threads: the compile comes after the trace
-                self._guess = Guess(text, load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
-                self._bound = self.request
+                self._guess = Guess(load, lambda program, bound: job.measured(lambda: job.compile(program, bound)))
+                self._guessed_key = key
 
     def _known(self) -> Program | None:
         """The program of the text that a trace has told: from memory, from the guess, or from the store."""
         known: Program | None = self.resources.programs.get(self.request.text)
-        if known is None and self._guess is not None:
-            known = self._guess.program(self.request.text)
+        if known is None and self._guess is not None and self._guessed_key == self.request.compiled_key:
+            known = self._guess.program
             self.context.stats.graph_hits += known is not None
         return known or self.load()
 
@@ -247,11 +247,10 @@ class CompileJob:
 
     def _guessed(self) -> tuple[CompiledEntry, int] | None:
         """What was compiled beside the trace, if it is what the trace has led to."""
-        bound, request = self._bound, self.request
-        if self._guess is None or bound is None or bound.compiled_key.of(request.text) != request.compiled_key:
-            return None  # the weights that count are others
+        if self._guess is None or self._guessed_key != self.request.compiled_key:
+            return None  # the trace has led elsewhere, or the weights that count are others
         self._report("compile")
-        made = self._guess.made(request.text)
+        made = self._guess.made()
         return None if made is None else (self.entry(made[0]), made[1])
 
     def _compile(self, program: Program) -> tuple[CompiledEntry, int]:

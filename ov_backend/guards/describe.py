@@ -25,7 +25,7 @@ import sysconfig
 import threading
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -238,9 +238,9 @@ def item_or_none(values: Any, index: int) -> Any:
     return values[index] if index < len(values) else None
 
 
-def items_of(table: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """A dict's own items in their order: a class of it may make a new object at each access, as transformers' activations do."""
-    yield from collections.OrderedDict.items(table) if isinstance(table, collections.OrderedDict) else dict.items(table)
+def own_kind(table: dict[Any, Any]) -> Any:
+    """The class whose methods show a dict's own items in their order: transformers' activations are made anew at each access."""
+    return collections.OrderedDict if isinstance(table, collections.OrderedDict) else dict
 
 
 def asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
@@ -280,11 +280,14 @@ def text_of_key(key: Any) -> str:
     return repr(key) if isinstance(key, SCALARS) else type(key).__name__
 
 
-def slots_of(cls: type) -> tuple[str, ...]:
+def _slots_of(cls: type) -> tuple[str, ...]:
     """The names of a class's slots, and of those of the classes that it is made of."""
     kinds = [(base, vars(base).get("__slots__", ())) for base in cls.__mro__]
     names = [(base, name) for base, slots in kinds for name in ((slots,) if isinstance(slots, str) else slots)]
     return tuple(mangled(base, name) for base, name in names if name not in ("__dict__", "__weakref__"))
+
+
+slots_of: Callable[[type], tuple[str, ...]] = functools.lru_cache(maxsize=1024)(_slots_of)
 
 
 def mangled(cls: type, name: str) -> str:

@@ -39,8 +39,8 @@ from ov_backend.guards.describe import (
     held_by,
     is_of_package,
     item_or_none,
-    items_of,
     keeps_state,
+    own_kind,
     registered_with,
     slots_of,
     text_of_key,
@@ -231,7 +231,7 @@ class ValueWalk(Notes):
         elif query is not None:
             self.watch.content(query)
         try:
-            pairs = list(items_of(value) if isinstance(value, dict) else value.items())
+            pairs = list(own_kind(value).items(value) if isinstance(value, dict) else value.items())
         except Exception as error:  # a mapping of another package may refuse to be read before it is ready, and with any error
             pass_on_signals(error)
             self._opaque(value, path)

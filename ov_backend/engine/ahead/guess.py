@@ -20,19 +20,18 @@ class Guess:
     trace goes on beside OpenVINO's compile.
 
     Args:
-        text: of the program.
         load: the program, from the disk; None where it is not there.
         make: ``make(program, bound)`` binds and compiles it, and calls ``bound()`` in between; also returns its size in bytes.
     """
 
     def __init__(
         self,
-        text: str,
         load: Callable[[], Program | None],
         make: Callable[[Program, Callable[[], object]], tuple[CompiledProgram, int]],
     ) -> None:
-        self.text, self._load, self._make = text, load, make
-        self._program: Program | None = None
+        self._load, self._make = load, make
+        #: What was loaded, once it is bound.
+        self.program: Program | None = None
         self._made: tuple[CompiledProgram, int] | None = None
         self._bound = threading.Event()
         context = contextvars.copy_context()
@@ -40,22 +39,16 @@ class Guess:
         self._thread.start()
         self._bound.wait()
 
-    def program(self, text: str) -> Program | None:
-        """The program, if the guess was right."""
-        return self._program if text == self.text else None
-
-    def made(self, text: str) -> tuple[CompiledProgram, int] | None:
-        """What is compiled and its size, if the guess was right; waits until it is there."""
-        if text != self.text:
-            return None
+    def made(self) -> tuple[CompiledProgram, int] | None:
+        """What is compiled and its size; waits until it is there."""
         self._thread.join()
         return self._made
 
     def _run(self) -> None:
         try:
-            self._program = self._load()
-            if self._program is not None:
-                self._made = self._make(self._program, self._bound.set)
+            self.program = self._load()
+            if self.program is not None:
+                self._made = self._make(self.program, self._bound.set)
         except Exception as error:  # the call compiles it itself then, and reports its own error
             pass_on_signals(error)
             log.debug("Nothing was compiled beside the trace", exc_info=True)

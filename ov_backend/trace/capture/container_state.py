@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensor
 
-from ov_backend.guards.describe import BUFFERS, GENERATORS, attribute_or, items_of, slots_of
+from ov_backend.guards.describe import BUFFERS, GENERATORS, attribute_or, own_kind, slots_of
 from ov_backend.trace.capture.process_tables import ProcessTables
 
 #: What holds numbers, not objects.
@@ -99,14 +99,15 @@ class ContainerState:
 
 
 def _content(container: Any) -> Any:
-    """A copy: what stands in the slots, and of a dict its keys and values one after the other."""
+    """A copy: what stands in the slots, and of a dict its keys, then its values."""
     if isinstance(container, _VALUES):
         return _state(container)
     if isinstance(container, type):
         return [part for item in _members(container).items() for part in item]
     in_slots = [attribute_or(container, name, _ABSENT) for name in slots_of(type(container))]
     if isinstance(container, dict):
-        return [*in_slots, *(part for item in items_of(container) for part in item)]
+        kind = own_kind(container)
+        return [*in_slots, *kind.keys(container), *kind.values(container)]
     return [*in_slots, *(container if isinstance(container, _CONTAINERS) else ())]
 
 
@@ -187,9 +188,9 @@ def _restore(container: Any, before: Any) -> None:
             object.__delattr__(container, name)
     before = before[len(names) :]
     if isinstance(container, dict):
-        kind: Any = collections.OrderedDict if isinstance(container, collections.OrderedDict) else dict
+        kind, half = own_kind(container), len(before) // 2
         kind.clear(container)
-        for key, value in zip(before[::2], before[1::2]):
+        for key, value in zip(before[:half], before[half:]):
             kind.__setitem__(container, key, value)
     elif isinstance(container, set):
         container.clear()
