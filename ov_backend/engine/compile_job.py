@@ -200,7 +200,8 @@ class CompileJob:
         resources, stats, dtype = self.resources, self.context.stats, self.request.autocast
         self._begin_guess()
         self._report("capture")
-        with stats.time("capture"), autocast.like(dtype), keeping(dtype is torch.float32):
+        taken_over = autocast.taken_over(self.request.autocasts)
+        with stats.time("capture"), autocast.like(dtype), taken_over, keeping(dtype is torch.float32):
             captured, self.request = self.context.capture(self.request)
         if not self.context.is_current(self.request, False):
             raise Superseded  # the graph may be of the old or the new code, and belongs to neither state for certain

@@ -262,6 +262,7 @@ class Lookup:
             epoch=self._resources.epoch,
             abandoned=threading.Event(),
             autocast=autocast.of_program(),
+            autocasts=autocast.state(),
             why="" if keys[1].text else self._last.difference((guard, *self.guards.all()), keys[0]),
         )
 
@@ -309,7 +310,7 @@ class Lookup:
         self._resources.codes.use(request.kind, after.traced)
         keys = self._keys(guard, request.call, request.form)
         renewed = self._compile_request(request.call, guard, keys, request.kind, request.form)
-        kept = {name: getattr(request, name) for name in ("epoch", "abandoned", "autocast", "why")}
+        kept = {name: getattr(request, name) for name in ("epoch", "abandoned", "autocast", "autocasts", "why")}
         return replace(renewed, **kept)
 
     def is_current(self, request: CompileRequest, weights: bool) -> bool:

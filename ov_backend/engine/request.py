@@ -132,6 +132,7 @@ class CompileRequest:
         abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
         why: what differs first from the last trace of such a call, or "".
         autocast: the dtype of PyTorch's autocast in the caller's thread, see :func:`ov_backend.guards.autocast.of_program`.
+        autocasts: what else that thread keeps of autocast, see :func:`ov_backend.guards.autocast.state`.
     """
 
     call: Call
@@ -145,6 +146,7 @@ class CompileRequest:
     epoch: int
     abandoned: threading.Event
     autocast: torch.dtype | None
+    autocasts: list[Any]
     why: str = ""
 
     @property

@@ -1,14 +1,15 @@
-"""What code may ask of autocast and a trace would answer otherwise.
+"""PyTorch's autocast in the caller's thread, which a trace takes over.
 
-A trace runs in a thread of its own, where nothing of autocast was set, under the caller's autocast of the CPU if that is on.
+A trace runs in a thread of its own, where nothing of autocast was set.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,40 +29,48 @@ def _is_known(device: str) -> bool:
     return True
 
 
-_DEVICES = tuple(filter(_is_known, ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")))
-_DISABLED = [False] * len(_DEVICES)
-_NOTHING = frozenset[str]()
-#: Stands in the code by which PyTorch begins an autocast, which takes the dtype of its device if it is told none.
-BEGINS = frozenset({"fast_dtype"})
-#: Names by which code asks for the CPU's dtype.
-_OF_CPU = BEGINS | {"get_autocast_dtype", "get_autocast_cpu_dtype"}
-#: Names by which code asks for autocast of other devices.
-_OF_OTHERS = frozenset({"get_autocast_dtype", "is_autocast_enabled", "_is_any_autocast_enabled", "get_autocast_gpu_dtype"}).union(
-    *({f"is_autocast_{device}_enabled", f"get_autocast_{device}_dtype"} for device in _DEVICES)
-)
-#: The functions of these names, by their ``id``.
-ASKS_AUTOCAST = {
-    id(getattr(place, name)): name
-    for place in (torch, torch._C)
-    for name in _OF_OTHERS | _OF_CPU
-    if hasattr(place, name)
-}
-_BY_NAME = [
-    getattr(torch, name)  # PyTorch before 2.4 has a function for each device
-    for name in sorted(_OF_OTHERS)
-    if hasattr(torch, name) and not hasattr(torch, "get_autocast_dtype")
-]
+_OTHERS = tuple(filter(_is_known, ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")))
 
 
-def _of_others() -> list[Any]:
-    if _BY_NAME:
-        return [ask() for ask in _BY_NAME]
-    enabled = map(torch.is_autocast_enabled, _DEVICES) if torch._C._is_any_autocast_enabled() else _DISABLED
-    return [*enabled, *map(torch.get_autocast_dtype, _DEVICES)]
+_Ways = list[tuple[Callable[[], Any], Callable[[Any], None]]]
+
+
+def _ways(verb: str, what: str, devices: Iterable[str]) -> _Ways:
+    """How to ask for one thing that autocast keeps for each of these devices, and how to set it."""
+    if hasattr(torch, "get_autocast_dtype"):
+        ask, put = getattr(torch, f"{verb}_autocast_{what}"), getattr(torch, f"set_autocast_{what}")
+        return [(partial(ask, device), partial(put, device)) for device in devices]
+    names = [f"autocast_{device}_{what}".replace("cuda_enabled", "enabled").replace("cuda", "gpu") for device in devices]
+    known = [name for name in names if hasattr(torch, f"{verb}_{name}")]
+    return [(getattr(torch, f"{verb}_{name}"), getattr(torch, f"set_{name}")) for name in known]
+
+
+_DTYPES, _SWITCHES = _ways("get", "dtype", ("cpu", *_OTHERS)), _ways("is", "enabled", _OTHERS)
+_OFF = [False] * len(_SWITCHES)
+_is_any_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def state() -> list[Any]:
+    """All that this thread keeps of autocast, apart from whether the CPU's is on."""
+    return [ask() for ask, _ in _DTYPES] + ([ask() for ask, _ in _SWITCHES] if _is_any_on() else _OFF)
 
 
 with ThreadPoolExecutor(1) as _new_thread:
-    _OTHERS, _CPU = _new_thread.submit(lambda: (_of_others(), torch.get_autocast_cpu_dtype())).result()
+    #: What a thread begins with.
+    OF_NEW_THREAD = _new_thread.submit(state).result()
+
+
+@contextlib.contextmanager
+def taken_over(of_caller: list[Any]) -> Iterator[None]:
+    """In this block, this thread answers as another one, of which :func:`state` has told."""
+    before = state()
+    try:
+        for (_, put), value in zip(_DTYPES + _SWITCHES, of_caller):
+            put(value)
+        yield
+    finally:
+        for (_, put), value in zip(_DTYPES + _SWITCHES, before):
+            put(value)
 
 
 if hasattr(torch, "get_autocast_dtype"):
@@ -70,16 +79,11 @@ if hasattr(torch, "get_autocast_dtype"):
         """The dtype of the CPU's autocast in this thread, None if it is off."""
         return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
-    def _dtype_of_cpu() -> torch.dtype:
-        return torch.get_autocast_dtype("cpu")
-
 else:  # before PyTorch 2.4; since then these warn at every call, which takes longer than all the rest
 
     def of_cpu() -> torch.dtype | None:
         """The dtype of the CPU's autocast in this thread, None if it is off."""
         return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
-
-    _dtype_of_cpu = torch.get_autocast_cpu_dtype
 
 
 class _OfThread(threading.local):
@@ -132,11 +136,3 @@ def like(dtype: torch.dtype | None) -> torch.autocast:
     """The autocast of the CPU of which :func:`of_program` has said a dtype, or one that is switched off."""
     casts = dtype not in (None, torch.float32)
     return torch.autocast("cpu", dtype=dtype if casts else torch.bfloat16, enabled=casts)
-
-
-def answered_otherwise() -> frozenset[str]:
-    """The names of the questions that a trace would not answer as this thread does; mostly none."""
-    found = _NOTHING if _of_others() == _OTHERS else _OF_OTHERS
-    if _dtype_of_cpu() is _CPU or of_cpu() is not None:
-        return found
-    return found | _OF_CPU

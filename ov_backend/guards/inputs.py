@@ -13,7 +13,6 @@ import torch
 
 from ov_backend.core.errors import CaptureError
 from ov_backend.core.tensors import TensorSpec, memory_order, unusual_strides
-from ov_backend.guards import autocast
 from ov_backend.guards.describe import DOCUMENTATION
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
@@ -65,8 +64,6 @@ def described(call: Call, traced: TracedCode | None, weights: WeightsGuard) -> s
     for name in names & _REFUSED:
         if any(map(_NOT_OF_STAND_INS[name], (*call.tensors, *weights.tensors.values()))):
             raise CaptureError(f"its forward reads {name} of a tensor, which a trace cannot see")
-    if asked := call.unlike_trace & (names | (traced.names & autocast.BEGINS)):
-        raise CaptureError(f"its forward asks for autocast ({min(asked)}), and a trace would answer otherwise than this thread")
     if call.inference and not _OF_INFERENCE.isdisjoint(names):
         raise CaptureError("its forward asks for the inference mode; call it under torch.no_grad()")
     strides = "".join(map(_layout, range(len(call.tensors)), call.signature.tensors, call.tensors))

@@ -16,7 +16,6 @@ import torch
 from ov_backend.core.errors import CaptureError, pass_on_signals
 from ov_backend.core.tensors import FROM_NAME, TensorSpec
 from ov_backend.guards import autocast
-from ov_backend.guards.autocast import answered_otherwise
 from ov_backend.guards.pytree import Spec, flatten, restore
 
 #: How many arguments of a wrapped forward were given by position, and which by keyword, at the end of a signature's text.
@@ -61,7 +60,6 @@ class Call:
         spec: the arguments around them.
         gradients: whether PyTorch would record operations, if any tensor asked for it.
         inference: whether the call was made under ``torch.inference_mode()``.
-        unlike_trace: names by which code asks for autocast and a trace would answer otherwise.
     """
 
     signature: Signature
@@ -69,7 +67,6 @@ class Call:
     spec: Spec
     gradients: bool = False
     inference: bool = False
-    unlike_trace: frozenset[str] = frozenset()
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with other tensors in the place of its own."""
@@ -132,13 +129,12 @@ class Binder:
         defaults = self._defaults()
         if len(defaults) != len(self._state) or any(map(operator.is_not, defaults, self._state)):
             self._update()
-        gradients, inference, others = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), answered_otherwise()
-        modes = _modes()
+        gradients, inference, modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), _modes()
         values = (*args, *kwargs.values())
-        key = len(args), *kwargs, gradients, inference, others, modes, _kinds(values)
+        key = len(args), *kwargs, gradients, inference, modes, _kinds(values)
         form = self._forms.get(key)
         if form is not None:
-            return Call(form.signature, tuple(values[i] for i in form.order), form.spec, gradients, inference, others)
+            return Call(form.signature, tuple(values[i] for i in form.order), form.spec, gradients, inference)
         call = self._taken_apart(args, kwargs, modes)
         if key[-1] is not None:
             self._remember(key, values, call)
@@ -185,8 +181,8 @@ class Binder:
                 raise CaptureError(f"input {name} asks for gradients, which a compiled graph does not record")
         tensors = tuple(tensor for _, tensor in leaves)
         described = tuple(TensorSpec.of(name, tensor) for name, tensor in leaves)
-        state = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), answered_otherwise()
-        statics = json.dumps(spec["dict"]) + modes + "".join(f" {name}" for name in sorted(state[-1]))
+        state = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        statics = json.dumps(spec["dict"]) + modes
         if not self._is_wrapped:
             return Call(Signature(described, statics), tensors, self._split(spec, bound.arguments), *state)
         statics += f" given={len(args)} {' '.join(sorted(kwargs))}"
@@ -220,7 +216,8 @@ def _modes() -> str:
     """Modes outside the call that change what a forward computes."""
     of_program = autocast.of_program()
     text = "" if of_program is None else f" autocast={of_program}"
-    if torch.is_autocast_enabled():  # of another device
-        text += f" other={torch.get_autocast_gpu_dtype()}"
+    state = autocast.state()
+    if state != autocast.OF_NEW_THREAD:
+        text += f" autocasts={state}"
     default = torch.get_default_dtype()
     return text + (f" default={default}" if default is not torch.float32 else "")

@@ -125,37 +125,37 @@ AUTOCAST: dict[str, tuple[Callable[[Any], float], Callable[[], Any], Callable[[]
         lambda: torch.set_autocast_enabled(True),
         lambda: torch.set_autocast_enabled(False),
     ),
+    "a GPU, by another name": (
+        lambda m: 3.0 - is_on(),
+        lambda: torch.set_autocast_enabled(True),
+        lambda: torch.set_autocast_enabled(False),
+    ),
 }
 
 
 @pytest.mark.parametrize("what", AUTOCAST)
-def test_a_state_of_autocast_that_a_trace_does_not_see_stays_in_pytorch(strict: Strict, what: str) -> None:
+def test_a_trace_answers_for_autocast_as_the_thread_of_the_call(strict: Strict, what: str) -> None:
     read, change, restore = AUTOCAST[what]
     if what.startswith("the CPU's dtype") and not hasattr(torch, "get_autocast_dtype"):
         pytest.skip("PyTorch before 2.4 knows one dtype")
     module = Scaled(read)
-    network = engine_for(strict(fallback="pytorch"), module)
+    network = engine_for(strict(), module)
     assert_eager(network, module)
-    assert network.statistics.calls == 1
     before = read(module)
     change()
     try:
         assert read(module) != before
         assert_eager(network, module)
-        another = engine_for(strict(fallback="pytorch"), module)  # it has no code that ran before
-        assert_eager(another, module)
-        assert another.statistics.calls == 0
+        assert_eager(engine_for(strict(), module), module)  # it has no code that ran before
     finally:
         restore()
     assert_eager(network, module)
-    (reason,) = network.statistics.fallbacks
-    assert "autocast" in reason
-    assert network.statistics.calls == 2
+    assert (network.statistics.calls, network.statistics.captures) == (3, 2)
+    assert autocast.state() == autocast.OF_NEW_THREAD
 
 
-@pytest.mark.parametrize("read", [lambda m: 2.0 if torch.is_autocast_cache_enabled() else 3.0, lambda m: 3.0 - is_on()])
-def test_other_questions_for_autocast_stay_in_pytorch(strict: Strict, read: Callable[[Any], float]) -> None:
-    module = Scaled(read)
+def test_whether_autocast_keeps_casts_of_weights_is_no_question_for_a_trace(strict: Strict) -> None:
+    module = Scaled(lambda m: 2.0 if torch.is_autocast_cache_enabled() else 3.0)
     network = engine_for(strict(fallback="pytorch"), module)
     assert_eager(network, module)
     assert network.statistics.calls == 0

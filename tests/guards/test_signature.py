@@ -52,7 +52,7 @@ def told(binder: Binder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = binder(args, kwargs)
     except CaptureError as error:
         return str(error)
-    return call.signature, list(map(id, call.tensors)), repr(call.spec), call.gradients, call.inference, call.unlike_trace
+    return call.signature, list(map(id, call.tensors)), repr(call.spec), call.gradients, call.inference
 
 
 @pytest.mark.parametrize("forward", [plain, with_rest, with_a_tensor])

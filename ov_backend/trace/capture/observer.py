@@ -22,10 +22,9 @@ import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend.core import garbage
-from ov_backend.guards.autocast import ASKS_AUTOCAST
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.describe import attribute_or_none
-from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by
+from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import trace_detection
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
@@ -217,9 +216,6 @@ class Observer:
             self._draws |= function.__name__ != "getstate"
         elif isinstance(owner, torch.Generator):
             self._generators.setdefault(id(owner), (owner, owner.get_state()))
-        elif id(function) in ASKS_AUTOCAST:
-            if ASKS_AUTOCAST[id(function)] not in names_in(frame.f_code):  # by another name: no key of a call has the answer
-                self._note_question(frame, ASKS_AUTOCAST[id(function)])
         elif id(function) in trace_detection.ASKS_TRACE:
             self._note_question(frame, trace_detection.ASKS_TRACE[id(function)])
             if id(function) in trace_detection.ASKS_OVERRIDES and takes_fast_path(frame):

@@ -211,7 +211,7 @@ def test_what_a_module_does_when_it_is_imported_is_no_code_of_the_forward(
 
 
 def test_no_function_that_counts_is_taken_for_a_method_of_a_plain_value() -> None:
-    known = {*impure._IMPURE, *trace_detection.ASKS_TRACE, *observer.ASKS_AUTOCAST}
+    known = {*impure._IMPURE, *trace_detection.ASKS_TRACE}
     modules = [sys.modules[name] for name in impure._ACTING if name in sys.modules]
     functions = [each for module in modules for each in vars(module).values() if type(each) is type(len)]
     functions += [each for each in gc.get_objects() if type(each) is type(len) and id(each) in known]
