@@ -286,7 +286,7 @@ class CompileJob:
         stats = self.context.stats
         stats.compiled(compiled.timings)
         self.resources.compiles += not compiled.timings.imported
-        stats.coverage = dict(compiled.coverage.in_pytorch)
+        stats.in_pytorch = dict(compiled.coverage.in_pytorch)
         placement = Placement.of(self.request.weights, self.resources.evict_dead_soon)
         request = self.request
         return CompiledEntry(

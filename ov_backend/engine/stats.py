@@ -48,7 +48,7 @@ class NetworkStats:
         corrections: number of calls that were computed again or in another way, by reason.
         in_f32: number of calls that were computed in f32, because an earlier one was not finite in the precision asked for.
         seconds: time spent, by stage.
-        coverage: operators that stay in PyTorch, with counts, in the graph compiled last.
+        in_pytorch: operators that stay in PyTorch, with counts, in the graph compiled last.
         int8: what precision "int8" does now: its state ("calibrating", "on", "off"), a sentence, and the relative error of a
             call, None while it is not known; empty with another precision.
     """
@@ -67,7 +67,7 @@ class NetworkStats:
     corrections: Counter[str] = field(default_factory=Counter)
     in_f32: int = 0
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    coverage: dict[str, int] = field(default_factory=dict)
+    in_pytorch: dict[str, int] = field(default_factory=dict)
     int8: dict[str, Any] = field(default_factory=dict)
 
     def time(self, stage: str) -> contextlib.AbstractContextManager[None]:
@@ -126,20 +126,6 @@ class NetworkStats:
 
     def as_dict(self) -> dict[str, Any]:
         """The statistics as a dict, for JSON."""
-        return {
-            "captures": self.captures,
-            "captured_again": dict(self.captured_again),
-            "graph_hits": self.graph_hits,
-            "compiles": self.compiles,
-            "blob_hits": self.blob_hits,
-            "calls": self.calls,
-            "by_blocks": dict(self.by_blocks),
-            "block_calls": self.block_calls,
-            "blocks_in_pytorch": dict(self.blocks_in_pytorch),
-            "fallbacks": dict(self.fallbacks),
-            "corrections": dict(self.corrections),
-            "in_f32": self.in_f32,
-            "seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())},
-            "in_pytorch": dict(self.coverage),
-            "int8": dict(self.int8),
-        }
+        counts = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
+        del counts["last_reason"]
+        return counts | {"seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())}}

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class CodeGuard:
-    """Watches the code and state of one module; ``fingerprint`` is current after :meth:`check`.
+    """Watches the code and state of one module. All that it says is current after :meth:`check`.
 
     Args:
         module: the module.
@@ -35,6 +35,13 @@ class CodeGuard:
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself.
         traced: the code that is watched; None before the first trace, when everything reachable is.
+
+    Attributes:
+        fingerprint: of everything that the trace has read, apart from its weights' values.
+        description: what the fingerprint was made of.
+        tensors: those outside parameters and buffers.
+        caches: the reachable functions that have a ``functools.lru_cache``.
+        refused: why no trace would be right, or "".
     """
 
     def __init__(
@@ -47,22 +54,7 @@ class CodeGuard:
     ) -> None:
         self._module, self._roots, self._ignore, self._host_modules = module, tuple(roots), ignore, host_modules
         self.traced = traced
-        self._walk = self._walked()
-
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that the trace has read, apart from its weights' values."""
-        return self._walk.fingerprint
-
-    @property
-    def description(self) -> Description:
-        """What the fingerprint was made of."""
-        return self._walk.description
-
-    @property
-    def tensors(self) -> list[LooseTensor]:
-        """The tensors outside parameters and buffers."""
-        return self._walk.tensors
+        self._look()
 
     @property
     def containers(self) -> list[Any]:
@@ -77,22 +69,12 @@ class CodeGuard:
         """The names of Python modules that code reads, each with the table in which they stand."""
         return [(table, names) for table, names in self._walk.watch.names if isinstance(table, dict)]
 
-    @property
-    def caches(self) -> list[Any]:
-        """The reachable functions that have a ``functools.lru_cache``."""
-        return self._walk.caches
-
-    @property
-    def refused(self) -> str:
-        """Why no trace would be right, or ""."""
-        return self._walk.refused
-
     def check(self) -> bool:
         """Whether code and state are what they were at the last check."""
         if self.untouched():
             return True
         before = self.fingerprint
-        self._walk = self._walked()
+        self._look()
         return self.fingerprint == before
 
     def untouched(self) -> bool:
@@ -133,10 +115,12 @@ class CodeGuard:
     def _for(self, traced: TracedCode) -> CodeGuard:
         return CodeGuard(self._module, self._roots, self._ignore, self._host_modules, traced)
 
-    def _walked(self) -> Walk:
+    def _look(self) -> None:
         traced = self.traced
         roots = self._roots if traced is None else (*self._roots, *traced.roots)
-        return Walk(self._module, roots, self._ignore, self._host_modules, traced)
+        walk = self._walk = Walk(self._module, roots, self._ignore, self._host_modules, traced)
+        self.fingerprint, self.description, self.refused = walk.fingerprint, walk.description, walk.refused
+        self.tensors, self.caches = walk.tensors, walk.caches
 
 
 class FixedCode:

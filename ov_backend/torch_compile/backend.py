@@ -190,7 +190,7 @@ class CompiledDynamoGraph:
             if not apart:
                 raise
             self._parts = Parts(self.graph, apart, self._part)
-            self._network(full, wide=False)[0].statistics.coverage = dict(Counter(self._parts.operators))
+            self._network(full, wide=False)[0].statistics.in_pytorch = dict(Counter(self._parts.operators))
         return self._parts is not None
 
     def _part(self, gm: GraphModule, number: int) -> CompiledDynamoGraph:
