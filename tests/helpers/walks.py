@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from unittest import mock
 
 from ov_backend.guards.code import CodeGuard
-from ov_backend.guards.walk import Walk
 
 
 @contextlib.contextmanager
 def no_walks() -> Iterator[None]:
     """In this block, what networks depend on is looked at, and nothing of it seems to have changed."""
     walked: list[CodeGuard] = []
-    original = CodeGuard._walked
+    original = CodeGuard._look
 
-    def counted(guard: CodeGuard) -> Walk:
+    def counted(guard: CodeGuard) -> None:
         walked.append(guard)
-        return original(guard)
+        original(guard)
 
-    with mock.patch.object(CodeGuard, "_walked", counted):
+    with mock.patch.object(CodeGuard, "_look", counted):
         yield
     assert not walked, "a guard took unchanged code for changed"
