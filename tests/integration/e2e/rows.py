@@ -23,7 +23,7 @@ from tests.integration.e2e.extensions import BUILT_IN, hint, use, with_lora
 from tests.integration.e2e.helpers import host_of, options
 from tests.integration.e2e.test_flux import fields_of
 
-ROUNDS, SHORT, LONG = 2, 1, 5
+ROUNDS, SHORT, LONG = int(os.environ.get("WEBUI_ROUNDS", "3")), 1, 5
 
 
 def server(webui: WebUI) -> psutil.Process:
