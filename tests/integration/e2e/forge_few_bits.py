@@ -1,7 +1,7 @@
 """Flux and Chroma with weights in few bits, from the small files that ``checkpoints.py`` writes.
 
-``FORGE/venv/bin/python forge_few_bits.py FORGE``, for Forge's own package gguf writes the files. With bitsandbytes 0.48 or newer in
-that environment it also writes nf4 and fp4.
+``FORGE/venv/bin/python forge_few_bits.py FORGE``, for Forge's own package gguf writes the files. With bitsandbytes 0.48 in
+that environment, nf4 and fp4 too.
 """
 
 from __future__ import annotations

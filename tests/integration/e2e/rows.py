@@ -52,7 +52,7 @@ def seconds_of_a_step(webui: WebUI, process: psutil.Process, fields: dict[str, A
 
 
 def compiles(webui: WebUI) -> int:
-    return int(webui.api("/openvino/status")["engine"]["compiles"])
+    return int((webui.api("/openvino/status")["engine"] or {}).get("compiles", 0))
 
 
 def largest(off: Pictures, on: Pictures) -> int:
@@ -127,7 +127,6 @@ def main(words: list[str]) -> None:
     with started(Path(os.environ["WEBUI_DIR"]), os.environ["WEBUI_PYTHON"], scratch) as webui:
         _ready(webui)
         use(webui, str(webui.checkpoint("sd1")))
-        webui.accelerated()
         for name, fields in rows(webui):
             if not words or any(word in name for word in words):
                 try:
