@@ -267,8 +267,8 @@ def write_all(folder: Path, forge: bool) -> None:
     heads = {**linear_projection, "attention_head_dim": [6, 12]}
     refiner = unet([384, 768], 1, cross_attention_dim=1280, **heads, **sizes, **{size_of: 2560})
     write(checkpoints / "e2e-refiner.safetensors", refiner | vae() | open_clip("conditioner.embedders.0.model.", 1280), 8)
-    for name, part in ("both", small | clip_l), ("unet", small), ("text", clip_l):
-        write_lora(models / "Lora" / f"e2e-{name}.safetensors", part, len(name))
+    for seed, (name, part) in enumerate({"both": small | clip_l, "unet": small, "text": clip_l}.items()):
+        write_lora(models / "Lora" / f"e2e-{name}.safetensors", part, seed)
     write_lora(models / "Lora" / "e2e-z-convolutions.safetensors", small, 9, convolutions=True)
     write(models / "VAE" / "e2e-other.vae.safetensors", vae(""), 11)
     write(models / "ControlNet" / "e2e-control_v11p_sd15_canny.safetensors", controlnet(small), 12)
