@@ -113,8 +113,8 @@ def rows_of_forge(webui: WebUI, first: dict[str, Any]) -> Iterator[tuple[str, di
         yield " ".join(words), fields_of(webui, *words)
     no_preview = options(live_previews_enable=False)
     yield "sd3", {"checkpoint": webui.checkpoint("sd3"), "sampler_name": "Euler", "scheduler": "Simple", **no_preview}
-    for lora in (PROMPT, with_lora("e2e-both"), PROMPT):
-        yield "float8", {**first, "prompt": lora, **options(forge_unet_storage_dtype="float8-e4m3fn")}
+    for name, lora in ("", PROMPT), ("the same with a LoRA: ", with_lora("e2e-both")), ("the same without: ", PROMPT):
+        yield f"{name}float8", {**first, "prompt": lora, **options(forge_unet_storage_dtype="float8-e4m3fn")}
 
 
 _GGUF = (("flux", "q8_0"), ("flux", "q4_0"), ("flux", "q4_k"), ("chroma", "q8_0"))
