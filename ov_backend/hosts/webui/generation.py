@@ -164,7 +164,7 @@ class Generation:
         if not self._active:
             return
         session.begin_run("unet")
-        networks = host.networks_of(shared.sd_model)
+        networks = host.networks_of(host.model())
         for switch in SWITCHES:
             if getattr(self.choices, switch) and not any(network.switch == switch for network in networks):
                 self._count_refusal(switch, _UNSUPPORTED, 0)

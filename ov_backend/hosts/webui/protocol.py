@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -75,11 +76,11 @@ class WebUI:
         return model.modules() if isinstance(model, torch.nn.Module) else iter(())
 
     def networks_of(self, model: Any) -> list[HostNetwork]:
-        """The networks of a model that can be accelerated; the second text encoder's role is "text_encoder_2"."""
+        """The networks of a model that can be accelerated, none of None; the second text encoder's role is "text_encoder_2"."""
         roles: Counter[str] = Counter()
         networks = []
         classes = [(point, cls) for point in self.patch_points if (cls := point.owner) is not None]
-        for role, owner in self.owners(model):
+        for role, owner in self.owners(model) if model is not None else ():
             point = next((point for point, cls in classes if isinstance(owner, cls)), None)
             if point is not None and point.switch == switch_of(role):
                 roles[role] += 1
@@ -89,11 +90,11 @@ class WebUI:
 
     def hooks(self, network: HostNetwork) -> NetworkHooks:
         """What the engine must know of a network: what else changes its results, and what a trace needs around it."""
-        raise NotImplementedError
+        return replace(self.hooks_of_other(network.module), quantizable=network.switch == "unet")
 
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
         """The same for a network beside the model, such as an upscaler."""
-        raise NotImplementedError
+        return NetworkHooks()
 
     def without_moves(self, module: torch.nn.Module) -> Undoable | None:
         """Remove what moves parts of a network between devices in the middle of its forward, where none is moved; or None."""

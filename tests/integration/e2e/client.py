@@ -232,7 +232,8 @@ def _serving(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iter
             _wait(process, log)
             yield WebUI(f"http://127.0.0.1:{port}", log)
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # where it has ended by itself, what it said is the error
+                os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:

@@ -1,8 +1,9 @@
 """Flux and Chroma in Forge, also with weights that are stored in few bits: pictures with and without the script agree (f32).
 
 It needs checkpoints with "flux" or "chroma" in their names, of the transformer alone, and a VAE and text encoders with "flux" in
-theirs. Among the checkpoints those with "gguf" (weights as blocks of few bits) and "nf4" (bitsandbytes) are of few bits. Forge
-takes all sizes but the text encoder's as those of the true Flux; small ones need a change to its detection.
+theirs. Of few bits are checkpoints with "gguf" and the kind, such as "q8_0", in their names, and those with "nf4" or "fp4"
+(of bitsandbytes, which needs 0.48 on a CPU). Forge takes all sizes but the text encoder's as those of the true Flux; small ones
+need a change to its detection: ``checkpoints.py`` makes it, and writes such files.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.e2e.client import WebUI, psnr
+from tests.integration.e2e.client import Picture, WebUI, psnr
 from tests.integration.e2e.extensions import use, with_lora, write_lora
 from tests.integration.e2e.helpers import ALL, host_of, need
 
-FEW_BITS = ("gguf", "nf4")
+FEW_BITS = ("gguf", "nf4", "fp4")
 BLOCKS = "UNet by its blocks, VAE, text encoder"
 
 
@@ -51,21 +52,32 @@ def test_a_transformer_is_whole(name: str, webui: WebUI, compare: Any) -> None:
     assert psnr(first.images[0], again.images[0]) == float("inf")
 
 
-@pytest.mark.parametrize("bits", FEW_BITS)
+def few_bits(name: str, bits: str, webui: WebUI, compare: Any) -> tuple[dict[str, Any], Picture]:
+    """Fields and picture of a checkpoint of few bits; that layers with such weights stay in PyTorch is said."""
+    fields = fields_of(webui, name, *bits.split())
+    off, _ = compare(BLOCKS, **fields)
+    messages = webui.api("/openvino/status")["messages"]
+    assert any("stored in few bits" in message for message in messages), messages
+    return fields, off.images[0]
+
+
+@pytest.mark.parametrize(
+    "name,bits", [("flux", "gguf q8_0"), ("flux", "gguf q4_k"), ("flux", "nf4"), ("flux", "fp4"), ("chroma", "gguf q8_0")]
+)
+def test_weights_of_few_bits_stay_with_their_layers(name: str, bits: str, webui: WebUI, compare: Any) -> None:
+    few_bits(name, bits, webui, compare)
+
+
 @pytest.mark.parametrize("lora_mode", ["Automatic", "Automatic (fp16 LoRA)"])
-def test_weights_of_few_bits_stay_with_their_layers(
-    bits: str, lora_mode: str, webui: WebUI, compare: Any, tmp_path: Path
-) -> None:
-    """Forge merges a LoRA into the few bits, or adds it at each call ("fp16 LoRA")."""
+def test_a_lora_of_weights_of_few_bits(lora_mode: str, webui: WebUI, compare: Any, tmp_path: Path) -> None:
+    """Forge merges a LoRA into the few bits, or adds it at each call ("fp16 LoRA"); for nf4 and fp4 it needs a graphics card."""
     plain = fields_of(webui, "flux")
     use(webui, plain["checkpoint"], plain["override_settings"])
     prompt = with_lora(write_lora(webui, tmp_path))
-    fields = fields_of(webui, "flux", bits)
+    fields, before = few_bits("flux", "gguf q4_0", webui, compare)
     fields["override_settings"] |= {"forge_unet_storage_dtype": lora_mode}
-    before, _ = compare(BLOCKS, **fields)
-    messages = webui.api("/openvino/status")["messages"]
-    assert any("stored in few bits" in message for message in messages), messages
+    compare(BLOCKS, **fields)
     with_it, _ = compare(BLOCKS, **fields, prompt=prompt)
-    assert psnr(before.images[0], with_it.images[0]) < 50, "the LoRA changes nothing"
+    assert psnr(before, with_it.images[0]) < 50, "the LoRA changes nothing"
     after, _ = compare(BLOCKS, **fields)
-    assert psnr(before.images[0], after.images[0]) == float("inf")
+    assert psnr(before, after.images[0]) == float("inf")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -40,9 +39,7 @@ class Forge(WebUI):
 
     def owners(self, model: Any) -> Iterator[tuple[str, Any]]:
         """Those in ``forge_objects``."""
-        objects = getattr(model, "forge_objects", None)
-        if objects is None:
-            return
+        objects = model.forge_objects
         yield "unet", objects.unet.model.diffusion_model
         yield "vae_encode", getattr(objects.vae.first_stage_model, "encoder", None)
         yield "vae_decode", getattr(objects.vae.first_stage_model, "decoder", None)
@@ -55,12 +52,8 @@ class Forge(WebUI):
         for root in (objects.unet.model, objects.vae.first_stage_model, objects.clip.cond_stage_model):
             yield from root.modules()
 
-    def hooks(self, network: HostNetwork) -> NetworkHooks:
-        """A trace needs attention in one piece; everything else stands on modules, where it is looked at."""
-        return replace(self.hooks_of_other(network.module), quantizable=network.switch == "unet")
-
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
-        """The same."""
+        """A trace needs attention in one piece; everything else stands on modules, where it is looked at."""
         return NetworkHooks(
             tracing=attention.in_one_piece,
             traced_code=attention.traced_functions(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,12 +38,8 @@ class ReForge(WebUI):
         ),
     )
 
-    def hooks(self, network: HostNetwork) -> NetworkHooks:
-        """Attention in one piece in a trace."""
-        return replace(self.hooks_of_other(network.module), quantizable=network.switch == "unet")
-
     def hooks_of_other(self, module: torch.nn.Module) -> NetworkHooks:
-        """The same."""
+        """A trace needs attention in one piece; everything else stands on modules, where it is looked at."""
         return NetworkHooks(
             tracing=attention.in_one_piece,
             traced_code=attention.traced_functions(),
