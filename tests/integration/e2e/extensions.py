@@ -118,7 +118,8 @@ def write_upscaler(file: Path, blocks: int, features: int) -> None:
         state[f"{name}.weight"], state[f"{name}.bias"] = weight, torch.zeros(outputs)
     state["conv_last.weight"] *= 0.02
     state["conv_last.bias"] += 0.5
-    torch.save({"params_ema": state}, file)
+    # the WebUI refuses what a newer PyTorch adds to a zip file
+    torch.save({"params_ema": state}, file, _use_new_zipfile_serialization=False)
 
 
 def with_lora(name: str, strength: float = 1.0, tag: str = "lora") -> str:
