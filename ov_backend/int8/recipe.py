@@ -22,13 +22,8 @@ VERSION = 3
 #: The largest relative error of one call with which int8 is used.
 MAX_ERROR = 0.03
 
-#: Errors of a call up to which its pictures are described so: a judgement by eye, on one small network.
-_WORDS = (
-    (0.005, "hardly to be told apart from the device's own precision"),
-    (0.015, "the same picture with small differences"),
-    (MAX_ERROR, "the same picture with visible differences in details"),
-    (math.inf, "another picture"),
-)
+#: Up to this error of a call pictures were compared; docs/measurements.md has how many became other ones.
+_COMPARED_ERROR = 0.015
 _FILE = "recipe.json"
 _MAX_TEXT, _MAX_LAYERS, _MAX_CALLS = 1000, 20_000, 1 << 30
 _LARGEST = 3.4e38
@@ -69,11 +64,11 @@ class Recipe:
         return replace(self, error=finite, refused=refused)
 
     def describe(self) -> str:
-        """What its error means for the picture, in words and dB, and what it has seen."""
-        decibels = -20 * math.log10(max(self.error, 1e-9))
-        words = next(words for bound, words in _WORDS if self.error <= bound)
+        """What its error means for pictures, in words, and what it has seen."""
+        alike = self.error <= _COMPARED_ERROR
+        words = "most pictures stay alike, a few become other ones" if alike else "many pictures differ visibly"
         seen = f"{self.pictures} picture{'s' * (self.pictures > 1)} ({self.calls} steps)"
-        return f"int8: a step's result is {100 * self.error:.1f} % off ({decibels:.0f} dB), {words}; calibrated by {seen}"
+        return f"int8: a step's result is {100 * self.error:.1f} % off, {words}; calibrated by {seen}"
 
     @functools.cached_property
     def digest(self) -> str:

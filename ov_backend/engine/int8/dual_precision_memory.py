@@ -38,11 +38,6 @@ class DualPrecisionMemory:
         self._weights = sum(weight.numel() for weight in module.parameters())
 
     @property
-    def of_noisy_steps(self) -> str:
-        """What the user is told of steps that are not in 8 bits for their noise."""
-        return f"; steps with much noise are computed in {self.own}"
-
-    @property
     def int8(self) -> dict[str, Any]:
         """What int8 does now, see :class:`NetworkStats`."""
         return self._statistics.int8

@@ -45,6 +45,7 @@ GRAPH_CALIBRATES = (
     f"int8 is calibrated: {MAX_GRAPH_CALLS} calls are made in the device's own precision, and the ranges of their values are"
     " collected; later calls are made in int8"
 )
+NO_ROOM = "; both forms do not fit in memory, so steps with much noise are in 8 bits too, and more pictures become other ones"
 NO_VNNI = "this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 
 
@@ -101,6 +102,8 @@ class Precision:
         self.observed: dict[tuple[str, str], Calibration[Any]] = {}
         self.current: tuple[str, str] | None = None
         self.failure = ""
+        #: What the user is told of steps with much noise, as of the last one.
+        self._noisy = ""
         #: What the identity was read from last, and the identity.
         self._identity: tuple[Any, tuple[str, str]] | None = None
 
@@ -227,7 +230,11 @@ class Precision:
 
     def noise(self, is_much: bool) -> contextlib.AbstractContextManager[None]:
         """In this block, a call with much noise is computed in the device's own precision, where both forms fit in memory."""
-        return much_noise.context() if is_much and self.applies() and self.both.fits() else contextlib.nullcontext()
+        if not (is_much and self.applies()):
+            return contextlib.nullcontext()
+        fits = self.both.fits()
+        self._noisy = f"; steps with much noise are computed in {self.both.own}" if fits else NO_ROOM
+        return much_noise.context() if fits else contextlib.nullcontext()
 
     def trial(self) -> Trial | None:
         """What this thread tries with this network, if it does."""
@@ -326,9 +333,8 @@ class Precision:
             self._statistics.tell_int8(self.name, "calibrating", text)
         elif recipe.refused:
             self.tell_off(recipe.refused, recipe.error or None)
-        elif much_noise.active() or not self._statistics.int8.get("text", "").startswith(recipe.describe()):
-            text = recipe.describe() + (self.both.of_noisy_steps if much_noise.active() else "")
-            self._statistics.tell_int8(self.name, "on", text, recipe.error)
+        else:
+            self._statistics.tell_int8(self.name, "on", recipe.describe() + self._noisy, recipe.error)
 
     def tell_nothing(self) -> None:
         """Say that int8 is not asked for."""
