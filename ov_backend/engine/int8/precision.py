@@ -272,7 +272,6 @@ class Precision:
     def make(self, observed: Calibration[Any]) -> None:
         """Make the recipe of what was called last, and compare it with what was observed."""
         identity, recipe = self.current, self.candidate(observed)
-        lasts = bool(recipe.ranges)  # a larger size may have layers in 8 bits where this one has none
         try:
             result = self._tried(recipe, observed.samples)
         except Interrupted:
@@ -280,11 +279,11 @@ class Precision:
         except BlockGone:  # calibrate anew
             self.observed = {key: each for key, each in self.observed.items() if each is not observed}
             return
-        except Exception as error:  # for lack of memory, it may be: another process tries again
+        except Exception as error:
             pass_on_signals(error)
-            result, lasts = recipe.refuse(last_line(error)), False
+            result = recipe.refuse(last_line(error))
         if self.current == identity:  # else the weights are another checkpoint's by now
-            self.keep(result, lasts)
+            self.keep(result)
 
     def _tried(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe:
         """A recipe with its error, and refused if that is too large; what only the trial needed is evicted."""
@@ -312,10 +311,10 @@ class Precision:
     def _evict(self, unneeded: Callable[[Any, CompiledEntry], bool]) -> None:
         self.resources.compiled.evict(lambda key, entry: entry.network == self.name and unneeded(key, entry))
 
-    def keep(self, recipe: Recipe, lasts: bool = True) -> None:
-        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
+    def keep(self, recipe: Recipe) -> None:
+        """Keep a recipe, whether it is used or not, so that nothing is calibrated again."""
         assert self.current is not None
-        self.resources.recipes.put(self.current[0], recipe, lasts)
+        self.resources.recipes.put(self.current[0], recipe)
         observed = self.observed.pop(self.current, None)
         if observed is not None:
             self._evict(lambda key, entry: entry.form.startswith(f"{observed.name} ") or entry.form == observed.name)
