@@ -113,7 +113,7 @@ def compare_int8(host: Host, control: JobControl, last: Request | None, choices:
     control.step(0, "Timing int8")
     for seed in range(1, _MAX_PICTURES + 1):
         in_int8 = _measure(host, control, last, int8, seed)
-        states = {name: forms.int8 for name, forms in engine.both_forms().items()}
+        states = {name: forms.statistics.int8 for name, forms in engine.both_forms().items()}
         if not any(state["state"] == "calibrating" for state in states.values()):
             break
     used = {name: forms for name, forms in engine.both_forms().items() if states[name]["state"] == "on"}
@@ -126,7 +126,7 @@ def compare_int8(host: Host, control: JobControl, last: Request | None, choices:
         forms.make_room()
     reference = _measure(host, control, last, own, seed)
     for name, forms in used.items():
-        forms.tell_again(states[name])
+        forms.statistics.int8 = states[name]  # else it says what the reference was
     control.step(2, "")
     return Comparison(_size(host, last), 1, reference, in_int8, int8_sides(first.own))
 

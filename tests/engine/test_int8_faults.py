@@ -1,4 +1,4 @@
-"""int8 where others do what they like: processes that calibrate at once, no room on the disk, weights exchanged during a trial."""
+"""int8 among others: processes that calibrate at once, no room on the disk, weights exchanged during a trial, batch sizes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from ov_backend import Settings
 from ov_backend.core.errors import DeviceError
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
 from ov_backend.engine.int8 import precision
-from ov_backend.engine.int8.dual_precision_memory import DualPrecisionMemory
 from ov_backend.int8.recipe import MAX_ERROR
 from ov_backend.model.runtime import bound_model
 from tests.helpers.layers_in_8_bits import (
@@ -128,7 +127,7 @@ def test_the_8_bit_weights_are_not_kept_in_memory_beside_the_packed_ones(calibra
 
 
 def test_it_is_said_whether_both_forms_fit_in_memory_and_where_not_one_is_evicted(calibrated: Network) -> None:
-    both = DualPrecisionMemory(calibrated.resources, calibrated.name, calibrated.module, calibrated.statistics)
+    both = calibrated.precision.both
     assert both.needed > 0
     assert "both fit in memory" in both.describe()
     calibrated.resources.compiled.budget = 1
