@@ -1,6 +1,7 @@
 """int8 against the device's own precision: seconds of a step of SD1.5's UNet, and what the compiled forms take.
 
-    python -m benchmarks int8 [--size 512] [--repeats 5] [--pytorch] [--profile] [--also Add Multiply] [--out FOLDER] [--tiny]
+    python -m benchmarks int8 [--size 512] [--repeats 5] [--pictures 2] [--pytorch] [--profile] [--also Add Multiply]
+        [--out FOLDER] [--tiny]
 
 With ``ONEDNN_MAX_CPU_ISA=AVX2_VNNI ATEN_CPU_CAPABILITY=avx2`` in the environment the own precision is f32, as on most
 laptops. The networks are timed alternately, so that a change of the machine's speed affects all; a ratio is the median ratio of
@@ -8,9 +9,11 @@ the pairs. Before anything is printed, it is asserted that the layers compute in
 random weights is within 12 percent; the limit of 3 percent does not hold in this process. ``bench_int8_quality`` has pictures.
 
 The wait that calibration adds is measured twice: where the next picture begins at once, and where the recipe was made in the
-background before. ``--profile`` also sums the time of one step by kind and type of layer. ``--also`` has layers in 8 bits that
-are left out for the pictures' sake, by the operator that they read; ``--everywhere`` leaves out at every resolution what is left
-out at the finest one.
+background before. ``--pictures`` draws whole pictures by turns: the UNet at the 20 noise levels of DPM++ 2M, the first four in
+the device's own precision, and the VAE's decoder.
+
+``--profile`` also sums the time of one step by kind and type of layer. ``--also`` has layers in 8 bits that are left out for the
+pictures' sake, by the operator that they read; ``--everywhere`` leaves out at every resolution what is left out at the finest.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ import argparse
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from benchmarks.command import parser_of, show, write_line
-from benchmarks.networks import Case, seconds_of, unet
+from benchmarks.networks import Case, seconds_of, unet, vae_decoder
 from ov_backend import Settings
 from ov_backend.core import devices
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
@@ -37,6 +40,10 @@ from ov_backend.model.transformations import layers_in_8_bits
 _KINDS = ("Convolution", "FullyConnected")
 #: The largest relative error of a step with random weights.
 _MAX_ERROR = 0.12
+#: The steps of a whole picture.
+_TIMESTEPS = range(999, 0, -50)
+#: The figures that a step and a picture have in both precisions.
+_COMPARED = ("own_s", "int8_s", "int8_ratio")
 
 
 def main() -> None:
@@ -52,6 +59,7 @@ def parse() -> argparse.Namespace:
     parser = parser_of(__doc__, "a narrow network")
     parser.add_argument("--size", type=int, default=512, help="pixels of the square picture whose step is timed")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of timed calls")
+    parser.add_argument("--pictures", type=int, default=0, help="pairs of whole pictures of 20 steps")
     parser.add_argument("--pytorch", action="store_true", help="time PyTorch in f32 as well")
     parser.add_argument("--profile", action="store_true", help="sum the time of a step by kind of layer")
     kinds = list(layers_in_8_bits.LEFT_OUT_INPUTS)
@@ -78,22 +86,44 @@ def steps(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     expected, actual = (network(*case.args, **case.kwargs) for network in (own, int8))
     error = float((actual - expected).norm() / expected.norm())
     assert error < _MAX_ERROR, f"relative error {error}"
-    rounds = [[seconds_of(lambda n=n: n(*case.args, **case.kwargs)) for n in (own, int8)] for _ in range(options.repeats)]
     result = {
-        "own_s": min(own for own, _ in rounds),
-        "int8_s": min(int8 for _, int8 in rounds),
-        "int8_ratio": statistics.median(int8 / own for own, int8 in rounds),
+        **compared(options.repeats, [lambda n=n: n(*case.args, **case.kwargs) for n in (own, int8)]),
         "wait_s": wait,
         "relative_error": error,
         "layers_count": {kind: dict(counts) for kind, counts in types.items()},
         "stages_s": int8.stats()["seconds"],
         "compiled_mib": {"own": _megabytes(own), "int8": _megabytes(int8)},
     }
+    if options.pictures:
+        result["pictures"] = whole_pictures(case, own, int8, options)
     if options.profile:
         result["profile_ms"] = {name: profile(network) for name, network in (("own", own), ("int8", int8))}
     if options.pytorch:
         result["pytorch_s"] = min(seconds_of(case) for _ in range(2))
     return result
+
+
+def compared(rounds: int, calls: Sequence[Callable[[], object]]) -> dict[str, float]:
+    """The figures of :data:`_COMPARED` of two calls by turns: the first in the own precision, the second in int8."""
+    pairs = [[seconds_of(call) for call in calls] for _ in range(rounds)]
+    ratio = statistics.median(int8 / own for own, int8 in pairs)
+    return dict(zip(_COMPARED, (*map(min, zip(*pairs)), ratio)))
+
+
+def whole_pictures(case: Case, own: Network, int8: Network, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds of pictures in both precisions; the decoder is the same for both."""
+    decoded, (latent, timestep) = vae_decoder(options.size, options.tiny), case.args
+    decoder = Engine(own.resources.settings).network("vae", decoded.module)
+
+    def picture(network: Network, timesteps: Sequence[int]) -> None:
+        network.begin_run()
+        for step in timesteps:
+            network(latent, torch.full_like(timestep, step), **case.kwargs)
+        decoder(*decoded.args, **decoded.kwargs)
+
+    picture(int8, _TIMESTEPS[::19])  # both forms are compiled before the first picture
+    figures = compared(options.pictures, [lambda n=n: picture(n, _TIMESTEPS) for n in (own, int8)])
+    return {**figures, "decode_s": seconds_of(lambda: decoder(*decoded.args, **decoded.kwargs))}
 
 
 def change_what_is_left_out(also: Sequence[str], everywhere: Sequence[str]) -> None:
@@ -191,6 +221,10 @@ def report(results: dict[str, Any], options: argparse.Namespace) -> None:
         write_line(f"  PyTorch f32     {results['pytorch_s']:8.3f}")
     write_line(f"  {own:4}            {results['own_s']:8.3f}")
     write_line(f"  int8            {results['int8_s']:8.3f}   {results['int8_ratio']:.2f} of {own} (median of pairs)")
+    if "pictures" in results:
+        own_s, int8_s, ratio = (results["pictures"][key] for key in _COMPARED)
+        decoder = f"(VAE {results['pictures']['decode_s']:.2f})"
+        write_line(f"  {len(_TIMESTEPS)} steps: {own_s:.1f} in {own}, {int8_s:.1f} in int8, {ratio:.2f} of it {decoder}")
     write_line(f"  relative error  {results['relative_error']:8.4f}   layers {results['layers_count']}")
     write_line(f"  compiled, MiB   {results['compiled_mib']}")
     report_wait(results["wait_s"])

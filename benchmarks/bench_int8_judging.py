@@ -1,11 +1,12 @@
 """How alike pictures in int8 are, by pictures and recipes that had no part in choosing its rules.
 
-    python -m benchmarks int8_judging [--processes 4] [--grid FILE] [--out FOLDER] [--json] [--tiny]
+    python -m benchmarks int8_judging [--processes 4] [--choosing] [--grid FILE] [--out FOLDER] [--json] [--tiny]
 
 The pictures of ``int8_pictures.JUDGING`` by the demo checkpoint in f32, in the device's own precision, and in int8 with ten
 recipes. Each recipe is calibrated by a first picture of its own and draws some of them (:func:`judged_by`). PSNR is against f32.
 It is asserted that every recipe was used, and that no picture in the own precision is another one. ``--grid`` writes the eight
-pictures that int8 has worst, each in f32, in the own precision and in int8.
+pictures that int8 has worst, each in f32, in the own precision and in int8. ``--choosing`` draws ``int8_pictures.CHOOSING``
+instead: a change of the rules is tried on these.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from benchmarks.command import parser_of, run_child, show, write_line, write_result
-from benchmarks.int8_pictures import FIRST, JUDGING, Picture, demo_pipeline, draw
+from benchmarks.int8_pictures import CHOOSING, FIRST, JUDGING, Picture, demo_pipeline, draw
 from ov_backend import Settings, accelerate
 from ov_backend.core import devices
 from ov_backend.ui.comparison import psnr
@@ -45,11 +46,13 @@ def main() -> None:
     """Measure and print; with ``--job`` draw the pictures of one process."""
     parser = parser_of(__doc__, "four pictures and two recipes")
     parser.add_argument("--processes", type=int, default=1, help="that draw at the same time, each on its own cores")
+    parser.add_argument("--choosing", action="store_true", help="the pictures by which rules are chosen")
     parser.add_argument("--grid", type=Path, help="file of the pictures that int8 has worst, as .webp or .png")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    pictures = JUDGING[:4] if options.tiny else JUDGING
+    pictures = CHOOSING if options.choosing else JUDGING
+    pictures = pictures[:4] if options.tiny else pictures
     if options.job:
         draw_job(options.job, options.work, pictures)
         return
@@ -71,7 +74,7 @@ def main() -> None:
         grid(rows).save(options.grid)
     by_prompt = {FIRST[recipe].prompt: list(values.values()) for recipe, values in int8_db.items()}
     measured = [own_db[number] for number in sorted(own_db)] if own != "f32" else []
-    show({"own": own, "own_db": measured, "int8_db": by_prompt}, options, report)
+    show({"own": own, "own_db": measured, "int8_db": by_prompt}, options, report, "choosing" if options.choosing else "")
 
 
 def judged_by(recipe: int, count: int) -> list[int]:
@@ -89,7 +92,8 @@ def draw_all(jobs: Sequence[str], work: Path, options: argparse.Namespace) -> di
     def run(job: str) -> None:
         own = free.get()
         os.sched_setaffinity(0, own)  # of this thread; the child inherits it
-        run_child("benchmarks.bench_int8_judging", options, "--job", job, "--work", work)
+        which = ["--choosing"] if options.choosing else []
+        run_child("benchmarks.bench_int8_judging", options, "--job", job, "--work", work, *which)
         free.put(own)
 
     with ThreadPoolExecutor(options.processes) as pool:

@@ -121,14 +121,15 @@ def unet(figures_of: Figures, slug: str) -> Rows:
 
 
 def int8(figures_of: Figures, *slugs: str) -> Rows:
-    """Steps in int8, and the waits that it adds, a machine in each row."""
-    heads = ["seconds", "own precision", "int8", "int8 / own", "wait at once", "wait later"]
-    rows = [heads]
+    """Steps and whole pictures in int8, and the waits that it adds, a machine in each row."""
+    compared = ["int8", "int8 / own"]
+    rows = [["seconds", "a step, own precision", *compared, "a picture, own precision", *compared, "wait at once", "wait later"]]
     for slug in slugs:
         figures = figures_of(f"int8-{slug}")
-        steps = [short(figures.get(key)) for key in ("own_s", "int8_s", "int8_ratio")]
+        paths = [[f"{of}{key}" for key in ("own_s", "int8_s", "int8_ratio")] for of in ("", "pictures/")]
+        steps, pictures = ([short(at(figures, path)) for path in each] for each in paths)
         waits = [short(at(figures, f"wait_s/{when}/total")) for when in ("waited for", "in the background")]
-        rows.append([machine(slug), f"{steps[0]} ({figures['own']})" if figures else steps[0], *steps[1:], *waits])
+        rows.append([machine(slug), f"{steps[0]} ({figures['own']})" if figures else steps[0], *steps[1:], *pictures, *waits])
     return rows
 
 

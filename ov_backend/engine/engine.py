@@ -131,12 +131,10 @@ class Engine(Resources):
         statistics = self._retired | {name: network.statistics for name, network in list(self.networks.items())}
         stats = {name: self.counts(name, each) for name, each in statistics.items()}
         for name, forms in self.both_forms().items():
-            if forms.int8["state"] == "on":
+            if forms.statistics.int8["state"] == "on":
                 stats[name]["int8"] |= {"memory": forms.describe(), "measured": MEASURED}
         return stats
 
     def both_forms(self) -> dict[str, DualPrecisionMemory]:
         """The networks that int8 was asked for, by name."""
-        networks = list(self.networks.items())
-        memory = {name: DualPrecisionMemory(self, name, each.module, each.statistics) for name, each in networks}
-        return {name: each for name, each in memory.items() if each.int8}
+        return {name: each.precision.both for name, each in list(self.networks.items()) if each.statistics.int8}

@@ -18,18 +18,14 @@ import torch
 from ov_backend.model.transformations.quantize import MARGIN, Range
 
 #: Version of a recipe's layout, of what its ranges mean, and of which layers have one: a recipe that lacks some is made again.
-VERSION = 3
+VERSION = 4
 #: The largest relative error of one call with which int8 is used.
 MAX_ERROR = 0.03
 
-#: Errors of a call up to which its pictures are described so: a judgement by eye, on one small network.
-_WORDS = (
-    (0.005, "hardly to be told apart from the device's own precision"),
-    (0.015, "the same picture with small differences"),
-    (MAX_ERROR, "the same picture with visible differences in details"),
-    (math.inf, "another picture"),
-)
+#: What int8 does to pictures, as docs/measurements.md has it: the error of a step tells little of that.
+_PICTURES = "most pictures stay alike, a few become other ones"
 _FILE = "recipe.json"
+_UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 _MAX_TEXT, _MAX_LAYERS, _MAX_CALLS = 1000, 20_000, 1 << 30
 _LARGEST = 3.4e38
 
@@ -44,7 +40,7 @@ class Recipe:
         calls: number of calls that it was made from.
         pictures: number of pictures that these belong to.
         error: relative error of a call's result, the root of the mean square over some of these calls.
-        refused: why int8 is not used with it, or "".
+        refused: why int8 is not used with it, or ""; no other process is told of that.
         ranges: of the layers' inputs, by layer.
     """
 
@@ -57,23 +53,22 @@ class Recipe:
     refused: str = ""
 
     def refuse(self, reason: str) -> Recipe:
-        """The recipe as it is kept where it is not used, so that nothing is calibrated again."""
+        """The recipe as it is kept where it is not used, so that this process calibrates nothing again."""
         return replace(self, error=0.0, refused=reason[:_MAX_TEXT])
 
     def judge(self, errors: Sequence[float]) -> Recipe:
         """The recipe with its error, from those of some calls; refused if that is too large."""
         error = math.sqrt(sum(each * each for each in errors) / len(errors)) if errors else math.inf
-        finite = error if math.isfinite(error) else 1.0
+        if not math.isfinite(error):
+            return self.refuse("a call's result is not finite in 8 bits, or has nothing to compare it with")
         limit = f"more than {100 * MAX_ERROR:.0f} % from that in the device's own precision"
-        refused = "" if error <= MAX_ERROR else f"a call's result is off by {100 * finite:.1f} %, {limit}"
-        return replace(self, error=finite, refused=refused)
+        refused = "" if error <= MAX_ERROR else f"a call's result is off by {100 * error:.1f} %, {limit}"
+        return replace(self, error=error, refused=refused)
 
     def describe(self) -> str:
-        """What its error means for the picture, in words and dB, and what it has seen."""
-        decibels = -20 * math.log10(max(self.error, 1e-9))
-        words = next(words for bound, words in _WORDS if self.error <= bound)
+        """Its error, what int8 means for pictures, and what it has seen."""
         seen = f"{self.pictures} picture{'s' * (self.pictures > 1)} ({self.calls} steps)"
-        return f"int8: a step's result is {100 * self.error:.1f} % off ({decibels:.0f} dB), {words}; calibrated by {seen}"
+        return f"int8: a step's result is {100 * self.error:.1f} % off; {_PICTURES}; calibrated by {seen}"
 
     @functools.cached_property
     def digest(self) -> str:
@@ -82,8 +77,8 @@ class Recipe:
 
     def as_files(self) -> dict[str, bytes]:
         """For the store: JSON."""
-        content = {**vars(self), "version": VERSION, "ranges": _plain(self.ranges)}
-        content.pop("digest", None)
+        kept = {name: getattr(self, name) for name in ("network", "checkpoint", "calls", "pictures", "error")}
+        content = {**kept, "version": VERSION, "ranges": _plain(self.ranges)}
         return {_FILE: json.dumps(content, sort_keys=True).encode()}
 
     @classmethod
@@ -94,12 +89,8 @@ class Recipe:
             ValueError: it is no recipe, or a value in it makes no sense.
         """
         try:
-            content = json.loads(files[_FILE])
-        except (LookupError, ValueError, RecursionError) as error:
-            raise ValueError(f"it is no recipe ({type(error).__name__}: {error})") from error
-        try:
-            return _checked(content)
-        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            return _checked(json.loads(files[_FILE]))
+        except (LookupError, TypeError, AttributeError, OverflowError, RecursionError, *_UNREADABLE) as error:
             raise ValueError(f"it is no recipe ({type(error).__name__}: {error})") from error
 
 
@@ -118,21 +109,19 @@ def _plain(ranges: Mapping[str, Range]) -> dict[str, list[float]]:
 def _checked(content: Mapping[str, Any]) -> Recipe:
     if content["version"] != VERSION:
         raise ValueError("another version of this package wrote it")
-    network, checkpoint, refused = (content[name] for name in ("network", "checkpoint", "refused"))
-    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in (network, checkpoint, refused)):
+    network, checkpoint = content["network"], content["checkpoint"]
+    if not all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in (network, checkpoint)):
         raise ValueError("a text in it is of another type, or too long")
     calls, pictures, error = content["calls"], content["pictures"], content["error"]
     if not all(isinstance(count, int) and not isinstance(count, bool) and 0 < count <= _MAX_CALLS for count in (calls, pictures)):
         raise ValueError("its number of calls or of pictures makes no sense")
-    if not _is_number(error) or error < 0 or (error > MAX_ERROR and not refused):
+    if not _is_number(error) or not 0 <= error <= MAX_ERROR:
         raise ValueError("its error makes no sense, or is too large")
     ranges = content["ranges"]
-    if not isinstance(ranges, dict) or len(ranges) > _MAX_LAYERS:
-        raise ValueError("its ranges are of another type, or too many")
-    if not ranges and not refused:
-        raise ValueError("it has no ranges")
+    if not isinstance(ranges, dict) or not 0 < len(ranges) <= _MAX_LAYERS:
+        raise ValueError("its ranges are of another type, none or too many")
     known = {name: _range(name, *ranges[name]) for name in ranges}
-    return Recipe(network, checkpoint, calls, pictures, known, float(error), refused)
+    return Recipe(network, checkpoint, calls, pictures, known, float(error))
 
 
 def _range(name: str, low: object, high: object) -> Range:

@@ -37,10 +37,10 @@ class Recipes:
             self._known[key] = self._read(architecture, checkpoint)
         return self._known[key]
 
-    def put(self, architecture: str, recipe: Recipe, lasts: bool = True) -> None:
-        """Keep a recipe under its checkpoint; on disk as well where it ``lasts``."""
+    def put(self, architecture: str, recipe: Recipe) -> None:
+        """Keep a recipe under its checkpoint; on disk as well where it is used: another picture, or more memory, may give one."""
         self._known[architecture, recipe.checkpoint] = recipe
-        if lasts and self.store is not None:
+        if not recipe.refused and self.store is not None:
             self.store.put(architecture + recipe.checkpoint, recipe.as_files())
 
     def clear(self) -> None:

@@ -77,7 +77,7 @@ class Accelerated:
         completed = False
         try:
             yield
-            completed = True
+            completed = not getattr(self._target, "_interrupt", False)  # which a callback sets, and the pipeline returns early
         finally:
             self.engine.end_run(completed)
 

@@ -99,19 +99,21 @@ def compare(host: Host, control: JobControl, last: Request | None, choices: Choi
 def compare_int8(host: Host, control: JobControl, last: Request | None, choices: Choices) -> Comparison:
     """Make a picture in int8 and in the device's own precision; before that int8 is calibrated, if it has to be.
 
-    Its seed follows that of the last picture, which may have calibrated: a recipe fits the values that it was made from. Before
-    the first picture, steps are timed. Under the host's lock.
+    Its seed follows that of the last picture, which may have calibrated: a recipe fits the values that it was made from. A few
+    steps, as they are timed where there was no picture, would calibrate badly. Under the host's lock.
 
     Raises:
         Interrupted: the user has cancelled the job.
-        Unavailable: int8 is not used, and the message says why.
+        Unavailable: there was no picture, or int8 is not used; the message says why.
     """
+    if last is None:
+        raise Unavailable("Make a picture first: int8 is compared on one like it.")
     own, int8 = (dataclasses.replace(choices, unet=True, precision=each) for each in ("auto", "int8"))
     engine = host.configure(int8)
     control.step(0, "Timing int8")
     for seed in range(1, _MAX_PICTURES + 1):
         in_int8 = _measure(host, control, last, int8, seed)
-        states = {name: forms.int8 for name, forms in engine.both_forms().items()}
+        states = {name: forms.statistics.int8 for name, forms in engine.both_forms().items()}
         if not any(state["state"] == "calibrating" for state in states.values()):
             break
     used = {name: forms for name, forms in engine.both_forms().items() if states[name]["state"] == "on"}
@@ -124,7 +126,7 @@ def compare_int8(host: Host, control: JobControl, last: Request | None, choices:
         forms.make_room()
     reference = _measure(host, control, last, own, seed)
     for name, forms in used.items():
-        forms.tell_again(states[name])
+        forms.statistics.int8 = states[name]  # else it says what the reference was
     control.step(2, "")
     return Comparison(_size(host, last), 1, reference, in_int8, int8_sides(first.own))
 

@@ -94,7 +94,7 @@ def precision_hint() -> str:
         return hint
     own = cpu.default_precision
     slower, still = (", and slower", " still") if own != "f32" else ("", "")
-    int8 = f". int8 is faster{still}, after one picture that calibrates" if has_int8 else ""
+    int8 = f". int8 is faster{still}, after one picture that calibrates; a few pictures become other ones" if has_int8 else ""
     return f"auto is {own} on this CPU. {hint}{slower}{int8}"
 
 

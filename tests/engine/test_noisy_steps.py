@@ -86,7 +86,10 @@ def test_where_both_forms_do_not_fit_in_memory_every_step_is_in_8_bits(
     monkeypatch.setattr(dual_precision_memory, "available_memory", lambda: 0)
     answers = picture(calibrated)
     assert not any(torch.equal(answer, own(calibrated, number)) for number, answer in enumerate(answers))
-    assert "much noise" not in calibrated.stats()["int8"]["text"]
+    assert "so steps with much noise are in 8 bits too" in calibrated.stats()["int8"]["text"]
+    monkeypatch.undo()
+    picture(calibrated, 3)
+    assert "; steps with much noise are computed in" in calibrated.stats()["int8"]["text"], "it says what the last picture did"
 
 
 def test_by_its_blocks_too_steps_with_much_noise_are_computed_in_the_devices_own_precision(

@@ -96,3 +96,12 @@ def test_a_recipe_in_the_place_of_another_is_removed(tmp_path: Path, caplog: pyt
         assert recipes.get("a0" * 16, "d0" * 16) is None
     assert "belongs to another checkpoint" in caplog.text
     assert not recipes.store.entries()
+
+
+def test_an_error_that_is_no_number_refuses_and_is_not_told_as_one() -> None:
+    for errors in ([], [0.01, float("nan")], [float("inf")]):
+        refused = RECIPE.judge(errors)
+        assert refused.refused
+        assert "%" not in refused.refused
+    assert not RECIPE.judge([0.01]).refused
+    assert "off by 4.0 %, more than 3 %" in RECIPE.judge([0.04]).refused

@@ -98,8 +98,8 @@ class Host(ui_host.Host):
 
     def configure(self, choices: Choices) -> Any:
         """An engine in which int8 is used, and fits into memory beside the device's own precision."""
-        forms = SimpleNamespace(own="bf16", int8={"state": "on", "text": ""}, describe=str, make_room=str)
-        forms.tell_again = lambda int8: None
+        statistics = SimpleNamespace(int8={"state": "on", "text": ""})
+        forms = SimpleNamespace(own="bf16", statistics=statistics, describe=str, make_room=str)
         return SimpleNamespace(both_forms=lambda: {"unet": forms})
 
     def denoiser(self) -> Any:

@@ -60,6 +60,12 @@ def test_before_the_first_picture_steps_are_timed(host: Steps) -> None:
     assert not comparison.pictures()
 
 
+def test_before_the_first_picture_nothing_calibrates_int8(host: Steps) -> None:
+    with pytest.raises(jobs.Unavailable, match="Make a picture first"):
+        jobs.compare_int8(host, control(), None, Choices())
+    assert host.made == []
+
+
 def test_a_cancelled_job_makes_no_picture(host: Steps) -> None:
     cancelled = control()
     cancelled.cancelled.set()

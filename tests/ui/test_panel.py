@@ -38,9 +38,9 @@ def test_nine_controls_in_order_each_named_and_explained() -> None:
 @pytest.mark.parametrize(
     "default,exact,hint",
     [
-        ("bf16", True, ", and slower. int8 is faster still, after one picture that calibrates"),
+        ("bf16", True, ", and slower. int8 is faster still, after one picture that calibrates; a few pictures become other ones"),
         ("bf16", False, ", and slower"),
-        ("f32", True, ". int8 is faster, after one picture that calibrates"),
+        ("f32", True, ". int8 is faster, after one picture that calibrates; a few pictures become other ones"),
         ("f32", False, ""),
     ],
 )

@@ -114,7 +114,7 @@ class BlocksPrecision:
         if recorder is None:
             observed.count(None)
         elif tape is None or (not observed.calls and not self._is_faithful(tape)):
-            self._precision.keep(self._precision.candidate(observed).refuse(_UNFOLLOWED), lasts=False)
+            self._precision.keep(self._precision.candidate(observed).refuse(_UNFOLLOWED))
         else:
             observed.count(lambda: tape)
 

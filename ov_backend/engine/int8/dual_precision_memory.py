@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ov_backend.core import devices
@@ -33,23 +31,13 @@ class DualPrecisionMemory:
     """
 
     def __init__(self, resources: Resources, name: str, module: torch.nn.Module, statistics: NetworkStats) -> None:
-        self._resources, self._name, self._statistics = resources, name, statistics
-        self.own = devices.resolved_precision(resources.settings.replace(precision="auto"))
+        self._resources, self._name, self.statistics = resources, name, statistics
         self._weights = sum(weight.numel() for weight in module.parameters())
 
     @property
-    def of_noisy_steps(self) -> str:
-        """What the user is told of steps that are not in 8 bits for their noise."""
-        return f"; steps with much noise are computed in {self.own}"
-
-    @property
-    def int8(self) -> dict[str, Any]:
-        """What int8 does now, see :class:`NetworkStats`."""
-        return self._statistics.int8
-
-    def tell_again(self, int8: dict[str, Any]) -> None:
-        """Have the statistics say what int8 did before the network ran in its own precision."""
-        self._statistics.int8 = int8
+    def own(self) -> str:
+        """The device's own precision."""
+        return devices.resolved_precision(self._resources.settings.replace(precision="auto"))
 
     @property
     def needed(self) -> int:

@@ -118,7 +118,7 @@ class LowPrecision:
         with precision.without():
             entry = self._compiled(call)
         if not fits_no_layer:
-            precision.keep(recipe.refuse(failed), lasts=False)  # another process tries again
+            precision.keep(recipe.refuse(failed))
             return entry
         self._without[recipe.digest, call.signature] = failed  # the recipe's layers are those of other sizes
         if not self._of_block:

@@ -45,6 +45,7 @@ GRAPH_CALIBRATES = (
     f"int8 is calibrated: {MAX_GRAPH_CALLS} calls are made in the device's own precision, and the ranges of their values are"
     " collected; later calls are made in int8"
 )
+NO_ROOM = "; both forms do not fit in memory, so steps with much noise are in 8 bits too, and more pictures become other ones"
 NO_VNNI = "this CPU has no VNNI instructions, without which products of 8-bit integers overflow"
 
 
@@ -101,6 +102,8 @@ class Precision:
         self.observed: dict[tuple[str, str], Calibration[Any]] = {}
         self.current: tuple[str, str] | None = None
         self.failure = ""
+        #: What the user is told of steps with much noise, as of the last one.
+        self._noisy = ""
         #: What the identity was read from last, and the identity.
         self._identity: tuple[Any, tuple[str, str]] | None = None
 
@@ -227,7 +230,11 @@ class Precision:
 
     def noise(self, is_much: bool) -> contextlib.AbstractContextManager[None]:
         """In this block, a call with much noise is computed in the device's own precision, where both forms fit in memory."""
-        return much_noise.context() if is_much and self.applies() and self.both.fits() else contextlib.nullcontext()
+        if not (is_much and self.applies()):
+            return contextlib.nullcontext()
+        fits = self.both.fits()
+        self._noisy = f"; steps with much noise are computed in {self.both.own}" if fits else NO_ROOM
+        return much_noise.context() if fits else contextlib.nullcontext()
 
     def trial(self) -> Trial | None:
         """What this thread tries with this network, if it does."""
@@ -265,7 +272,6 @@ class Precision:
     def make(self, observed: Calibration[Any]) -> None:
         """Make the recipe of what was called last, and compare it with what was observed."""
         identity, recipe = self.current, self.candidate(observed)
-        lasts = bool(recipe.ranges)  # a larger size may have layers in 8 bits where this one has none
         try:
             result = self._tried(recipe, observed.samples)
         except Interrupted:
@@ -273,11 +279,11 @@ class Precision:
         except BlockGone:  # calibrate anew
             self.observed = {key: each for key, each in self.observed.items() if each is not observed}
             return
-        except Exception as error:  # for lack of memory, it may be: another process tries again
+        except Exception as error:
             pass_on_signals(error)
-            result, lasts = recipe.refuse(last_line(error)), False
+            result = recipe.refuse(last_line(error))
         if self.current == identity:  # else the weights are another checkpoint's by now
-            self.keep(result, lasts)
+            self.keep(result)
 
     def _tried(self, recipe: Recipe, samples: Sequence[Sample]) -> Recipe:
         """A recipe with its error, and refused if that is too large; what only the trial needed is evicted."""
@@ -305,10 +311,10 @@ class Precision:
     def _evict(self, unneeded: Callable[[Any, CompiledEntry], bool]) -> None:
         self.resources.compiled.evict(lambda key, entry: entry.network == self.name and unneeded(key, entry))
 
-    def keep(self, recipe: Recipe, lasts: bool = True) -> None:
-        """Keep a recipe, whether it is used or not, so that nothing is calibrated again; ``lasts``: in other processes, too."""
+    def keep(self, recipe: Recipe) -> None:
+        """Keep a recipe, whether it is used or not, so that nothing is calibrated again."""
         assert self.current is not None
-        self.resources.recipes.put(self.current[0], recipe, lasts)
+        self.resources.recipes.put(self.current[0], recipe)
         observed = self.observed.pop(self.current, None)
         if observed is not None:
             self._evict(lambda key, entry: entry.form.startswith(f"{observed.name} ") or entry.form == observed.name)
@@ -326,9 +332,8 @@ class Precision:
             self._statistics.tell_int8(self.name, "calibrating", text)
         elif recipe.refused:
             self.tell_off(recipe.refused, recipe.error or None)
-        elif much_noise.active() or not self._statistics.int8.get("text", "").startswith(recipe.describe()):
-            text = recipe.describe() + (self.both.of_noisy_steps if much_noise.active() else "")
-            self._statistics.tell_int8(self.name, "on", text, recipe.error)
+        else:
+            self._statistics.tell_int8(self.name, "on", recipe.describe() + self._noisy, recipe.error)
 
     def tell_nothing(self) -> None:
         """Say that int8 is not asked for."""

@@ -203,16 +203,13 @@ class Recorder(TorchDispatchMode):
         """
 
         def write() -> None:
-            self._watch(state)
+            self.tape._states.append((state, state()))
             again = partial(_run_under_autocast, autocast.of_program(), run)
             self._write(again, self._read(args, dict(kwargs)), result)
             self._derived.update(self._memory[self._slots[tensor]] for tensor in _tensors(result))
 
         if not self.lost:
             self._followed(write)
-
-    def _watch(self, state: Callable[[], object]) -> None:
-        self.tape._states.append((state, state()))
 
     def finished(self, result: Any) -> Tape | None:
         """The tape, or None where the result cannot be had from it."""
@@ -238,7 +235,7 @@ class Recorder(TorchDispatchMode):
         self.tape._given[slot] = tensor if _is_weight(tensor) else tensor.detach().clone()
         if _is_weight(tensor):
             self._of_weights.add(memory)
-            self._watch(partial(content.mark, tensor))
+            self.tape._states.append((partial(content.mark, tensor), content.mark(tensor)))
         return slot
 
     def _new(self, tensor: torch.Tensor) -> _Slot:

@@ -176,7 +176,7 @@ class PipelineHost(Host):
                 for network in networks.values():
                     network.begin_run()  # after a picture that calibrates the next one is made in int8
             yield
-            completed = True
+            completed = not self.turns.is_interrupted()
         finally:
             engine.end_run(completed)
             for patch in patches:

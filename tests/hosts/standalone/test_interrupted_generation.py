@@ -21,6 +21,7 @@ pytest.importorskip("diffusers")
 
 from ov_backend.hosts.standalone.generated import Generated
 from ov_backend.hosts.standalone.generator import PictureGenerator
+from tests.helpers.layers_in_8_bits import needs_vnni
 from tests.helpers.pictures import pixels
 
 SMALL = Parameters("a cat", steps=2, width=64, height=64, seed=4)
@@ -99,3 +100,23 @@ def generator_that_interrupts(module: torch.nn.Module, forward: Callable[..., No
         yield
     finally:
         patch.undo()
+
+
+@needs_vnni
+def test_a_generation_that_is_interrupted_does_not_calibrate_int8(
+    generator: PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = generator.status.step, []
+
+    def interrupt(done: int, total: int) -> None:
+        step(done, total)
+        if done == 9 and not calls:
+            generator.interrupt()
+
+    monkeypatch.setattr(generator.status, "step", interrupt)
+    for _ in range(2):
+        generator.generate(dataclasses.replace(SMALL, steps=12), Choices("CPU", "int8", vae=False, text_encoder=False))
+        (observed,) = generator._networks["unet"].precision.observed.values()
+        calls.append(observed.calls)
+    assert calls[0] == 0
+    assert calls[1] >= 12
