@@ -14,6 +14,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from ov_backend.core.errors import CaptureError
@@ -120,6 +121,8 @@ def _check_side_effects(
         raise CaptureError(f"its forward sets {names[0]}, which a compiled graph would not do")
     if removed:
         raise CaptureError("its forward collects tensors in a list or dict, which a compiled graph would not do")
+    if strays and is_functorch_wrapped_tensor(strays[0]):
+        raise CaptureError("its forward gives a weight to a function of torch.func, which a trace does not see")
     if strays:
         shape = list(strays[0].shape)
         raise Stray(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")

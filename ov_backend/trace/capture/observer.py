@@ -27,7 +27,7 @@ from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_a
 from ov_backend.guards.describe import attribute_or_none
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, names_in, outer_set_by, sets_data
 from ov_backend.guards.traced_code import own_code
-from ov_backend.trace.capture import trace_detection
+from ov_backend.trace.capture import impure, trace_detection
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.trace.capture.process_tables import ArithmeticState
@@ -252,7 +252,7 @@ class Observer:
                     self._asked_of_tensor[words] = None
             if names := [name for name in code.co_names if name in trace_detection.OF_TRACES or table.get(name) is FakeTensor]:
                 self.asked.append(_question(names[0]))
-        for name in globals_set_by(code):
+        for name in globals_set_by(code) if self.executed[code] != impure.PROFILER else ():
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
             for cell in _cells_of(code):
