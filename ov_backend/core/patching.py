@@ -83,7 +83,7 @@ class _Mark:
 
 
 #: What a replacement keeps for itself.
-_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "__wrapped__", PATCHED}
+_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "_bypassed", "__wrapped__", PATCHED}
 _OWN_NAMES |= {*functools.WRAPPER_ASSIGNMENTS}
 
 
@@ -95,9 +95,15 @@ class _Replacement:
     """
 
     def __init__(
-        self, call: Callable[..., Any], original: Any, owner: Any, name: str, inherited: Inherited | None
+        self,
+        call: Callable[..., Any],
+        original: Any,
+        owner: Any,
+        name: str,
+        inherited: Inherited | None,
+        bypassed: Callable[[], None],
     ) -> None:
-        self._inherited = inherited
+        self._inherited, self._bypassed = inherited, bypassed
         functools.update_wrapper(self, original, updated=())  # the attributes of a function are looked up when they are read
         self._call, self._owner, self._name = call, owner, name
         self._is_method = inherited is not None and isinstance(class_member(type(owner), name), types.FunctionType)
@@ -142,6 +148,7 @@ class _Replacement:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call what replaces the original, but the original where Dynamo compiles the call, or where a copy makes it."""
         if _is_compiling():  # in words that every version of Dynamo can follow
+            self._say_bypassed()
             if self._is_method:
                 return getattr(type(self._owner), self._name)(self._owner, *args, **kwargs)
             return self._original(*args, **kwargs)
@@ -152,6 +159,12 @@ class _Replacement:
         if self._inherited is not None and getattr(original, "__self__", None) is self._owner:
             original = types.MethodType(original.__func__, caller)
         return original(*args, **kwargs)
+
+    def _say_bypassed(self) -> None:
+        self._bypassed()
+
+    #: As ``torch.compiler.assume_constant_result`` does: Dynamo calls it while it compiles, and what it has compiled does not.
+    _say_bypassed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _is_on_copy(self, attributes: dict[str, Any]) -> bool:
         """Whether a table is a copy of the owner's; another module may have been given the forward alone, which stays bound."""
@@ -243,11 +256,19 @@ class Patch:
 
     ``make`` makes the replacement from the original, which is what ``getattr`` returns now.
 
+    ``bypassed`` is called where Dynamo compiles a call of it, which then is a call of the original.
+
     Raises:
         PatchError: the attribute is patched already.
     """
 
-    def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        bypassed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._owner, self._name = owner, name
         self._own = vars(owner).get(name, _ABSENT)
         if is_patched(self._own):
@@ -268,7 +289,7 @@ class Patch:
         if isinstance(owner, type):
             replacement = functools.wraps(self.original)(call)
         else:
-            replacement = _Replacement(call, self.original, owner, name, of_class)
+            replacement = _Replacement(call, self.original, owner, name, of_class, bypassed)
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         try:
@@ -314,9 +335,13 @@ class Unshadow:
         return vars(self._owner).setdefault(self._name, self._own) is self._own
 
 
-def patch_forward(module: torch.nn.Module, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Patch:
-    """Replace one module instance's forward; its class and all other instances are unchanged."""
-    return Patch(module, "forward", make)
+def patch_forward(
+    module: torch.nn.Module,
+    make: Callable[[Callable[..., Any]], Callable[..., Any]],
+    bypassed: Callable[[], None] = lambda: None,
+) -> Patch:
+    """Replace one module instance's forward, see :class:`Patch`; its class and all other instances are unchanged."""
+    return Patch(module, "forward", make, bypassed)
 
 
 def _named(owner: Any) -> str:

@@ -1,8 +1,8 @@
 """What a trace sets for all threads, set for the thread that traces: torch's flag that FX traces, and FX's patches.
 
-While the flag is set, calling what Dynamo has compiled raises "Detected that you are using FX to symbolically trace a
-dynamo-optimized function"; another thread's call would raise too. Dynamo and Inductor mostly trace while they compile, where
-it is not looked at; ``openvino_fx`` traces at the first call. FX also replaces functions of ``torch.nn.Module`` and of ``math``
+While the flag is set, what Dynamo has compiled calls what it was compiled from, which the trace then sees; another thread's call
+would do so too. Dynamo and Inductor mostly trace while they compile, where it is not looked at; ``openvino_fx`` traces at the
+first call. FX also replaces functions of ``torch.nn.Module`` and of ``math``
 by ones that look for its proxies, which ``make_fx`` never passes; what Dynamo guards in other threads would find them.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from torch._dynamo import config
 from torch.fx import Graph, Tracer, _symbolic_trace
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
@@ -60,10 +61,12 @@ _WITHOUT_PATCHES: dict[str, Any] = {
 def flag_of_this_thread() -> Iterator[None]:
     """In this block ``make_fx`` patches nothing, and sets the flag for its own thread only; one thread at a time enters it.
 
+    There it goes through what ``torch.compile`` has compiled, where Dynamo would raise.
+
     The nodes that it makes are marked (:mod:`ov_backend.core.autocast_regions`).
     """
     variables: dict[str, Any] = vars(_symbolic_trace)
-    with tracing_lock.lock(), autocast_regions.marked():
+    with tracing_lock.lock(), autocast_regions.marked(), config.patch(error_on_nested_fx_trace=False):
         before = variables[_FLAG], vars(PythonKeyTracer).get("trace")
         variables[_FLAG], PythonKeyTracer.trace = _of_thread, _trace
         try:

@@ -137,7 +137,7 @@ SPECIAL_CODE = frozenset(
 #: In the place of a value that is not there.
 UNSET = object()
 #: Of classes that are no part of the interpreter.
-_HEAP_TYPE = 1 << 9
+HEAP_TYPE = 1 << 9
 #: Names by which code reads or sets the environment.
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "putenv", "setdefault", "load_dotenv"})
 #: Functions of ``dataclasses`` that go through the fields of a class.
@@ -168,7 +168,7 @@ def is_of_package(cls: type) -> bool:
     A class that a program makes with ``types.new_class`` or ``dataclasses.make_dataclass`` names Python's own module.
     """
     module = cls.__module__
-    if not versioned(module) or module.partition(".")[0] not in sys.stdlib_module_names or not cls.__flags__ & _HEAP_TYPE:
+    if not versioned(module) or module.partition(".")[0] not in sys.stdlib_module_names or not cls.__flags__ & HEAP_TYPE:
         return versioned(module)
     return attribute_or_none(sys.modules.get(module), cls.__name__) is cls or "." in cls.__qualname__
 
@@ -204,7 +204,7 @@ def keeps_state(value: Any) -> bool:
     if isinstance(value, _CONSTANTS) or hasattr(type(value), "__members__"):  # the second are enumerations
         return False
     bases = (base for base in type(value).__mro__[:-1] if base is not types.SimpleNamespace)
-    return any(type(base).__name__ == "pybind11_type" or not base.__flags__ & _HEAP_TYPE for base in bases)
+    return any(type(base).__name__ == "pybind11_type" or not base.__flags__ & HEAP_TYPE for base in bases)
 
 
 def own_member(cls: type) -> str:

@@ -1,55 +1,74 @@
 """Nested Python values around tensors: taken apart into a flat list, described in JSON, and put together again.
 
 A description holds no code. Where it names a class (a transformers or diffusers output type), that class is looked
-up among those already imported, and accepted only if it is an output type; nothing is imported for its sake.
+up among those already imported, and accepted only if it is an output type; nothing is imported for its sake. Of a result it can
+be a class of objects that are no more than their attributes, such as a dataclass or what transformers caches keys and values in.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import types
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ov_backend.core.errors import CaptureError
-from ov_backend.guards.describe import module_of
+from ov_backend.guards.describe import HEAP_TYPE, module_of
 
 Spec = dict[str, Any]
 #: Containers of Python and torch, and the libraries whose classes of results derive from them.
 _BUILTIN = (dict, list, tuple, OrderedDict, torch.Size)
 _LIBRARIES = frozenset({"transformers", "diffusers", "torch", "collections", "dataclasses", "builtins", "typing"})
 _PLAIN = (bool, int, float, str, type(None))
+#: Where transformers has the classes of its caches.
+_CACHES = "transformers.cache_utils"
 
 
-def flatten(value: Any, path: str = "") -> tuple[list[tuple[str, torch.Tensor]], Spec]:
+def flatten(value: Any, path: str = "", made: Container[int] = ()) -> tuple[list[tuple[str, torch.Tensor]], Spec]:
     """The tensors in ``value``, each with its dotted path, and the JSON description of everything around them.
 
     A tensor that stands in several places is listed once: code may ask whether two of its arguments are one object.
+
+    Args:
+        value: what is taken apart.
+        path: its own path.
+        made: identities of objects that nobody else has, which are described by their attributes.
 
     Raises:
         CaptureError: a value in there has a type that no description can hold.
     """
     leaves: list[tuple[str, torch.Tensor]] = []
-    spec = _describe(value, path, leaves)
-    _refuse_repeated(value, set())
+    spec = _describe(value, path, leaves, made)
+    _refuse_repeated(value, set(), made)
     return leaves, spec
 
 
-def _refuse_repeated(value: Any, seen: set[int]) -> None:
+def items_of(value: Any, made: Container[int]) -> Iterable[Any] | None:
+    """What is in a container, or in an object that is described by its attributes; None for any other value."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (tuple, list)):
+        return value
+    return vars(value).values() if id(value) in made and not isinstance(value, torch.Tensor) else None
+
+
+def _refuse_repeated(value: Any, seen: set[int], made: Container[int]) -> None:
     """Refuse a list or dict that stands in two places: what is put together again has two of them."""
-    if isinstance(value, (Mapping, tuple, list)):
+    items = items_of(value, made)
+    if items is not None:
         if id(value) in seen and not isinstance(value, tuple):
             raise CaptureError(f"one {type(value).__name__} stands in two places")
         seen.add(id(value))
-        for item in value.values() if isinstance(value, Mapping) else value:
-            _refuse_repeated(item, seen)
+        for item in items:
+            _refuse_repeated(item, seen, made)
 
 
-def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> Spec:
+def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]], made: Container[int]) -> Spec:
     if isinstance(value, (torch.Tensor, torch.SymFloat, torch.SymInt)):  # the last are numbers of a trace
         seen = next((index for index, (_, tensor) in enumerate(leaves) if tensor is value), None)
         if seen is None:
@@ -59,20 +78,41 @@ def _describe(value: Any, path: str, leaves: list[tuple[str, torch.Tensor]]) -> 
         return {"value": value}
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return {"torch": str(value)}
+    if id(value) in made and _object_class(_name_of(type(value))) is type(value):
+        attributes = {name: _describe(item, _join(path, name), leaves, made) for name, item in vars(value).items()}
+        return {"object": attributes, "class": _name_of(type(value))}
+    if made and isinstance(value, type) and _object_class(_name_of(value)) is value:
+        return {"type": _name_of(value)}
+    if type(value) is dict and made and all(type(key) is int for key in value):
+        return {"numbered": [[key, _describe(item, _join(path, key), leaves, made)] for key, item in value.items()]}
     if isinstance(value, defaultdict) or (isinstance(value, Mapping) and not all(type(key) is str for key in value)):
         raise CaptureError(f"{path or 'the value'} is a {type(value).__name__} whose keys or default cannot be written down")
     if isinstance(value, (dict, list, tuple)) and type(value) not in _BUILTIN:
         _refuse_own_code(value, path)
     if isinstance(value, Mapping):
-        items = {str(key): _describe(item, _join(path, key), leaves) for key, item in value.items()}
+        items = {str(key): _describe(item, _join(path, key), leaves, made) for key, item in value.items()}
         spec: Spec = {"dict": items}
     elif isinstance(value, (tuple, list)):
-        spec = {"list": [_describe(item, _join(path, i), leaves) for i, item in enumerate(value)]}
+        spec = {"list": [_describe(item, _join(path, i), leaves, made) for i, item in enumerate(value)]}
     else:
         raise CaptureError(f"{path or 'the value'} is a {type(value).__name__}, which cannot be part of a graph's key")
     if type(value) not in (dict, list):
-        spec["class"] = f"{type(value).__module__}:{type(value).__qualname__}"
+        spec["class"] = _name_of(type(value))
     return spec
+
+
+def _name_of(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _object_class(name: str) -> type | None:
+    """The class of this name, if it is imported here and its objects are no more than their attributes."""
+    module, _, qualname = name.partition(":")
+    kind = getattr(sys.modules.get(module), qualname, None)
+    if not isinstance(kind, type) or not (dataclasses.is_dataclass(kind) or module == _CACHES):
+        return None
+    bases = kind.__mro__[:-1]
+    return kind if all(base.__flags__ & HEAP_TYPE and not vars(base).get("__slots__") for base in bases) else None
 
 
 def _refuse_own_code(value: Any, path: str) -> None:
@@ -120,6 +160,17 @@ def restore(spec: Spec, tensors: Sequence[torch.Tensor]) -> Any:
     if "torch" in spec:
         name = spec["torch"]
         return getattr(torch, name.removeprefix("torch.")) if name.startswith("torch.") else torch.device(name)
+    if "numbered" in spec:
+        return {key: restore(item, tensors) for key, item in spec["numbered"]}
+    if "type" in spec or "object" in spec:
+        cls = _object_class(name := spec.get("type") or spec["class"])
+        if cls is None:
+            raise CaptureError(f"{name} is no class of objects that is imported here")
+        if "type" in spec:
+            return cls
+        restored: Any = object.__new__(cls)
+        vars(restored).update({name: restore(item, tensors) for name, item in spec["object"].items()})
+        return restored
     kind = _container(spec.get("class"))
     if "dict" in spec:
         items = {key: restore(item, tensors) for key, item in spec["dict"].items()}

@@ -97,6 +97,14 @@ def _kinds(values: Sequence[Any]) -> tuple[Hashable, ...] | None:
     return tuple(kinds)
 
 
+def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a forward; of one that does not say what its parameters are, one that takes any arguments."""
+    try:
+        return inspect.signature(forward)
+    except ValueError:  # it is written in C, as one of torch.jit is
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
 class Binder:
     """Takes calls of one forward apart by the names of its parameters."""
 
@@ -111,7 +119,7 @@ class Binder:
     def _update(self) -> None:
         self._forms: dict[Hashable, _Form] = {}
         self._state = self._defaults()
-        self._signature = inspect.signature(self._forward)
+        self._signature = signature_of(self._forward)
 
     def _defaults(self) -> tuple[Any, ...]:
         """What the signature depends on; it may be exchanged on the function."""

@@ -110,7 +110,7 @@ class ValueWalk(Notes):
         elif isinstance(value, BUILTINS):
             self._add("builtin", getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
             owner = getattr(value, "__self__", None)
-            if not isinstance(owner, types.ModuleType):
+            if not isinstance(owner, types.ModuleType) and type(owner).__module__ != "pybind11_builtins":  # these are code
                 self._value(owner, path)
         elif isinstance(value, weakref.ref):
             self._reference(value, path)

@@ -13,12 +13,13 @@ import torch
 
 from ov_backend.core import devices
 from ov_backend.core.errors import OVBackendError, SettingsError, short_repr
-from ov_backend.core.patching import Patch, is_patched, patch_forward
+from ov_backend.core.patching import Patch, Unshadow, is_patched, patch_forward
 from ov_backend.core.settings import Settings, check_names
 from ov_backend.engine.blocks.below_hooks import CellPatch, place_below
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, Progress
 from ov_backend.pipelines.calls import Listener
+from ov_backend.pipelines.compiled import BYPASSED, uncompile, uncompiled
 from ov_backend.pipelines.forwards import following, forward_of, network_of
 from ov_backend.pipelines.precompile import Size, every, generator_of, precompile
 
@@ -56,8 +57,8 @@ class Accelerated:
             log.info("%s stays in PyTorch: accelerate does not know this part of a pipeline.", name)
         self.engine = Engine(settings, progress)
         self._target = target
-        #: By name, the module and what stands on it.
-        self._patches: dict[str, tuple[torch.nn.Module, Patch | CellPatch]] = {}
+        #: By name, the module and what stands on it, or was taken from it.
+        self._patches: dict[str, tuple[torch.nn.Module, list[Patch | CellPatch | Unshadow]]] = {}
         self._final_stats: dict[str, dict[str, Any]] = {}
         self._listener: Listener | None = None
         try:
@@ -89,23 +90,31 @@ class Accelerated:
             self._undo(name)
         taken = {id(part) for part, _ in self._patches.values()}  # one may have another name now
         for name, part in changed.items():
-            if id(part) not in taken and not is_patched(vars(part).get("forward")):  # else another accelerator has it
+            forward = vars(uncompiled(part)).get("forward")
+            if id(part) not in taken and not is_patched(forward):  # else another accelerator has it
                 self._patches[name] = part, self._patch(name, part)
 
     def _undo(self, name: str) -> None:
-        self._patches.pop(name)[1].undo()
+        for each in self._patches.pop(name)[1]:
+            each.undo()
         network = self.engine.networks.get(name)
         if isinstance(network, HookedNetwork):
             network.restore()
         self.engine.release(name)
 
-    def _patch(self, name: str, module: torch.nn.Module) -> Patch | CellPatch:
+    def _patch(self, name: str, module: torch.nn.Module) -> list[Patch | CellPatch | Unshadow]:
         """Replace the forward of a module; below the hooks of other code, where there are any."""
-        place = place_below(module)
+        inner = uncompiled(module)
+        place, maker = place_below(inner), self._maker(name, inner)
         if place is None:
-            return patch_forward(module, self._maker(name, module))
+            return [patch_forward(inner, maker, lambda: self._bypassed(name)), *uncompile(module)]
         self.engine.resources.keeps_unloaded = True  # weights that a hook takes away come back
-        return place.patch(self._maker(name, module))
+        return [place.patch(maker), *uncompile(module)]
+
+    def _bypassed(self, name: str) -> None:
+        """Dynamo compiles what calls a network, whose calls then do not come here."""
+        if name in self.engine.networks:
+            self.engine.networks[name].statistics.correct(name, BYPASSED, once=True)
 
     def _maker(self, name: str, module: torch.nn.Module) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,8 +168,9 @@ class Accelerated:
 
     def restore(self) -> None:
         """Restore the original forwards, and release everything compiled and the networks themselves. May be called twice."""
-        for _, patch in self._patches.values():
-            patch.undo()
+        for _, patches in self._patches.values():
+            for patch in patches:
+                patch.undo()
         self._patches.clear()
         if self._listener is not None:
             self._listener.undo()
@@ -276,8 +286,8 @@ def _parts_of(target: Any) -> dict[str, torch.nn.Module]:
 
 def _once(networks: Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """The networks without those that another name before them has."""
-    names = {id(module): name for name, module in reversed(list(networks.items()))}
-    return {name: module for name, module in networks.items() if names[id(module)] == name}
+    names = {id(uncompiled(module)): name for name, module in reversed(list(networks.items()))}
+    return {name: module for name, module in networks.items() if names[id(uncompiled(module))] == name}
 
 
 def parts_without(target: Any, networks: Mapping[str, torch.nn.Module]) -> list[str]:

@@ -7,8 +7,6 @@ Every way into a pipeline (``accelerate``, ``precompile``, ``demo``, ``serve``, 
 from __future__ import annotations
 
 import functools
-import inspect
-import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -17,11 +15,11 @@ from typing import Any
 
 import torch
 
-from ov_backend.core.errors import pass_on_signals
 from ov_backend.core.patching import inherited
 from ov_backend.engine import worker
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
+from ov_backend.guards.signature import signature_of
 from ov_backend.trace.capture.forward import capture
 
 #: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.
@@ -36,8 +34,6 @@ _NOT_QUANTIZABLE = ("vae", "movq", "text_encoder", "image_encoder", "adapter")
 
 #: Lists of tensors among the arguments of diffusers' UNet, which takes every one out of them while it reads them.
 _EMPTIED = frozenset({"down_intrablock_additional_residuals"})
-
-log = logging.getLogger(__name__)
 
 
 def is_quantizable(name: str) -> bool:
@@ -92,23 +88,14 @@ def following(
                 return now(*args, **kwargs)
             with lock:
                 if now is not made[0]:
-                    made = now, _made(make, now)
+                    made = now, make(now)
         return made[1](*args, **kwargs)
 
     return call
 
 
-def _made(make: Callable[[Callable[..., Any]], Callable[..., Any]], forward: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        return make(forward)
-    except (TypeError, ValueError) as error:  # it has no signature; PyTorch can call it
-        pass_on_signals(error)
-        log.warning("%r cannot run in OpenVINO, for it does not say what its parameters are.", forward)
-        return forward
-
-
 def _emptied_by(forward: Callable[..., Any]) -> frozenset[str]:
-    return _EMPTIED & inspect.signature(forward).parameters.keys()
+    return _EMPTIED & signature_of(forward).parameters.keys()
 
 
 def _numbers_of(module: torch.nn.Module, forward: Callable[..., Any]) -> list[str]:
@@ -116,7 +103,7 @@ def _numbers_of(module: torch.nn.Module, forward: Callable[..., Any]) -> list[st
     if not type(module).__module__.startswith("diffusers."):
         return []
     names = ["timestep", "conditioning_scale"] if type(module).__name__ in _SCALED else ["timestep"]
-    return [name for name in names if name in inspect.signature(forward).parameters]
+    return [name for name in names if name in signature_of(forward).parameters]
 
 
 def _counts_in_f32(module: torch.nn.Module, forward: Callable[..., Any]) -> bool:
@@ -134,7 +121,7 @@ def _with_tensors(
             keep Python's floats: some, such as UNet2DModel, take only the whole part of a float, but all of a tensor.
     """
     kinds = (int, float) if in_f32 else (int,)
-    signature = inspect.signature(forward)
+    signature = signature_of(forward)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
@@ -187,7 +174,7 @@ def _records(forward: Any) -> bool:
 
 def _emptying(network: Callable[..., Any], forward: Callable[..., Any], names: frozenset[str]) -> Callable[..., Any]:
     """``network``, which also empties lists among its arguments as the forward does; a compiled graph would not."""
-    signature = inspect.signature(forward)
+    signature = signature_of(forward)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)

@@ -2,7 +2,8 @@
 
 PyTorch calls the functions that are registered with :mod:`torch._dynamo.callback` before and after it compiles a frame. For a
 frame of this backend they let Dynamo follow recurrent networks, which it refuses otherwise, and see whether Dynamo gives the
-frame up. torch 2.1 has no such functions.
+frame up. A function that is called before a frame is compiled once more sees that Dynamo's limit forbids it. torch 2.1 has no
+such functions.
 """
 
 from __future__ import annotations
@@ -44,6 +45,33 @@ def recurrent_networks_allowed() -> Iterator[None]:
 def watch_frames() -> None:
     """See every frame that Dynamo compiles from now on, also after ``torch._dynamo.reset``, which drops all callbacks."""
     _have_dynamo_call()
+    if hasattr(torch._dynamo, "register_hook_for_recompile_user_context"):
+        torch._dynamo.register_hook_for_recompile_user_context(torch._dynamo.disable(_begin_again))
+
+
+def _begin_again() -> str:
+    """Dynamo is about to compile a frame once more, for calls that none of its graphs answers; it asks what else to log.
+
+    Beyond its limit it makes no graph, and from then on leaves all such calls of the function to eager PyTorch.
+
+    Raises:
+        FailOnRecompileLimitHit: the user wants an error where only PyTorch can answer.
+    """
+    compiling = _compiling(sys._getframe(1))
+    configured = _backend_of(compiling)
+    if compiling is not None and _is_watched(configured):
+        sizes: Any = importlib.import_module("torch._dynamo.cache_size")
+        beyond, limit = sizes.exceeds_recompile_limit(*map(compiling.f_locals.get, ("cache_size", "compile_id")))
+        reason = f"it has as many graphs as torch._dynamo.config.{limit} allows ({getattr(torch._dynamo.config, limit, 0)})"
+        if beyond and _give_up(configured, compiling, reason):
+            raise torch._dynamo.exc.FailOnRecompileLimitHit(f"{_place(compiling)}: {reason}")
+    return ""
+
+
+def _give_up(configured: Any, compiling: types.FrameType, reason: str) -> bool:
+    """Tell a backend that Dynamo makes no graph of a frame; whether the caller is to get an error."""
+    given_up: GivenUp = _function(configured).frame_given_up
+    return given_up(_place(compiling), reason, getattr(configured, "kwargs", {}).get("options") or {})
 
 
 def _have_dynamo_call() -> None:
@@ -84,9 +112,7 @@ class _FrameWatch:
         if compiling is None or not _is_watched(configured):
             return
         if isinstance(error, torch._dynamo.exc.Unsupported):
-            options = getattr(configured, "kwargs", {}).get("options") or {}
-            given_up: GivenUp = _function(configured).frame_given_up
-            asked = given_up(_place(compiling), first_line(error), options)
+            asked = _give_up(configured, compiling, first_line(error))
             if asked and _has_tensors(compiling) and not _raises_itself(error):
                 _raise_it(error)
         elif hasattr(_function(configured), "frames_broken"):

@@ -11,6 +11,7 @@ import torch
 
 from ov_backend import Settings, accelerate
 from ov_backend.pipelines.accelerate import Accelerated
+from ov_backend.pipelines.compiled import BYPASSED
 
 Strict = Callable[..., Settings]
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -87,6 +88,74 @@ def test_another_compiler_compiles_what_stood_there_before(
         calls = accelerated.stats()["net"]["calls"]
         torch.testing.assert_close(compiler(module)(X), expected, rtol=1e-3, atol=1e-5)
     assert accelerated.stats()["net"]["calls"] == calls
+    said = accelerated.stats()["net"]["corrections"]
+    assert list(said) == ([BYPASSED] if compiler is not _exported else [])
+
+
+class Outer(torch.nn.Module):
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner, self.after = inner, torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.inner(x))
+
+
+def _never(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+    raise AssertionError("Dynamo compiles it")
+
+
+def _by_method(module: torch.nn.Module) -> torch.nn.Module:
+    module.compile(backend=_never)
+    return module
+
+
+def _its_forward(module: torch.nn.Module) -> torch.nn.Module:
+    module.forward = torch.compile(module.forward, backend=_never)  # type: ignore[method-assign]
+    return module
+
+
+COMPILED: dict[str, Callable[[torch.nn.Module], torch.nn.Module]] = {
+    "torch.compile(module)": lambda module: torch.compile(module, backend=_never),
+    "module.compile()": _by_method,
+    "its forward": _its_forward,
+    "torch.compile(part)": lambda module: Outer(torch.compile(module, backend=_never)),
+    "part.compile()": lambda module: Outer(_by_method(module)),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_was_compiled_before_runs_whole_in_openvino(module: torch.nn.Module, name: str, strict: Strict) -> None:
+    if name.endswith("()") and not hasattr(module, "_compiled_call_impl"):
+        pytest.skip("a module of this torch has no compile()")
+    torch._dynamo.reset()
+    expected = module(X)
+    compiled = COMPILED[name](module).eval().requires_grad_(False)
+    before, expected = vars(compiled).copy(), compiled.after(expected) if isinstance(compiled, Outer) else expected
+    with accelerate({"net": compiled}, strict()) as accelerated:
+        for _ in range(2):
+            torch.testing.assert_close(compiled(X), expected, rtol=1e-4, atol=1e-5)
+    statistics = accelerated.stats()["net"]
+    assert (statistics["calls"], statistics["compiles"]) == (2, 1)
+    assert not statistics["by_blocks"]
+    assert vars(compiled) == before
+
+
+def test_a_hook_of_what_was_compiled_runs_at_every_call(module: torch.nn.Module, strict: Strict) -> None:
+    torch._dynamo.reset()
+    met: list[torch.Tensor] = []
+    module.register_forward_hook(lambda *call: met.append(call[-1]))
+    compiled = torch.compile(module, backend=_never)
+    with accelerate({"net": compiled}, strict()):
+        results = [compiled(X), compiled(X)]
+    assert all(a is b for a, b in zip(met, results, strict=True))
+
+
+def test_a_network_of_torch_jit_trace_stays_in_pytorch_with_the_reason(module: torch.nn.Module, strict: Strict) -> None:
+    traced = torch.jit.trace(module, X)
+    with accelerate({"net": traced}, strict(fallback="pytorch")) as accelerated:
+        torch.testing.assert_close(traced(X), module(X))
+    assert ["scripted by torch.jit" in reason for reason in accelerated.stats()["net"]["fallbacks"]] == [True]
 
 
 class Static(torch.nn.Module):
@@ -98,9 +167,10 @@ class Static(torch.nn.Module):
 def test_a_static_forward_is_compiled_by_another_compiler(strict: Strict) -> None:
     torch._dynamo.reset()
     module = Static()
-    with accelerate({"net": module}, strict(fallback="pytorch")), torch.no_grad():
+    with accelerate({"net": module}, strict(fallback="pytorch")) as accelerated, torch.no_grad():
         assert torch.equal(module(X), X * 2)
         assert torch.equal(torch.compile(module, backend="eager")(X), X * 2)
+        assert list(accelerated.stats()["net"]["corrections"]) == [BYPASSED]
 
 
 def test_what_another_thread_compiles_leaves_calls_in_openvino(accelerated: Accelerated, module: torch.nn.Module) -> None:

@@ -157,3 +157,30 @@ def test_a_function_that_breaks_at_once_has_an_entry_unless_a_graph_follows(prog
     assert entry.startswith(name)
     assert network["calls"] == name.startswith("graph")
     assert all(reason.startswith("Dynamo makes no graph of it: ") for reason in network["fallbacks"])
+
+
+def _longer(net: torch.nn.Module) -> Any:
+    return lambda x, word: net(x) * len(word)
+
+
+def test_calls_beyond_the_limit_of_graphs_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    net, words = torch.nn.Linear(4, 4).eval(), ["a" * length for length in range(1, 5)]
+    with torch._dynamo.config.patch(recompile_limit=2), torch.no_grad():
+        function = torch.compile(_longer(net), backend="openvino_fx", options={"precision": "f32"})
+        for word in words + words:
+            agree(function(X, word), _longer(net)(X, word))
+    assert calls() == 4
+    (reason,) = fallbacks()
+    assert "recompile_limit allows (2)" in reason
+    assert [record.getMessage() for record in caplog.records if reason in record.getMessage()]
+
+
+def test_with_fallback_raise_calls_beyond_the_limit_of_graphs_raise() -> None:
+    net = torch.nn.Linear(4, 4).eval()
+    with torch._dynamo.config.patch(recompile_limit=1), torch.no_grad():
+        function = torch.compile(_longer(net), backend="openvino_fx", options={"fallback": "raise"})
+        agree(function(X, "a"), net(X), 2e-2)
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit, match=r"recompile_limit allows \(1\)"):
+            function(X, "aa")
+        other = torch.compile(_longer(net), backend="eager")
+        assert [torch.equal(other(X, word), net(X) * len(word)) for word in ("a", "aa", "aaa")] == [True] * 3

@@ -6,14 +6,13 @@ They decide what is in the picture, and later steps do not correct their errors.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 
-from ov_backend.guards.signature import Call
+from ov_backend.guards.signature import Call, signature_of
 
 #: Parameters by which the forward of a network that denoises is told how much noise there is, counted from 0 to 1000.
 _TIMESTEPS = frozenset({"timestep", "timesteps", "t"})
@@ -30,7 +29,7 @@ def in_call(call: Call) -> bool:
 
 def in_arguments(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """The same of a call that is not bound, because other code's forward may stand before the network's own one."""
-    return _is_told([*zip(inspect.signature(forward).parameters, args), *kwargs.items()])
+    return _is_told([*zip(signature_of(forward).parameters, args), *kwargs.items()])
 
 
 def _is_told(arguments: Iterable[tuple[str, Any]]) -> bool:

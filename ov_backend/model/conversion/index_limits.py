@@ -15,7 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from ov_backend.core.errors import PositionOutOfRange
-from ov_backend.core.fx_utils import argument, is_getitem
+from ov_backend.core.fx_utils import argument
 
 _aten = torch.ops.aten
 #: Operators along a dimension: which argument holds the positions, and which the dimension. Only one counts from the end.
@@ -24,10 +24,11 @@ _ALONG = {
     "index_fill": "dim",
 }
 _LISTS = frozenset({"index", "_unsafe_index", "index_put", "_unsafe_index_put"})
-#: Operators that hand on the values of their arguments, all or some.
+#: Operators that hand on all values of their arguments. One that hands on some, such as ``select``, is looked at itself: what it
+#: leaves out indexes nothing.
 _KEEP = frozenset(
-    {"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "select", "slice", "flip"}
-    | {"clone", "detach", "alias", "_to_copy", "cat", "stack", "repeat", "roll", "split", "split_with_sizes", "unbind"}
+    {"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "flip"}
+    | {"clone", "detach", "alias", "_to_copy", "cat", "stack", "repeat", "roll"}
 )
 #: Constants with more elements are not computed here.
 _LARGEST = 1 << 22
@@ -131,15 +132,11 @@ def _sources(node: Node) -> Iterable[Node]:
     while waiting:
         each = waiting.pop()
         integral = [source for source in each.all_input_nodes if _is_integral(source)]
-        if each.op != "call_function" or not integral or not (_name(each) in _KEEP or _selects(each)):
+        if each.op != "call_function" or not integral or _name(each) not in _KEEP:
             yield each
             continue
         waiting += [source for source in integral if source not in seen]
         seen.update(integral)
-
-
-def _selects(node: Node) -> bool:
-    return is_getitem(node) and _name(node.all_input_nodes[0]) in _KEEP
 
 
 def _is_integral(node: Node) -> bool:

@@ -14,12 +14,13 @@ from types import CodeType
 from typing import Any, TypeVar
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from ov_backend.core.errors import CaptureError
 from ov_backend.guards.describe import NOTED
 from ov_backend.guards.process_state import keeps_parametrized
-from ov_backend.guards.pytree import Spec, flatten
+from ov_backend.guards.pytree import Spec, flatten, items_of
 from ov_backend.trace.capture.container_state import ContainerState
 from ov_backend.trace.capture.impure import effect_of_hooks
 from ov_backend.trace.capture.observer import Observer, Stopped
@@ -69,8 +70,10 @@ def in_place_of(
     weights: Sequence[torch.Tensor],
     slots: Sequence[torch.Tensor],
     reach: Reach | None = None,
-) -> Iterator[None]:
+) -> Iterator[Mapping[int, object]]:
     """While active, in this thread, slots (fake tensors) stand for weights; what a forward notes on its modules is undone.
+
+    Its value are the objects that the code makes, by their ``id``.
 
     Without ``reach`` nothing else is looked after: Dynamo has done so.
 
@@ -88,7 +91,7 @@ def in_place_of(
     mode = Slots(list(zip(weights, slots)), observer)
     try:
         with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
-            yield
+            yield observer.made
     except Stopped as stopped:
         raise CaptureError(f"its forward calls {stopped}, which a compiled graph would do once") from None
     finally:
@@ -120,6 +123,8 @@ def _check_side_effects(
         raise CaptureError(f"its forward sets {names[0]}, which a compiled graph would not do")
     if removed:
         raise CaptureError("its forward collects tensors in a list or dict, which a compiled graph would not do")
+    if strays and is_functorch_wrapped_tensor(strays[0]):
+        raise CaptureError("its forward gives a weight to a function of torch.func, which a trace does not see")
     if strays:
         shape = list(strays[0].shape)
         raise Stray(f"its forward reads a tensor of shape {shape} that stands in no attribute, list, dict or global")
@@ -151,7 +156,7 @@ def capture(
         before, described = flatten((args, kwargs))
         fakes = [each for each in (*inputs, *slots) if isinstance(each, torch.Tensor)]
         kinds = list(map(_kind, fakes))
-        with in_place_of(module, live, slots, reach):
+        with in_place_of(module, live, slots, reach) as made:
             result = forward(*args, **kwargs)
         after, described_after = flatten((args, kwargs))
         if described != described_after or any(a is not b for (_, a), (_, b) in zip(before, after)):
@@ -160,10 +165,10 @@ def capture(
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
         if kinds != list(map(_kind, fakes)):
             raise CaptureError("its forward gives an input or a weight another shape, another attribute or a gradient")
-        leaves, spec = flatten(result)
+        leaves, spec = flatten(result, made=made)
         specs.append(spec)
         if reach is not None:
-            _refuse_own(result, [tensor for _, tensor in leaves], live, inputs, reach)
+            _refuse_own(set(_containers_in(result, made)), [tensor for _, tensor in leaves], live, inputs, reach)
         _refuse_attributes([tensor for _, tensor in leaves], fakes)
         return [tensor for _, tensor in leaves]
 
@@ -181,7 +186,7 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _refuse_own(
-    result: Any,
+    containers: set[int],
     tensors: Sequence[torch.Tensor],
     live: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
@@ -194,17 +199,18 @@ def _refuse_own(
             raise CaptureError("its result is one of its weights, of which a compiled graph would return a copy")
         if id(tensor) not in given and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
             raise CaptureError("its result asks for gradients or is a parameter, which a compiled graph would not return")
-    if not {id(table) for table in reach.tables}.isdisjoint(_containers_in(result)):
+    if not containers.isdisjoint(map(id, reach.tables)):
         raise CaptureError("its result is a list or dict that it keeps, of which a compiled graph would return a copy")
 
 
-def _containers_in(value: Any) -> Iterator[int]:
+def _containers_in(value: Any, made: Mapping[int, object]) -> Iterator[int]:
     """The identities of the lists and dicts in a result."""
-    if isinstance(value, (Mapping, list, tuple)):
+    items = items_of(value, made)
+    if items is not None:
         if not isinstance(value, tuple):
             yield id(value)
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _containers_in(item)
+        for item in items:
+            yield from _containers_in(item, made)
 
 
 def _refuse_attributes(results: Iterable[torch.Tensor], others: Sequence[torch.Tensor]) -> None:

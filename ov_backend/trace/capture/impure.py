@@ -122,6 +122,8 @@ _FOR_OTHERS = (
 )
 #: Parts of these that call what they were given: a hook may be a function written in C.
 _OF_HOOKS = ("torch.nn.modules.module", "torch.utils._pytree", "torch.utils.checkpoint")
+#: Its ``record_function``, which labels a block for a profiler, sets a global when it has looked for another profiler.
+PROFILER = "torch.autograd.profiler"
 #: Functions of numpy that make generators; these are written in C in such a way that a profiler does not see their calls.
 NUMPY_GENERATORS = frozenset(
     {"default_rng", "RandomState", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64", "BitGenerator"}

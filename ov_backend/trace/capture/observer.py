@@ -26,7 +26,7 @@ from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_a
 from ov_backend.guards.describe import attribute_or_none
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
-from ov_backend.trace.capture import trace_detection
+from ov_backend.trace.capture import impure, trace_detection
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.trace.capture.process_tables import ArithmeticState
@@ -40,7 +40,6 @@ _IMPORTS = {
 }
 #: What sets an attribute of a module; ``nn.ModuleList.append`` and its like call the last one.
 _SETTERS = tuple(getattr(torch.nn.Module, name).__code__ for name in ("__setattr__", "__delattr__", "add_module"))
-_INIT = torch.nn.Module.__init__.__code__
 #: Their hooks compute a module's weight of other weights before each of its calls, and set it.
 _COMPUTING_WEIGHTS = frozenset({"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"})
 #: What has to be done when a function begins; most functions do nothing that counts.
@@ -65,6 +64,7 @@ class Observer:
         stops: whether :class:`Stopped` is raised before a call that has an effect.
 
     Attributes:
+        made: objects that the code made while it ran, by their ``id``: those whose classes have an ``__init__`` in Python.
         executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
         effects: what the code did beside computing, in words.
         asked: what the code asked for that a trace answers otherwise, in words.
@@ -75,6 +75,7 @@ class Observer:
 
     def __init__(self, caches: Iterable[Any] = (), stops: bool = False) -> None:
         self._caches, self._stops = caches, stops
+        self.made: dict[int, object] = {}
         self.executed: dict[CodeType, str] = {}
         self.effects: list[str] = []
         self.asked: list[str] = []
@@ -104,8 +105,6 @@ class Observer:
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
         #: Those of them that somebody may read before they are set anew.
         self._lasting: set[tuple[int, str]] = set()
-        #: Modules that the code made while it ran.
-        self._made: dict[int, torch.nn.Module] = {}
         #: One function object: the interpreter compares it when it is set again.
         self._callback: Callable[[FrameType, str, Any], None] = self._on_event
 
@@ -184,7 +183,7 @@ class Observer:
         else:
             if code not in self.executed:
                 self._begins(code, table)
-            role = _MAKES * (code is _INIT) | _CLASSES * (code in self._classes)
+            role = _MAKES * (code.co_name == "__init__" and code.co_argcount > 0) | _CLASSES * (code in self._classes)
             role |= _ACTS * (code in IMPURE_CODE) | _ASKS * (code in trace_detection.ASKS_TRACE_CODE)
         self._roles[id(code)] = role
         self._begun.append(code)
@@ -196,13 +195,13 @@ class Observer:
         if role == _SETS:
             module, name = frame.f_locals["self"], frame.f_locals["name"]
             # the tracer keeps literals on a bare Module: these must stay; a module made by the forward is nobody else's yet
-            if type(module) is not torch.nn.Module and id(module) not in self._made:
+            if type(module) is not torch.nn.Module and id(module) not in self.made:
                 self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
                 if frame.f_back is None or frame.f_back.f_globals.get("__name__") not in _COMPUTING_WEIGHTS:
                     self._lasting.add((id(module), name))
             return
-        if role & _MAKES and "_modules" not in vars(made := frame.f_locals["self"]):
-            self._made[id(made)] = made
+        if role & _MAKES and not getattr(made := frame.f_locals.get(code.co_varnames[0]), "__dict__", True):  # none is set yet
+            self.made[id(made)] = made
         if role & _CLASSES:
             self._ask_for_classes(frame)
         if role & _ACTS and frame.f_back is not None:
@@ -248,7 +247,7 @@ class Observer:
                     self._asked_of_tensor[words] = None
             if names := [name for name in code.co_names if name in trace_detection.OF_TRACES or table.get(name) is FakeTensor]:
                 self.asked.append(_question(names[0]))
-        for name in globals_set_by(code):
+        for name in globals_set_by(code) if self.executed[code] != impure.PROFILER else ():
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
             for cell in _cells_of(code):

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._subclasses import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
@@ -68,9 +70,16 @@ class Slots(TorchFunctionMode):
 
     def _slot(self, tensor: torch.Tensor) -> torch.Tensor:
         slot = self._slots.get(id(tensor))
-        if slot is None and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        if slot is None and type(tensor) in (torch.Tensor, torch.nn.Parameter) and not isinstance(_innermost(tensor), FakeTensor):
             self.strays.append(tensor)
         return tensor if slot is None else slot
+
+
+def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that ``torch.func`` has wrapped, once for each of its functions that is running."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
 
 
 def _pad(x: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> torch.Tensor:

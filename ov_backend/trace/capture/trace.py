@@ -63,7 +63,7 @@ def trace(
         CaptureError: Python code depends on a tensor's values, or a tensor from outside is written to.
     """
     try:
-        gm = functionalize_intermediates(_make_fx(function, slots, inputs, decompositions))
+        gm = functionalize_intermediates(_without_labels(_make_fx(function, slots, inputs, decompositions)))
         if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
             gm = _make_fx(functionalize(traced_again(gm), remove="mutations"), slots, inputs, decompositions)
     except CaptureError:
@@ -75,6 +75,14 @@ def trace(
     if written:
         raise CaptureError(f"it writes to its inputs or weights ({written[0].target})")
     refuse_assertions(gm)
+    return gm
+
+
+def _without_labels(gm: GraphModule) -> GraphModule:
+    """Without the operators of ``torch.profiler.record_function``, which label what is between them for a profiler."""
+    for node in reversed(gm.graph.nodes):
+        if getattr(node.target, "namespace", "") == "profiler":
+            gm.graph.erase_node(node)
     return gm
 
 
@@ -136,6 +144,8 @@ def why_untraceable(error: Exception) -> str:
         why = f"it asks for a value of a tensor, as .item() and `if` do ({error.func})"
     elif any(frame.f_code is torch.nn.Module._apply.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
         why = "while it runs, it moves weights or casts them to another dtype, as hooks for offloading and layerwise casting do"
+    elif isinstance(error, getattr(torch._dynamo.exc, "UncapturedHigherOrderOpError", ())):
+        why = "it calls torch.cond or another operator of higher order, for which PyTorch asks Dynamo; use torch.compile"
     else:
         why = f"{type(error).__name__}: {first_line(error)}"
     return f"it cannot be traced: {why}"

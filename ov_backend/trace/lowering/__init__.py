@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch.fx import GraphModule
 
+from ov_backend.trace.lowering.passes.drop_empty_operands import drop_empty_operands
 from ov_backend.trace.lowering.passes.float_ranges import float_ranges
 from ov_backend.trace.lowering.passes.remove_dead_code import remove_dead_code
 from ov_backend.trace.lowering.passes.remove_identities import remove_identities
@@ -20,6 +21,7 @@ Pass = Callable[[GraphModule], GraphModule]
 PASSES: tuple[Pass, ...] = (
     remove_dead_code,
     remove_identities,
+    drop_empty_operands,
     float_ranges,
     squeeze_scalars,
     separate_softmaxes,

@@ -26,6 +26,8 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[torch.Tensor], list[tor
     "embedding, negative": (lambda i: TABLE(i) * 2, [ids(0, 9)], [ids(1, -1)]),
     "embedding of a scalar": (lambda i: TABLE(i) * 2, [torch.tensor(9)], [torch.tensor(10)]),
     "through views": (lambda i: TABLE(i.view(2, 1)[:, 0].flip(0)) * 2, [ids(0, 9)], [ids(10, 0)]),
+    "some of an input": (lambda i: TABLE(i[:2]) * 2, [ids(0, 9, 99)], [ids(0, 10, 99)]),
+    "some of a join": (lambda i: TABLE(torch.stack((i, i * 7), 1)[:, 0]) * 2, [ids(0, 9)], [ids(1, 10)]),
     "computed": (lambda i: TABLE(i + 1) * 2, [ids(0, 8)], [ids(1, 9)]),
     "computed in sums": (lambda i: TABLE(i.cumsum(0)) * 2, [ids(4, 5)], [ids(5, 5)]),
     "computed of floats": (lambda x: TABLE((x * 4).long()) * 2, [torch.tensor([0.1, 2.4])], [torch.tensor([0.1, 2.6])]),

@@ -45,6 +45,19 @@ def test_what_computes_nothing_is_removed_first() -> None:
     assert [each.__name__ for each in PASSES[:2]] == ["remove_dead_code", "remove_identities"]
 
 
+def test_only_what_has_elements_is_joined() -> None:
+    x, empty, whole = torch.randn(2, 3), torch.tensor([]), torch.empty(0, 3, dtype=torch.int64)
+
+    def f(x: torch.Tensor, empty: torch.Tensor, whole: torch.Tensor) -> Any:
+        of_floats, of_nothing = torch.cat((x.long(), empty), -1), torch.cat((empty, empty))
+        return torch.cat((empty, x), -1), torch.cat((whole, x, whole, x * 2)), of_floats, of_nothing
+
+    gm = lower(traced(f, x, empty, whole))
+    joined = [[each.meta["val"].numel() for each in node.args[0]] for node in gm.graph.nodes if node.target is aten.cat.default]
+    assert joined == [[6, 0], [0, 0], [6], [6, 6]]
+    assert_close(run_eagerly(gm, x, empty, whole), f(x, empty, whole))
+
+
 RANGES = [(0, 1, 0.25), (2, 0, -0.5), (1, 7, 1.5), (1, 0, -0.25), (0.5, 3), (2.0,), (0, 4, 1.0)]
 
 
