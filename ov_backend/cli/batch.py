@@ -54,13 +54,9 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the pictures; the exit code is 0, or 1 where rows failed or were left out, or 2 where rows are bad."""
     settings = arguments.settings_of(options)  # refuses what makes no sense before packages are imported
-    if settings.precision == "int8":
-        offered = ", ".join(arguments.UNCALIBRATED)
-        raise SettingsError(f"--precision int8 would compute the first picture in another precision; give one of {offered}.")
+    arguments.check_uncalibrated(settings)
     if options.measure and not options.dry_run:
         raise SettingsError("--measure goes with --dry-run; give both or neither.")
-    if options.out.exists() and not options.out.is_dir():
-        raise SettingsError(f"--out is {str(options.out)!r}, which is no folder; give a folder.")
     arguments.check_folder(options.out, "--out")
     names = ("checkpoint", "lora_dir", "precision", "device", "low_memory", "ray", "workers", "replace", "skip_bad_rows")
     given = {name: getattr(options, name) for name in names}

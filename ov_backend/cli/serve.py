@@ -13,8 +13,8 @@ from ov_backend.core.errors import SettingsError
 from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
 from ov_backend.hosts.standalone.address import listen
+from ov_backend.hosts.standalone.checkpoint_files import check_checkpoint, checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_folders
-from ov_backend.hosts.standalone.request import check_checkpoint, checkpoints_of
 from ov_backend.hosts.standalone.serve_options import Options, login
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
 from ov_backend.ui.host_names import MalformedHost, host_name
@@ -26,9 +26,9 @@ def add(commands: Any) -> None:
     parser = arguments.add_command(commands, "serve", run, text, with_json=False)
     arguments.add_checkpoint(parser, "; of a folder of them, the page lets you choose")
     parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at, default: this machine only")
-    what = "port to listen at, default 7865; 0 is any free one"
-    parser.add_argument("--port", type=arguments.whole_number(0, 65535, 7865), default=7865, help=what)
+    parser.add_argument("--host", default=Options.host, help="address to listen at, default: this machine only")
+    what = f"port to listen at, default {Options.port}; 0 is any free one"
+    parser.add_argument("--port", type=arguments.whole_number(0, 65535, Options.port), default=Options.port, help=what)
     what = "folder of the pictures, default: out"
     parser.add_argument("--out", type=arguments.folder, default=Path("out"), metavar="FOLDER", help=what)
     arguments.add_lora_dir(parser)

@@ -79,7 +79,7 @@ def test_ctrl_c_during_a_picture_of_the_demo_is_130_and_leaves_no_picture(checkp
     err = tmp_path / "err"
     process = fresh_process(demo_of_steps, checkpoint, tmp_path)
     process.start()
-    while process.is_alive() and not (err.exists() and "/1000" in err.read_text()):  # of the progress bar
+    while process.is_alive() and not (err.exists() and " of 1000" in err.read_text()):  # of the progress bar
         time.sleep(0.05)
     assert process.is_alive(), err.read_text()
     assert process.pid is not None

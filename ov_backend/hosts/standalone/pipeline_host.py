@@ -48,7 +48,7 @@ class PictureRequest:
 
     def with_seed(self, more: int) -> PictureRequest:
         """The first picture of a batch, with a seed that is so much larger."""
-        seed = (self.parameters.seed + more) % (1 << 32)
+        seed = (self.parameters.seed + more) % (1 << 63)
         return dataclasses.replace(self, parameters=dataclasses.replace(self.parameters, batch=1, seed=seed))
 
     def warm_up(self) -> PictureRequest:

@@ -10,10 +10,10 @@ from typing import Any
 
 from ov_backend.core.package_files import ROOT
 from ov_backend.hosts.standalone.address import listen, url
+from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.page import page
-from ov_backend.hosts.standalone.request import checkpoint_file
 from ov_backend.hosts.standalone.serve_options import Options, login
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
 from ov_backend.hosts.standalone.visitors import Visitors

@@ -23,9 +23,9 @@ from PIL import Image, PngImagePlugin
 
 from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.hosts.standalone import address, events, serve
+from ov_backend.hosts.standalone.checkpoint_files import checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_names
 from ov_backend.hosts.standalone.page import comparison
-from ov_backend.hosts.standalone.request import checkpoints_of
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.visitors import Visitors
 from ov_backend.ui.auth import page_token
