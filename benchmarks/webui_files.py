@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from benchmarks.batch_lists import SD15
-from ov_backend.checkpoint.bounded import parse_yaml
+from ov_backend.checkpoint.companion_files import parse_yaml
 from ov_backend.checkpoint.header import VAE
 from ov_backend.checkpoint.random_weights import CONTEXT, write_random_checkpoint
 

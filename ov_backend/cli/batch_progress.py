@@ -21,32 +21,32 @@ class BatchProgress:
         self._as_json = as_json
         self._bar: Any = None
         self._told = time.monotonic()
-        self._made = self._otherwise = self._failed = self._skipped = 0
-        self._pictures: int | None = None
+        #: The newest events: what is to be made, and how far that is.
+        self._plan: dict[str, Any] | None = None
+        self._reached: dict[str, Any] = {"made": 0, "otherwise": 0, "failed": 0}
 
     @property
     def count(self) -> str:
         """How many pictures are there and how many rows failed, as a sentence."""
-        failed = f", {counted(self._failed, 'row')} failed" if self._failed else ""
-        if self._pictures is None:
+        if self._plan is None:
             return "No picture was made."
-        if self._pictures == self._skipped:
-            return "The picture is there already." if self._pictures == 1 else f"All {self._pictures} pictures are there already."
-        before = f", {self._skipped} {'was' if self._skipped == 1 else 'were'} there already" if self._skipped else ""
+        pictures, skipped = self._plan["pictures"], self._plan["skipped"]
+        if pictures == skipped:
+            return "The picture is there already." if pictures == 1 else f"All {pictures} pictures are there already."
+        made, otherwise, failed = (self._reached[name] for name in ("made", "otherwise", "failed"))
+        before = f", {skipped} {'was' if skipped == 1 else 'were'} there already" if skipped else ""
         where = "in part of PyTorch or f32, as \"answered\" in the manifest says"
-        otherwise = f"; {self._otherwise} {'is' if self._otherwise == 1 else 'are'} {where}" if self._otherwise else ""
-        return f"{self._made} of {counted(self._pictures - self._skipped, 'picture')} made{before}{failed}{otherwise}."
+        elsewhere = f"; {otherwise} {'is' if otherwise == 1 else 'are'} {where}" if otherwise else ""
+        failures = f", {counted(failed, 'row')} failed" if failed else ""
+        return f"{made} of {counted(pictures - skipped, 'picture')} made{before}{failures}{elsewhere}."
 
     def report(self, event: dict[str, Any]) -> None:
         """Take one event."""
         kind = event["event"]
         if kind == "plan":
-            self._pictures, self._skipped = event["pictures"], event["skipped"]
-        elif kind == "picture":
-            self._made += 1
-            self._otherwise = event["otherwise"]
-        elif kind == "failure":
-            self._failed = event["failed"]
+            self._plan = event
+        elif kind in ("picture", "failure"):
+            self._reached = event
         if self._as_json:
             print(json.dumps(event), flush=True)
         else:

@@ -12,12 +12,11 @@ from ov_backend.core import interrupts
 from ov_backend.core.errors import SettingsError
 from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
-from ov_backend.hosts.standalone.address import listen
 from ov_backend.hosts.standalone.checkpoint_files import check_checkpoint, checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_folders
-from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.serve_options import Options, listen, login
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
-from ov_backend.ui.host_names import MalformedHost, host_name
+from ov_backend.ui.access import MalformedHost, host_name
 
 
 def add(commands: Any) -> None:

@@ -62,13 +62,16 @@ def test_the_demo_is_in_words(checkpoint: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_a_batch_of_one_picture_is_singular() -> None:
-    progress = BatchProgress(as_json=False)
-    progress._pictures, progress._made = 1, 1
-    assert progress.count == "1 of 1 picture made."
-    progress._pictures, progress._skipped = 2, 1
-    assert progress.count == "1 of 1 picture made, 1 was there already."
-    progress._pictures = 1
-    assert progress.count == "The picture is there already."
+    progress = BatchProgress(as_json=True)
+    assert progress.count == "No picture was made."
+    for pictures, skipped, words in (
+        (1, 0, "1 of 1 picture made."),
+        (2, 1, "1 of 1 picture made, 1 was there already."),
+        (1, 1, "The picture is there already."),
+    ):
+        progress.report({"event": "plan", "pictures": pictures, "skipped": skipped})
+        progress.report({"event": "picture", "made": 1, "otherwise": 0, "failed": 0})
+        assert progress.count == words
 
 
 SERVE = [

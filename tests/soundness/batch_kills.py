@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from PIL import Image
 
-from ov_backend.batch.connection import import_ray
+from ov_backend.batch.cluster import import_ray
 from ov_backend.batch.journal import read_records
 from ov_backend.batch.pictures import sha256
 from ov_backend.checkpoint.random_weights import write_random_checkpoint

@@ -1,4 +1,4 @@
-"""Refuses every request to the standalone page that was sent to an unknown name; see :mod:`ov_backend.ui.host_names`."""
+"""Refuses every request to the standalone page that was sent to an unknown name; see :mod:`ov_backend.ui.access`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
-from ov_backend.ui.host_names import KnownHosts
+from ov_backend.ui.access import KnownHosts
 from ov_backend.ui.routes import PREFIX
 
 

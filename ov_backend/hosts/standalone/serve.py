@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.core.package_files import ROOT
-from ov_backend.hosts.standalone.address import listen, url
 from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.page import page
-from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.serve_options import Options, listen, login, url
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
 from ov_backend.hosts.standalone.visitors import Visitors
 from ov_backend.ui.choices import Choices
@@ -68,8 +67,7 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
     from fastapi import FastAPI
 
     from ov_backend.hosts.standalone.host_guard import HostGuard
-    from ov_backend.ui.auth import has_password
-    from ov_backend.ui.host_names import KnownHosts
+    from ov_backend.ui.access import KnownHosts, has_password
     from ov_backend.ui.routes import add_routes
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_closing(generator))

@@ -19,7 +19,7 @@ from ov_backend.core import settings
 from ov_backend.core.errors import SettingsError
 from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
-from ov_backend.hosts.standalone import demo, demo_sheet
+from ov_backend.hosts.standalone import demo
 from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.pipeline_call import call_pipeline
 from ov_backend.pipelines.sizes import size_hint
@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures_of(sheet: Path, width: int, height: int) -> list[np.ndarray]:
     """PyTorch's picture, OpenVINO's, and their difference."""
     image = np.asarray(Image.open(sheet).convert("RGB")).astype(int)
-    bar, gap = demo_sheet._BAR, demo_sheet._GAP
+    bar, gap = demo._BAR, demo._GAP
     column = (image.shape[1] - 4 * gap) // 3
     return [image[bar : bar + height, gap + i * (column + gap) :][:, :width] for i in range(3)]
 
@@ -65,7 +65,7 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     assert np.abs(left - right).max() == result["difference"]["largest"]
     mean_square = np.square(left - right).mean()
     assert result["difference"]["psnr_db"] == (pytest.approx(10 * np.log10(255**2 / mean_square)) if mean_square else None)
-    np.testing.assert_array_equal(difference, np.abs(left - right) * demo_sheet.gain(result["difference"]["largest"]))
+    np.testing.assert_array_equal(difference, np.abs(left - right) * demo.gain(result["difference"]["largest"]))
 
     assert cli.main(arguments) == 0  # once more, as text, with the graphs from disk
     text = capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: P
 
 
 def test_the_gain_is_as_large_as_the_difference_allows() -> None:
-    assert [demo_sheet.gain(largest) for largest in (0, 1, 2, 4, 100, 255)] == [64, 64, 64, 32, 2, 1]
+    assert [demo.gain(largest) for largest in (0, 1, 2, 4, 100, 255)] == [64, 64, 64, 32, 2, 1]
 
 
 def test_a_full_disk_leaves_the_picture_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
