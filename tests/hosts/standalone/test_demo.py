@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -14,6 +15,7 @@ from PIL import Image
 
 pytest.importorskip("diffusers")
 
+from ov_backend.checkpoint import load_pipeline
 from ov_backend.cli import main as cli
 from ov_backend.core import settings
 from ov_backend.core.errors import SettingsError
@@ -22,8 +24,12 @@ from ov_backend.core.settings import Settings
 from ov_backend.hosts.standalone import demo
 from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.pipeline_call import call_pipeline
+from ov_backend.hosts.standalone.pipeline_host import PictureRequest, PipelineHost
 from ov_backend.pipelines.sizes import size_hint
+from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.jobs import JobControl, compare
+from ov_backend.ui.snapshot import Job
 from tests.helpers.diffusers_pipelines import tiny
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
@@ -129,13 +135,15 @@ def test_which_sizes_are_far_from_the_checkpoint_s_own(width: int, height: int, 
     assert bool(size_hint(pipe, width, height)) is far
 
 
-@pytest.mark.parametrize("sampler", ["DPM++ 2M", "Euler", "Euler a", "DDIM", "UniPC"])
-def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tmp_path: Path, sampler: str) -> None:
-    chosen, out = Parameters("a boat", steps=1, width=64, height=64, seed=0, sampler=sampler), tmp_path / "x.png"
-    demo.run(checkpoint, chosen, (), out, Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise"))
-    by_pytorch, by_openvino, _ = pictures_of(out, 64, 64)
-    assert np.abs(by_openvino - by_pytorch).max() <= 2
-    assert by_pytorch.std() > 20, "a flat picture would prove nothing"
+def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tmp_path: Path) -> None:
+    own = Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise")
+    host, control = PipelineHost(load_pipeline(checkpoint), settings=own), JobControl(Job("compare"), threading.Event())
+    for sampler in ("DPM++ 2M", "Euler", "Euler a", "DDIM", "UniPC"):
+        request = PictureRequest(Parameters("a boat", steps=1, width=64, height=64, seed=0, sampler=sampler))
+        compared = compare(host, control, request, Choices(precision="f32"))
+        by_pytorch, by_openvino = (np.asarray(side.picture).astype(int) for side in (compared.first, compared.second))
+        assert np.abs(by_openvino - by_pytorch).max() <= 2, sampler
+        assert by_pytorch.std() > 20, "a flat picture would prove nothing"
 
 
 def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
