@@ -25,8 +25,8 @@ from ov_backend.batch.row import Row
 from ov_backend.batch.row_files import Places
 from ov_backend.batch.run import Report, Run
 from ov_backend.core import devices
+from ov_backend.core.amounts import counted
 from ov_backend.core.errors import SettingsError, short_repr
-from ov_backend.torch_compile.report.amounts import counted
 
 #: A job: a job file, or rows as dicts of columns.
 Rows = str | Path | Iterable[Mapping[str, Any]]

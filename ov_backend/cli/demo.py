@@ -8,9 +8,9 @@ from typing import Any
 
 from ov_backend.cli import arguments, picture
 from ov_backend.core import interrupts
+from ov_backend.core.amounts import counted
 from ov_backend.core.errors import SettingsError
 from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
-from ov_backend.torch_compile.report.amounts import counted
 from ov_backend.ui.snapshot import STAGES, network_label
 
 PROMPT = "a red apple with a green leaf"

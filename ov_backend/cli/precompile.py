@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ov_backend.checkpoint.single_file import check_any_checkpoint
 from ov_backend.cli import arguments
 from ov_backend.core import interrupts
+from ov_backend.core.amounts import counted
 from ov_backend.core.errors import SettingsError
 from ov_backend.core.settings import BLOB_CACHES, ENV_CACHING, Settings
 from ov_backend.pipelines.sizes import MAX_BATCH
 from ov_backend.store.ownership import folder_problem
-from ov_backend.torch_compile.report.amounts import counted
 from ov_backend.ui.snapshot import STAGES, network_label
 
 if TYPE_CHECKING:

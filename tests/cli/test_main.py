@@ -14,11 +14,11 @@ import torch
 
 import ov_backend
 from ov_backend.cli import main as cli
+from ov_backend.core.amounts import size_text
 from ov_backend.core.settings import Settings
 from ov_backend.int8.recipe_store import recipe_store
 from ov_backend.store.entry_file import GRAPHS
 from ov_backend.store.store import GraphStore, run_store
-from ov_backend.torch_compile.report.amounts import size_text
 from tests.cli.conftest import Refusal
 
 pytest.importorskip("diffusers")

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("diffusers")
 
 from ov_backend.cli import main as cli
-from ov_backend.cli.batch_progress import BatchProgress
-from ov_backend.torch_compile.report.amounts import counted
+from ov_backend.cli.batch import BatchProgress
+from ov_backend.core.amounts import counted
 from tests.cli.conftest import Refusal
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ov_backend.core.errors import SettingsError
-from ov_backend.hosts.standalone.limits import check
-from ov_backend.hosts.standalone.prompt_syntax import check_syntax
+from ov_backend.hosts.standalone.limits import check, check_syntax
 from ov_backend.ui.infotext import Parameters
 from tests.helpers.refusals import assert_sentence
 
