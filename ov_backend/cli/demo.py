@@ -10,7 +10,6 @@ from ov_backend.cli import arguments, picture
 from ov_backend.core import interrupts
 from ov_backend.core.amounts import counted
 from ov_backend.core.errors import SettingsError
-from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.ui.snapshot import STAGES, network_label
 
 PROMPT = "a red apple with a green leaf"
@@ -43,8 +42,7 @@ def run(options: argparse.Namespace) -> int:
     with arguments.demo_packages("The demo"):
         from ov_backend.hosts.standalone import demo
     with interrupts.work():
-        path = checkpoint_file(options.checkpoint, options.random)
-        result = demo.run(path, wanted.of(path), wanted.loras, options.out, settings)
+        result = demo.run(wanted.checkpoint, wanted.parameters, wanted.loras, options.out, settings)
     arguments.print_json(result) if options.json else print(_table(result))
     return 0
 

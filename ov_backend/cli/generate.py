@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ov_backend.cli import arguments, picture
 from ov_backend.core import interrupts
-from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.generated import write_pictures
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.snapshot import STAGES, network_label
@@ -59,8 +58,7 @@ def _generate(
     from ov_backend.batch.row import Row
     from ov_backend.core import devices
 
-    path = checkpoint_file(options.checkpoint, options.random)
-    parameters = wanted.of(path)
+    path, parameters = wanted.checkpoint, wanted.parameters
     made = []
     with tqdm(total=options.count * parameters.steps, unit="step", disable=None, leave=False) as bar:
 

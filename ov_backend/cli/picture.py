@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from ov_backend.checkpoint.config import read_configuration
 from ov_backend.cli import arguments
 from ov_backend.core.errors import SettingsError, short_repr
-from ov_backend.core.package_files import TRAINED
 from ov_backend.hosts.standalone import samplers
-from ov_backend.hosts.standalone.checkpoint_files import check_checkpoint
+from ov_backend.hosts.standalone.checkpoint_files import checked
 from ov_backend.hosts.standalone.limits import check
 from ov_backend.hosts.standalone.lora_tags import (
     check_lora,
@@ -36,18 +34,9 @@ Loras = tuple[tuple[Path, float], ...]
 class Picture:
     """What is asked for: parameters with a seed and a tag for each LoRA, and the LoRAs' files and strengths other than 0."""
 
+    checkpoint: Path
     parameters: Parameters
     loras: Loras
-    has_size: bool
-
-    def of(self, checkpoint: Path) -> Parameters:
-        """The parameters, with the checkpoint's own size where none was given."""
-        if self.has_size:
-            return self.parameters
-        side = read_configuration(checkpoint)[1].trained_side
-        sized = replace(self.parameters, width=side, height=side)
-        check(sized)
-        return sized
 
 
 def add(parser: argparse.ArgumentParser, seed: int, prompt: str | None = None) -> None:
@@ -56,7 +45,6 @@ def add(parser: argparse.ArgumentParser, seed: int, prompt: str | None = None) -
     parser.add_argument("--negative", default="", help="what should not be in the picture")
     what = f"{arguments.CHECKPOINT_HELP}; default: the project's own"
     parser.add_argument("--checkpoint", type=arguments.file, metavar="FILE", help=what)
-    parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     what = "add a LoRA, with a strength other than 1 as style.safetensors:0.8; may be given several times"
     parser.add_argument("--lora", action="append", default=[], metavar="FILE[:STRENGTH]", help=what)
     arguments.add_lora_dir(parser)
@@ -71,38 +59,37 @@ def read(options: argparse.Namespace, prompt: str | None = None, count: int = 1)
         SettingsError: a value cannot be used.
         CheckpointError: the checkpoint, or a LoRA, cannot be read.
     """
-    check_checkpoint(options.checkpoint, options.random)
-    full, loras = _with_loras(arguments.one_prompt(options, prompt), options)
-    own = suggestions_for((options.checkpoint or TRAINED).stem if not options.random else "")
+    checkpoint, configuration = checked(options.checkpoint)
+    full, loras = _with_loras(arguments.one_prompt(options, prompt), checkpoint, options)
+    own = suggestions_for(checkpoint.stem)
+    width, height = options.size or (configuration.trained_side, configuration.trained_side)
     parameters = Parameters(
         prompt=full,
         negative_prompt=options.negative,
         steps=options.steps or own.steps,
         guidance=options.guidance if options.guidance is not None else own.guidance,
         seed=options.seed,
+        width=width,
+        height=height,
         sampler=samplers.sampler_named(options.sampler) or options.sampler or " ",
     ).with_seed(random.randrange(1 << 32))
-    if options.size is not None:
-        parameters = replace(parameters, width=options.size[0], height=options.size[1])
     check(parameters)
     if parameters.seed + count > 1 << 63:
         raise SettingsError(f"--seed is {parameters.seed}, too large for {count} pictures; make it smaller.")
-    return Picture(parameters, loras, options.size is not None)
+    return Picture(checkpoint, parameters, loras)
 
 
-def _with_loras(prompt: str, options: argparse.Namespace) -> tuple[str, Loras]:
+def _with_loras(prompt: str, checkpoint: Path, options: argparse.Namespace) -> tuple[str, Loras]:
     """The prompt with a tag for each LoRA, and all LoRAs with their strengths."""
-    checkpoint = options.checkpoint or TRAINED
     folders = lora_folders(checkpoint, options.lora_dir)
-    fitting = None if options.random else checkpoint
     given = [_read_lora(text, folders) for text in options.lora]
     full = " ".join([prompt, *(lora_tag(path.stem, strength) for path, strength in given)])
     loras_of(full)  # refuses one that is named twice
-    named = lora_files(prompt, folders, fitting)
+    named = lora_files(prompt, folders, checkpoint)
     for path, _ in given:
         if any(path.samefile(other) for other, _ in named):
             raise named_twice(path, str(path))
-        check_lora(path, fitting)
+        check_lora(path, checkpoint)
     return full, (*named, *(each for each in given if each[1]))
 
 

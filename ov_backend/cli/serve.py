@@ -10,9 +10,8 @@ from typing import Any
 from ov_backend.cli import arguments
 from ov_backend.core import interrupts
 from ov_backend.core.errors import SettingsError
-from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
-from ov_backend.hosts.standalone.checkpoint_files import check_checkpoint, checkpoints_of
+from ov_backend.hosts.standalone.checkpoint_files import checked, checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.serve_options import Options, listen, login
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
@@ -24,7 +23,6 @@ def add(commands: Any) -> None:
     text = "Serve a web page to generate pictures in, with the panel and its live status."
     parser = arguments.add_command(commands, "serve", run, text, with_json=False)
     arguments.add_checkpoint(parser, "; of a folder of them, the page lets you choose")
-    parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
     parser.add_argument("--host", default=Options.host, help="address to listen at, default: this machine only")
     what = f"port to listen at, default {Options.port}; 0 is any free one"
     parser.add_argument("--port", type=arguments.whole_number(0, 65535, Options.port), default=Options.port, help=what)
@@ -56,15 +54,14 @@ def run(options: argparse.Namespace) -> int:
     options.checkpoints = checkpoints_of(path)
     if options.checkpoints:
         path = options.checkpoints[0]
-    check_checkpoint(path, options.random)
+    path, _ = checked(path)
     lora_folders(Path(), options.lora_dir)
     upscaler_folder(Path(), options.upscaler_dir)
     settings = Settings(precision=options.precision, **({"device": options.device} if options.device is not None else {}))
     arguments.check_device(settings)
     names = [each.name for each in dataclasses.fields(Options)]
     serve_options = Options(**{**{name: getattr(options, name) for name in names}, "checkpoint": path, "device": settings.device})
-    shown = "a small checkpoint of random weights" if options.random else path or TRAINED
-    print(f"Loading {shown}; this takes some seconds.", flush=True)
+    print(f"Loading {path}; this takes some seconds.", flush=True)
     with arguments.demo_packages("The page"):
         from ov_backend.hosts.standalone import serve
     with interrupts.work():

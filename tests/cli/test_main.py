@@ -215,7 +215,6 @@ BAD = [
     (["--out", "/proc/demo.png"], "cannot be written"),
     (["--out", "demo.jpg"], "must be the name of a .png file"),
     (["--checkpoint", "none.safetensors"], "none.safetensors is no file"),
-    (["--random", "--checkpoint", "x.safetensors"], "exclude each other"),
     (["--zoom", "2"], "'--zoom' is not an option of this command; remove it. See python -m ov_backend demo --help."),
 ]
 

@@ -88,7 +88,7 @@ SERVE = [
 
 @pytest.mark.parametrize("arguments,words", SERVE, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_an_address_that_cannot_be_listened_at_is_one_sentence(arguments: list[str], words: str, assert_refused: Refusal) -> None:
-    assert_refused(["serve", "--random", *arguments], words)
+    assert_refused(["serve", *arguments], words)
 
 
 def test_a_port_in_use_is_one_sentence(assert_refused: Refusal) -> None:
@@ -97,4 +97,4 @@ def test_a_port_in_use_is_one_sentence(assert_refused: Refusal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         words = f"--port is {port}, which something else listens at on 127.0.0.1; give another, or 0 for any free one."
-        assert_refused(["serve", "--random", "--port", str(port)], words)
+        assert_refused(["serve", "--port", str(port)], words)

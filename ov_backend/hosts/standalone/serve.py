@@ -48,11 +48,11 @@ def load(options: Options) -> PictureGenerator:
 
     Raises:
         CheckpointError: the file is no checkpoint that can be read.
-        SettingsError: both a checkpoint and a random one are asked for.
+        SettingsError: none is given, and the project's own is not installed.
     """
     from ov_backend.checkpoint import load_pipeline
 
-    path = checkpoint_file(options.checkpoint, options.random)
+    path = checkpoint_file(options.checkpoint)
     choices = Choices(device=options.device or Choices.device, precision=options.precision)
     folders = lora_folders(path, options.lora_dir)
     found = options.out.resolve(), options.cache_dir, folders, choices, upscaler_folder(path, options.upscaler_dir)

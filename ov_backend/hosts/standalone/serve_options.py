@@ -15,9 +15,8 @@ class Options:
     """Options of the command ``serve``.
 
     Attributes:
-        checkpoint: a .safetensors file; None is the project's own, or a random one.
+        checkpoint: a .safetensors file; None is the project's own.
         checkpoints: those to choose from in the page; none where there is no choice.
-        random: use a small checkpoint of random weights.
         host: address to listen at.
         port: port to listen at; 0 is any free one.
         out: folder that the pictures are written to.
@@ -33,7 +32,6 @@ class Options:
 
     checkpoint: Path | None = None
     checkpoints: tuple[Path, ...] = ()
-    random: bool = False
     host: str = "127.0.0.1"
     port: int = 7865
     out: Path = Path("out")

@@ -17,7 +17,6 @@ pytest.importorskip("diffusers")
 
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.cli import main as cli
-from ov_backend.core import settings
 from ov_backend.core.errors import SettingsError
 from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
@@ -146,13 +145,12 @@ def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tm
         assert by_pytorch.std() > 20, "a flat picture would prove nothing"
 
 
-def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "default_cache_dir", lambda: tmp_path / "graphs")
-    random = checkpoint_file(None, random=True)
-    assert random.is_file()
-    assert random.parent == tmp_path / "checkpoints"
+def test_the_default_checkpoint_is_the_project_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checkpoint_file(None) == TRAINED
     assert checkpoint_file(Path("own")) == Path("own")
+    monkeypatch.setattr("ov_backend.hosts.standalone.checkpoint_files.TRAINED", Path("none.safetensors"))
+    with pytest.raises(SettingsError, match="No checkpoint is given, and the project's own is not installed here; give --check"):
+        checkpoint_file(None)
 
 
 def test_the_gain_is_as_large_as_the_difference_allows() -> None:
