@@ -46,7 +46,7 @@ def test_entries_are_stored_read_replaced_and_removed(folder: Path, rules: Windo
     for _ in range(2):
         assert store.put(KEY, FILES)
         assert store.get(KEY) == FILES
-    assert store.verify() == {}
+    assert store.check() == ({}, [])
     assert store.remove(KEY)
     assert store.put(OTHER, FILES)
     assert store.clear() == 1
