@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from tests.helpers.random_checkpoint import write_random_checkpoint
 
 #: What the networks of the list can be; "sd15" has Stable Diffusion 1.5's shapes.
 NETWORKS = ("small", "demo", "sd15")

@@ -35,7 +35,7 @@ from ov_backend.batch.executor import RenderedRow
 from ov_backend.batch.journal import read_records
 from ov_backend.batch.plan import groups
 from ov_backend.batch.row import Row
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from tests.helpers.random_checkpoint import write_random_checkpoint
 
 _IMAGE = Image.new("RGB", (64, 64), (9, 99, 199))
 

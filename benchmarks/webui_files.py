@@ -12,9 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from benchmarks.batch_lists import SD15
-from ov_backend.checkpoint.bounded import parse_yaml
+from ov_backend.checkpoint.companion_files import parse_yaml
 from ov_backend.checkpoint.header import VAE
-from ov_backend.checkpoint.random_weights import CONTEXT, write_random_checkpoint
+from tests.helpers.random_checkpoint import CONTEXT, write_random_checkpoint
 
 _DEMO = Path(__file__).parents[1] / "demo_checkpoint"
 #: What differs from the demo checkpoint's configuration: UNet, VAE, and the text encoder's own file.

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts": set(),
     "hosts/standalone": {"checkpoint", "engine", "memory", "pipelines", "ui"},
     "hosts/webui": {"engine", "guards", "memory", "pipelines", "ui"},
-    "batch": {"checkpoint", "engine", "hosts/standalone", "memory", "pipelines", "store", "torch_compile/report", "ui"},
+    "batch": {"checkpoint", "engine", "hosts/standalone", "memory", "pipelines", "store", "ui"},
     "cli": {"batch", "checkpoint", "hosts/standalone", "int8", "memory", "model", "pipelines", "store", "torch_compile"}
     | {"torch_compile/report", "ui"},
     "__init__": {"batch", "pipelines", "torch_compile"},

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from ov_backend import OVBackendError, Settings
 from ov_backend.core.errors import CheckpointError, SettingsError
 from ov_backend.torch_compile import options as torch_compile_options
-from ov_backend.ui.auth import has_password, same_origin
+from ov_backend.ui.access import MalformedHost, has_password, host_name, same_origin
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.controller import parse_choices, parse_precompile
-from ov_backend.ui.host_names import MalformedHost, host_name
 from ov_backend.ui.infotext import Parameters, refused_choices
 from ov_backend.ui.properties import read_properties
 
@@ -80,7 +79,7 @@ KEYS = st.sampled_from(["image_size", "timesteps", "scale_factor", "linear_start
 @fuzz
 @given(params=st.dictionaries(KEYS, JSON, max_size=4) | JSON, text=st.text(alphabet="&*a:[]{}- \n'\"<!", max_size=60))
 def test_any_yaml_is_read_or_refused(params: Any, text: str, tmp_path: Path) -> None:
-    from ov_backend.checkpoint.values import read_yaml
+    from ov_backend.checkpoint.companion_files import read_yaml
 
     path = tmp_path / "model.safetensors"
     for content in (json.dumps({"model": {"params": params}}), text, f"model: {{params: {text}}}"):

@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("diffusers")
 pytest.importorskip("setuptools", minversion="70.1")  # older ones need the package wheel too
+from tests.helpers.random_checkpoint import write_random_checkpoint
+
 gradio = pytest.importorskip("gradio")
 
 ROOT = Path(__file__).parents[1]
@@ -114,21 +116,27 @@ print(sum(values["calls"] for values in ov_backend.stats().values()))
     assert run([python, "-c", program], tmp_path) == "1\n"
 
 
-def test_the_demo_makes_its_sheet(python: Path, tmp_path: Path) -> None:
-    command = [python.parent / "ov-backend", "demo", "--random", "--steps", "1", "--size", "64", "--out", "sheet.png"]
-    assert "Fallbacks    none" in run(command, tmp_path)
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small checkpoint; the wheel has none."""
+    return write_random_checkpoint(tmp_path_factory.mktemp("checkpoint") / "small.safetensors")
+
+
+def test_the_demo_makes_its_sheet(python: Path, checkpoint: Path, tmp_path: Path) -> None:
+    options = ["--checkpoint", checkpoint, "--steps", "1", "--size", "64", "--out", "sheet.png"]
+    assert "Fallbacks    none" in run([python.parent / "ov-backend", "demo", *options], tmp_path)
     assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_generate_makes_pictures(python: Path, tmp_path: Path) -> None:
-    options = ["--random", "--steps", "1", "--size", "64", "-n", "2", "--seed", "3", "--out", "pictures"]
+def test_generate_makes_pictures(python: Path, checkpoint: Path, tmp_path: Path) -> None:
+    options = ["--checkpoint", checkpoint, "--steps", "1", "--size", "64", "-n", "2", "--seed", "3", "--out", "pictures"]
     assert "seed 4" in run([python.parent / "ov-backend", "generate", "a fox", *options], tmp_path)
     assert len(list((tmp_path / "pictures").glob("*.png"))) == 2
 
 
 @pytest.mark.skipif(int(gradio.__version__.split(".")[0]) < 5, reason="the standalone page needs current Gradio")
-def test_the_page_is_served_with_its_scripts_and_style(python: Path, tmp_path: Path) -> None:
-    command = [python.parent / "ov-backend", "serve", "--random", "--port", "0", "--no-prepare"]
+def test_the_page_is_served_with_its_scripts_and_style(python: Path, checkpoint: Path, tmp_path: Path) -> None:
+    command = [python.parent / "ov-backend", "serve", checkpoint, "--port", "0", "--no-prepare"]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), **output) as server:  # type: ignore[call-overload]
         lines = []

@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.batch import contact_sheet, pictures
-from ov_backend.batch.cluster import Cluster
-from ov_backend.batch.connection import LOCAL, import_ray
+from ov_backend.batch.cluster import LOCAL, Cluster, import_ray
 from ov_backend.batch.executor import Renderer, RowResult, execute
 from ov_backend.batch.job import read_job
 from ov_backend.batch.job_file import MAX_ROWS, SourceRow, read_job_file
 from ov_backend.batch.journal import MANIFEST, Journal, Manifest, check_folder, write_parquet
 from ov_backend.batch.options import Options
-from ov_backend.batch.places import Places
 from ov_backend.batch.plan import Plan, in_two_steps, ordered, summary, work
 from ov_backend.batch.row import Row
+from ov_backend.batch.row_files import Places
 from ov_backend.batch.run import Report, Run
 from ov_backend.core import devices
+from ov_backend.core.amounts import counted
 from ov_backend.core.errors import SettingsError, short_repr
-from ov_backend.torch_compile.report.amounts import counted
 
 #: A job: a job file, or rows as dicts of columns.
 Rows = str | Path | Iterable[Mapping[str, Any]]

@@ -13,8 +13,8 @@ from typing import Any
 
 from ov_backend.batch.columns import read_columns, read_value
 from ov_backend.batch.job_file import MAX_COLUMNS, MAX_ROWS, SourceRow
-from ov_backend.batch.places import Places
 from ov_backend.batch.row import Row
+from ov_backend.batch.row_files import Places
 from ov_backend.core.errors import JobError, OVBackendError, SettingsError, first_line
 from ov_backend.hosts.standalone import samplers
 from ov_backend.hosts.standalone.limits import check

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ov_backend.batch.connection import LOCAL, check_address
+from ov_backend.batch.cluster import LOCAL, check_address
 from ov_backend.core.errors import SettingsError, short_repr
 from ov_backend.core.settings import PRECISIONS, Settings
 from ov_backend.hosts.standalone.lora_tags import lora_folders

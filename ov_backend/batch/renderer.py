@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.batch.executor import OPENVINO, RenderedRow
-from ov_backend.batch.places import PICTURES
 from ov_backend.batch.row import Row
+from ov_backend.batch.row_files import PICTURES
 from ov_backend.checkpoint import load_pipeline
 from ov_backend.core import devices
 from ov_backend.core.errors import OVBackendError

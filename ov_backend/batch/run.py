@@ -108,6 +108,7 @@ class Run:
         progress = {
             "rows_done": tally.rows,
             "rows": rows,
+            "made": tally.made,
             "failed": tally.failed,
             "otherwise": tally.otherwise,
             "pictures_per_hour": round(tally.made / elapsed * 3600, 1) if elapsed else None,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ov_backend.checkpoint.companion_files import LINEAR_END, LINEAR_START, companion, read_text_config, read_yaml
 from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP, Header, given_path, read_header
-from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, companion, read_text_config, read_yaml
 from ov_backend.core.errors import CheckpointError
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ov_backend.checkpoint import keys
+from ov_backend.checkpoint.companion_files import check_vocabulary, companion, read_yaml
 from ov_backend.checkpoint.config import Configuration, TextConfig, configuration, read_configuration, unknown_architecture
 from ov_backend.checkpoint.header import UNET, VAE, Header, read_header
-from ov_backend.checkpoint.values import check_vocabulary, companion, read_yaml
 from ov_backend.core.errors import CheckpointError, first_line
 from ov_backend.core.package_files import TOKENIZER
 

@@ -10,7 +10,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from ov_backend.checkpoint.bounded import MAX_JSON_BYTES, parse_json, read_text
+from ov_backend.checkpoint.companion_files import MAX_JSON_BYTES, parse_json, read_text
 from ov_backend.checkpoint.header import given_path, read_header, read_shapes
 from ov_backend.core.errors import CheckpointError, first_line
 

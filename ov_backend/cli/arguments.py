@@ -173,6 +173,13 @@ def check_device(settings: Settings) -> None:
     devices.check(settings)
 
 
+def check_uncalibrated(settings: Settings) -> None:
+    """Refuse int8 where a command makes no picture to calibrate it by. Raises SettingsError."""
+    if settings.precision == "int8":
+        others = f"give one of {', '.join(UNCALIBRATED)}, or use int8 in the page of 'serve' or the WebUI"
+        raise SettingsError(f"--precision int8 would compute the first picture in another precision; {others}.")
+
+
 def whole_number(least: int, most: int, example: int) -> Callable[[str], int]:
     """What reads a whole number within bounds; its message says them, with an example."""
 
@@ -231,6 +238,19 @@ def check_folder(folder: Path, option: str) -> Path:
     except (OSError, ValueError) as error:
         message = f"{option} is {str(folder)!r}, which cannot be written to ({_reason(error)}); give another folder."
         raise SettingsError(message) from error
+
+
+def check_file(path: Path, option: str) -> None:
+    """Check that a file can be written, whose folder has to be there; nothing is left there.
+
+    Raises:
+        SettingsError: it cannot.
+    """
+    if path.is_dir():
+        raise SettingsError(f"{option} is {str(path)!r}, which is a folder; give the name of a file.")
+    if not path.parent.is_dir():
+        raise SettingsError(f"{option} is {str(path)!r}, and there is no folder {str(path.parent)!r}; make it or give another.")
+    check_folder(path.parent, f"{option}'s folder")
 
 
 @contextlib.contextmanager

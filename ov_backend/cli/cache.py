@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from ov_backend.cli.arguments import add_cache_dir, add_command, cache_dir, print_json
+from ov_backend.core.amounts import counted, size_text
 from ov_backend.core.errors import SettingsError, first_line
 from ov_backend.core.settings import Settings
 from ov_backend.int8.recipe_store import recipe_store
 from ov_backend.store.entry_file import DAMAGE, OtherVersion, unpack
 from ov_backend.store.store import Entry, GraphStore, open_store, run_store
-from ov_backend.torch_compile.report.amounts import counted, size_text
 from ov_backend.ui.snapshot import network_label, size_and_batch
 
 #: Columns of ``list``: heading and width; a negative width is for figures.

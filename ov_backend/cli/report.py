@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_backend.checkpoint.header import read_header
-from ov_backend.cli.arguments import add_command, check_folder, file, size
+from ov_backend.cli.arguments import add_command, check_file, file, size
 from ov_backend.core import interrupts
 from ov_backend.core.errors import SettingsError, first_line, short_repr
 from ov_backend.core.settings import Settings
@@ -35,21 +35,13 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the report; the exit code is 0."""
     if options.svg is not None:
-        _check_file(options.svg)
+        check_file(options.svg, "--svg")
     with interrupts.work():
         report = of_target(options.target, options.size)
         if options.svg is not None:
             options.svg.write_text(report.svg(), encoding="utf-8")
     sys.stdout.write((report.json() if options.json else report.text()) + "\n")
     return 0
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise SettingsError(f"--svg is {str(path)!r}, which is a folder; give the name of a file.")
-    if not path.parent.is_dir():
-        raise SettingsError(f"--svg is {str(path)!r}, and there is no folder {str(path.parent)!r}; make it or give another.")
-    check_folder(path.parent, "--svg's folder")
 
 
 def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:

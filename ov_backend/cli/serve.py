@@ -10,14 +10,12 @@ from typing import Any
 from ov_backend.cli import arguments
 from ov_backend.core import interrupts
 from ov_backend.core.errors import SettingsError
-from ov_backend.core.package_files import TRAINED
 from ov_backend.core.settings import Settings
-from ov_backend.hosts.standalone.address import listen
+from ov_backend.hosts.standalone.checkpoint_files import checked, checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_folders
-from ov_backend.hosts.standalone.request import check_checkpoint, checkpoints_of
-from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.serve_options import Options, listen, login
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
-from ov_backend.ui.host_names import MalformedHost, host_name
+from ov_backend.ui.access import MalformedHost, host_name
 
 
 def add(commands: Any) -> None:
@@ -25,10 +23,9 @@ def add(commands: Any) -> None:
     text = "Serve a web page to generate pictures in, with the panel and its live status."
     parser = arguments.add_command(commands, "serve", run, text, with_json=False)
     arguments.add_checkpoint(parser, "; of a folder of them, the page lets you choose")
-    parser.add_argument("--random", action="store_true", help="use a small checkpoint of random weights")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at, default: this machine only")
-    what = "port to listen at, default 7865; 0 is any free one"
-    parser.add_argument("--port", type=arguments.whole_number(0, 65535, 7865), default=7865, help=what)
+    parser.add_argument("--host", default=Options.host, help="address to listen at, default: this machine only")
+    what = f"port to listen at, default {Options.port}; 0 is any free one"
+    parser.add_argument("--port", type=arguments.whole_number(0, 65535, Options.port), default=Options.port, help=what)
     what = "folder of the pictures, default: out"
     parser.add_argument("--out", type=arguments.folder, default=Path("out"), metavar="FOLDER", help=what)
     arguments.add_lora_dir(parser)
@@ -57,15 +54,14 @@ def run(options: argparse.Namespace) -> int:
     options.checkpoints = checkpoints_of(path)
     if options.checkpoints:
         path = options.checkpoints[0]
-    check_checkpoint(path, options.random)
+    path, _ = checked(path)
     lora_folders(Path(), options.lora_dir)
     upscaler_folder(Path(), options.upscaler_dir)
     settings = Settings(precision=options.precision, **({"device": options.device} if options.device is not None else {}))
     arguments.check_device(settings)
     names = [each.name for each in dataclasses.fields(Options)]
     serve_options = Options(**{**{name: getattr(options, name) for name in names}, "checkpoint": path, "device": settings.device})
-    shown = "a small checkpoint of random weights" if options.random else path or TRAINED
-    print(f"Loading {shown}; this takes some seconds.", flush=True)
+    print(f"Loading {path}; this takes some seconds.", flush=True)
     with arguments.demo_packages("The page"):
         from ov_backend.hosts.standalone import serve
     with interrupts.work():

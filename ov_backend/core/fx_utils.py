@@ -33,6 +33,13 @@ def is_getitem(node: Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
 
+def call(graph: Graph, target: Any, args: tuple[Any, ...], value: Any, name: str | None = None, **kwargs: Any) -> Node:
+    """A new node of a graph that calls an operator, and has this example of its value."""
+    node = graph.create_node("call_function", target, args, kwargs, name)
+    node.meta["val"] = value
+    return node
+
+
 def placeholders(gm: GraphModule) -> list[Node]:
     """The inputs of a graph, in order."""
     return [node for node in gm.graph.nodes if node.op == "placeholder"]

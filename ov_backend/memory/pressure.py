@@ -3,21 +3,60 @@
 A host like the WebUI holds two models at once while it changes the checkpoint, and says nothing before. If the compiled networks
 stayed meanwhile, the system would end the process.
 
-Memory mappings run out too: on a machine with much memory, or with many small networks. So before a compile, networks are evicted
-where few mappings are free.
+Memory mappings run out too, which Linux bounds (``vm.max_map_count``, 65,530 unless the system sets more). Each kernel that
+OpenVINO's CPU device generates has a mapping of its own; where none is left, no thread can be started, and OpenVINO ends the
+process. The device also binds blocks of memory to the NUMA node that it runs on. Two neighbours of which one is bound are two
+mappings, and they stay two when the device has freed them: so every network that is evicted leaves some. So before a compile,
+mappings are merged and networks evicted where few are free.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
+from ov_backend.core import posix
 from ov_backend.core.errors import DeviceError
 from ov_backend.memory.available import available_memory, total_memory
 from ov_backend.memory.eviction import MemoryLRU
-from ov_backend.memory.mappings import free_mappings, merge_mappings
+
+if posix.has_mapped_memory():
+    from ov_backend.memory import linux_memory
+
+#: A line for each mapping of this process, and the most that there may be.
+_MAPPINGS, _MAX_MAPPINGS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+
+
+def free_mappings() -> int:
+    """How many more mappings this process may have; ``sys.maxsize`` where there is no bound."""
+    with contextlib.suppress(OSError, ValueError):  # only Linux has these files
+        return int(_MAX_MAPPINGS.read_text()) - _MAPPINGS.read_bytes().count(b"\n")
+    return sys.maxsize
+
+
+def merge_mappings() -> None:
+    """Give all memory the default NUMA policy, so that the system makes one mapping of most neighbours.
+
+    With one node the policy decides nothing. With several it would say where memory comes from that is used from now on, which
+    matters less than the process. Neighbours that were first written to after one of them was bound stay apart.
+    """
+    if not posix.has_mapped_memory():
+        return
+    with contextlib.suppress(OSError):  # the list of mappings cannot be read
+        run: list[tuple[int, int]] = []
+        for start, end, inode in [*linux_memory.Mappings.read().entries, (0, 0, None)]:
+            if run and (inode is not None or start != run[-1][1]):
+                if len(run) > 1:
+                    linux_memory.forget_numa_policy(run[0][0], run[-1][1])
+                run = []
+            if inode is None:
+                run.append((start, end))
+
 
 log = logging.getLogger(__name__)
 

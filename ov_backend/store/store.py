@@ -137,10 +137,6 @@ class GraphStore:
                 entries.append(Entry(path.name.removesuffix(self.kind.suffix), path, stat.st_size, stat.st_mtime))
         return sorted(entries, key=lambda entry: entry.used)
 
-    def verify(self) -> dict[str, str]:
-        """The entries that are damaged, with the reason of each; reads every byte."""
-        return self.check()[0]
-
     def check(self) -> tuple[dict[str, str], list[str]]:
         """The entries that are damaged, with the reason of each, and those that another version wrote; reads every byte."""
         damaged: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The panel's HTTP routes, the same in every host; docs/api.md describes them.
 
 No route takes a path. A request that changes something is refused if it comes from a page of another origin, and where nobody
-is asked for a login every request is refused that was sent to an unknown name (``host_names.py``). Rates and bodies are
+is asked for a login every request is refused that was sent to an unknown name (``access.py``). Rates and bodies are
 bounded: while something runs, the status route answers at a bounded rate however many clients poll it, so that polling does
 not slow the steps down.
 """
@@ -20,9 +20,8 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from ov_backend.core.errors import OVBackendError, SettingsError
-from ov_backend.ui.auth import has_page_token, same_origin
+from ov_backend.ui.access import KnownHosts, has_page_token, same_origin
 from ov_backend.ui.controller import Controller, parse_asked, parse_choices, parse_precompile
-from ov_backend.ui.host_names import KnownHosts
 from ov_backend.ui.jobs import Unavailable
 from ov_backend.ui.snapshot import VERSION
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # it loads OpenVINO
+    from ov_backend.engine.engine import Engine
 
 #: The stage of a network's statistics that prepares it and that no stage of the status covers.
 _UNCOVERED = "load"
-
-
-class CountedEngine(Protocol):
-    """The part of :class:`ov_backend.engine.engine.Engine` that a ledger reads."""
-
-    @property
-    def networks(self) -> Mapping[str, Any]:
-        """The networks by name, each with its ``statistics``."""
 
 
 class Ledger:
@@ -24,12 +18,12 @@ class Ledger:
     refiner. So statistics are followed, not names. Networks are not held, because that would keep a model's weights alive.
     """
 
-    def __init__(self, engine: CountedEngine | None) -> None:
+    def __init__(self, engine: Engine | None) -> None:
         #: Name, statistics and the seconds by stage when the generation began, by the statistics' id.
         self._followed: dict[int, tuple[str, Any, dict[str, float]]] = {}
         self.follow(engine, is_new=False)
 
-    def follow(self, engine: CountedEngine | None, is_new: bool = True) -> None:
+    def follow(self, engine: Engine | None, is_new: bool = True) -> None:
         """Follow the networks that an engine has now; what a new one has spent so far counts too."""
         for name, network in list(engine.networks.items()) if engine is not None else ():
             statistics = network.statistics

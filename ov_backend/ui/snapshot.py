@@ -6,10 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ov_backend.core.errors import Interrupted, OVBackendError
 from ov_backend.ui.shares import Ledger
+
+if TYPE_CHECKING:  # it loads OpenVINO
+    from ov_backend.engine.engine import Engine
 
 #: Version of the snapshot's layout.
 VERSION = 1
@@ -41,33 +44,6 @@ _NETWORK_KEYS = (
 )
 #: Pixels per latent along each side, in every Stable Diffusion VAE.
 _LATENT_SCALE = 8
-
-
-class ObservedEngine(Protocol):
-    """The part of :class:`ov_backend.engine.engine.Engine` that a snapshot reads."""
-
-    @property
-    def settings(self) -> Any:
-        """Settings, with device and precision."""
-
-    @property
-    def compiled(self) -> Any:
-        """The compiled networks in memory, by key."""
-
-    @property
-    def compiles(self) -> int:
-        """How many times a network was compiled."""
-
-    @property
-    def low_memory(self) -> Any:
-        """Gives weights back to the system; its ``as_dict(settings)`` says how many lie on the disk, and why not more."""
-
-    @property
-    def networks(self) -> Mapping[str, Any]:
-        """The networks by name, each with its ``statistics``."""
-
-    def stats(self) -> dict[str, dict[str, Any]]:
-        """Counts and seconds per network."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +134,7 @@ class Run:
             return self.shares
         return self.ledger.shares(prepared - self.prepared_before, now - self.started)
 
-    def before(self, engine: ObservedEngine) -> dict[str, Counts]:
+    def before(self, engine: Engine) -> dict[str, Counts]:
         """What each network had counted when this began; not where another one has taken its name since."""
         now = {name: network.statistics for name, network in list(engine.networks.items())}
         return {name: counts for name, (own, counts) in self.counts_before.items() if now.get(name, own) is own}
@@ -229,7 +205,7 @@ def size_and_batch(network: str, signature: Any) -> tuple[str, int]:
     return "", tensors[0].shape[0] if tensors and tensors[0].shape else 1
 
 
-def engine_dict(engine: ObservedEngine) -> dict[str, Any]:
+def engine_dict(engine: Engine) -> dict[str, Any]:
     """The engine's device and precision, and its memory in bytes."""
     return {
         "device": engine.settings.device,
@@ -263,7 +239,7 @@ class Counts(NamedTuple):
         return {"run_calls": self.calls - before.calls, **reasons}
 
 
-def counts_of(engine: ObservedEngine) -> dict[str, tuple[Any, Counts]]:
+def counts_of(engine: Engine) -> dict[str, tuple[Any, Counts]]:
     """The statistics and the counts of each network that an engine has now."""
     statistics = {name: network.statistics for name, network in list(engine.networks.items())}
     return {name: (statistics[name], Counts.of(stats)) for name, stats in engine.stats().items() if name in statistics}
@@ -275,7 +251,7 @@ def network_dict(name: str, stats: Mapping[str, Any], before: Counts | None = No
     return {"label": network_label(name), **counts, **Counts.of(stats).since(before or Counts.of({}))}
 
 
-def compiled_networks(engine: ObservedEngine) -> list[dict[str, Any]]:
+def compiled_networks(engine: Engine) -> list[dict[str, Any]]:
     """One row for each compiled network in memory: its size, device and precision, its cost, how often it was called.
 
     The blocks of a network that a call of one size needs are one row, too.

@@ -11,14 +11,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ov_backend.ui.shares import Ledger
 from ov_backend.ui.snapshot import (
     INTERRUPTED,
     VERSION,
     Job,
-    ObservedEngine,
     Run,
     Stage,
     compiled_networks,
@@ -28,6 +27,9 @@ from ov_backend.ui.snapshot import (
     network_dict,
     size_and_batch,
 )
+
+if TYPE_CHECKING:  # it loads OpenVINO
+    from ov_backend.engine.engine import Engine
 
 #: The engine reports this stage when nothing is left to prepare for a network.
 _READY = "ready"
@@ -51,14 +53,14 @@ class Status:
         #: Seconds in which a stage was open, until none was left; and when the first of those that are open now began.
         self._prepared, self._preparing_since = 0.0, 0.0
         self._run: Run | None = None
-        self._engine: ObservedEngine | None = None
+        self._engine: Engine | None = None
         self._messages: list[str] = []
         self._messages_of_ended_run: list[str] = []
         self._notify_lock = threading.RLock()
         self._ticker: threading.Thread | None = None
         self.job: Job | None = None
 
-    def attach(self, engine: ObservedEngine | None) -> None:
+    def attach(self, engine: Engine | None) -> None:
         """Read counts and compiled networks from this engine from now on."""
         with self._lock:
             self._engine = engine

@@ -9,7 +9,7 @@ import html
 import json
 from collections.abc import Sequence
 
-from ov_backend.ui.auth import page_token
+from ov_backend.ui.access import page_token
 
 #: Headings of the table of compiled networks; javascript/openvino_text.js has the cells, in the same order.
 COLUMNS = ("Network", "Size", "Batch", "Device", "Precision", "Memory", "Compiled in", "Calls", "Reused")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("diffusers")
 
-from ov_backend.batch import job_file, places
+from ov_backend.batch import job_file, row_files
 from ov_backend.batch.api import Batch, Options
 from ov_backend.core.errors import JobError, SettingsError
 from tests.batch.conftest import MakeBatch
@@ -206,7 +206,7 @@ def test_whatever_a_file_of_a_row_raises_is_told_with_the_row(
     def raise_it(path: Path, checkpoint: Path) -> None:
         raise error
 
-    monkeypatch.setattr(places, "check_fits", raise_it)
+    monkeypatch.setattr(row_files, "check_fits", raise_it)
     (folder / "odd.safetensors").write_bytes(b"")
     rows = f'{GOOD}\n{{"loras": "odd:1"}}\n{GOOD}\n{{"loras": "odd:0.5"}}\n'
     (problem,) = refusal(make_batch, rows, "job.jsonl")

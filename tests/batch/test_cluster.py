@@ -20,7 +20,7 @@ from PIL import Image
 pytest.importorskip("diffusers")
 pytest.importorskip("ray")
 
-from ov_backend.batch import cluster, connection, pictures
+from ov_backend.batch import cluster, pictures
 from ov_backend.batch.journal import read_records
 from ov_backend.core import posix
 from ov_backend.core.errors import OVBackendError, SettingsError
@@ -36,7 +36,7 @@ JOB: list[dict[str, Any]] = [{"prompt": f"picture {i}", "seed": i, "size": "64x6
 def nodes() -> Iterator[Any]:
     """A cluster of two nodes; the second one is killed by the last test that uses it."""
     os.environ.setdefault("RAY_worker_niceness", "0")  # else tests that run beside it take all of the processor
-    connection.import_ray()
+    cluster.import_ray()
     from ray.cluster_utils import Cluster
 
     arguments = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
@@ -120,7 +120,7 @@ def test_a_node_that_is_killed_loses_no_row(make_batch: MakeBatch, tmp_path: Pat
 
 
 def test_nothing_phones_home() -> None:
-    connection.import_ray()
+    cluster.import_ray()
     usage_lib = pytest.importorskip("ray._common.usage.usage_lib")  # it stands elsewhere in older versions
     assert not usage_lib.usage_stats_enabled()
 
@@ -138,7 +138,7 @@ def test_nothing_phones_home() -> None:
 )
 def test_a_wrong_address_is_one_sentence(address: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        connection.check_address(address)
+        cluster.check_address(address)
 
 
 def test_a_missing_ray_says_what_to_run(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_an_address_with_a_token_works_or_is_one_sentence(
 ) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     code = f"""
-from ov_backend.batch import connection
+from ov_backend.batch import cluster
 from ov_backend.core.errors import SettingsError
 try:
-    connection.connect(connection.import_ray(), {guarded!r})
+    cluster.connect(cluster.import_ray(), {guarded!r})
     print("connected")
 except SettingsError as error:
     print(error)

@@ -17,7 +17,7 @@ pytest.importorskip("diffusers")
 
 import itertools
 
-from ov_backend.batch import places
+from ov_backend.batch import row_files
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.columns import COLUMNS, read_columns, read_value
 from ov_backend.batch.job import expand
@@ -138,7 +138,7 @@ def test_a_checkpoint_in_several_spellings_is_one(checkpoint: Path, tmp_path: Pa
 def test_the_project_s_own_checkpoint_is_found_by_the_name_in_its_pictures(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "TRAINED", checkpoint)
+    monkeypatch.setattr(row_files, "TRAINED", checkpoint)
     (row,) = Batch([{"Model": checkpoint.stem}], tmp_path / "out", Options()).job.rows
     assert row.checkpoint == checkpoint
 

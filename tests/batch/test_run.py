@@ -19,7 +19,7 @@ import ov_backend
 from ov_backend.batch.api import Batch, Options
 from ov_backend.batch.journal import Journal, read_records
 from ov_backend.batch.pictures import sha256
-from ov_backend.cli.batch_progress import BatchProgress
+from ov_backend.cli.batch import BatchProgress
 from ov_backend.core.errors import SettingsError
 from ov_backend.ui.infotext import Parameters
 from tests.batch.conftest import JOB, MakeBatch, names

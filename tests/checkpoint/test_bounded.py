@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ov_backend.checkpoint import bounded
-from ov_backend.checkpoint.bounded import parse_json, parse_yaml
+from ov_backend.checkpoint import companion_files
+from ov_backend.checkpoint.companion_files import parse_json, parse_yaml
 from ov_backend.checkpoint.header import MAX_HEADER_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_refusing_a_hostile_file_takes_little_memory(tmp_path: Path) -> None:
         path.write_bytes(len(sound).to_bytes(8, "little") + sound + b"\0" * 4)
         path.with_suffix(".yaml").write_text(text, encoding="utf-8")
         names.append(str(path))
-    path.with_suffix(".yaml").write_bytes(b"a: [" + b"x, " * (bounded.MAX_YAML_BYTES) + b"]")
+    path.with_suffix(".yaml").write_bytes(b"a: [" + b"x, " * (companion_files.MAX_YAML_BYTES) + b"]")
     child = subprocess.run([sys.executable, "-c", CHILD, *names], cwd=ROOT, capture_output=True, text=True, check=False)
     assert child.stdout.strip() == "[]", child.stdout + child.stderr[-2000:]
 

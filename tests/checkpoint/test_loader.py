@@ -19,7 +19,7 @@ pytest.importorskip("diffusers")
 from safetensors.torch import save_file
 
 from ov_backend.checkpoint import keys, load_any_pipeline, load_pipeline, read_header
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from tests.helpers.random_checkpoint import write_random_checkpoint
 
 UNET, VAE, CLIP = "model.diffusion_model.", "first_stage_model.", "cond_stage_model.transformer."
 WIDTH = networks.CONTEXT

@@ -17,7 +17,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from ov_backend.checkpoint import TOKENIZER, keys, load_pipeline
 from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP
 from ov_backend.checkpoint.lora import LoraMix
-from ov_backend.checkpoint.lora_fit import check_fits
+from ov_backend.checkpoint.lora_file import check_fits
 from ov_backend.core.errors import CheckpointError
 from tests.helpers.refusals import assert_sentence
 

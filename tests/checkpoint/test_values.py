@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_backend.checkpoint.values import LINEAR_END, LINEAR_START, check_vocabulary, read_text_config, read_yaml
+from ov_backend.checkpoint.companion_files import LINEAR_END, LINEAR_START, check_vocabulary, read_text_config, read_yaml
 from ov_backend.core.errors import CheckpointError
 
 pytest.importorskip("yaml")

@@ -19,10 +19,10 @@ from tests.cli.conftest import Refusal
 
 #: Every command that has --cache-dir, with arguments that are good enough to get to it.
 COMMANDS = {
-    "demo": ["demo", "--random", "--size", "64", "--steps", "1"],
+    "demo": ["demo", "--size", "64", "--steps", "1"],
     "batch": ["batch", "none.jsonl", "--out", "out", "--dry-run"],
     "precompile": ["precompile", "none.safetensors"],
-    "serve": ["serve", "--random", "--port", "0"],
+    "serve": ["serve", "--port", "0"],
     **{f"cache {action}": ["cache", action] for action in ("info", "list", "verify", "clear")},
 }
 

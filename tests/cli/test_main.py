@@ -14,11 +14,11 @@ import torch
 
 import ov_backend
 from ov_backend.cli import main as cli
+from ov_backend.core.amounts import size_text
 from ov_backend.core.settings import Settings
 from ov_backend.int8.recipe_store import recipe_store
 from ov_backend.store.entry_file import GRAPHS
 from ov_backend.store.store import GraphStore, run_store
-from ov_backend.torch_compile.report.amounts import size_text
 from tests.cli.conftest import Refusal
 
 pytest.importorskip("diffusers")
@@ -208,15 +208,14 @@ BAD = [
     (["--device", "TOASTER"], "TOASTER"),
     (["--precision", "f16"], "cannot compute in f16"),
     (["--precision", "f8"], "'f8' is no precision; give one of auto, f32, bf16, f16. See"),
-    (["--precision", "int8"], "Give one of auto, f32, bf16, f16; for int8"),
-    (["--sampler", "guess"], "--sampler is 'guess'"),
+    (["--precision", "int8"], "give one of auto, f32, bf16, f16, or use int8 in the page of"),
+    (["--sampler", "guess"], "The sampler is 'guess'; it must be one of"),
     (["--sampler", "lcm", "--steps", "99"], "LCM takes at most 50 steps"),
-    (["--out", "/nowhere/at/all.png"], "cannot be written"),
+    (["--out", "/nowhere/at/all.png"], "there is no folder '/nowhere/at'"),
     (["--out", "/proc/demo.png"], "cannot be written"),
     (["--out", "demo.jpg"], "must be the name of a .png file"),
     (["--checkpoint", "none.safetensors"], "none.safetensors is no file"),
-    (["--random", "--checkpoint", "x.safetensors"], "exclude each other"),
-    (["--colour", "red"], "'--colour' is not an option of this command; remove it. See python -m ov_backend demo --help."),
+    (["--zoom", "2"], "'--zoom' is not an option of this command; remove it. See python -m ov_backend demo --help."),
 ]
 
 

@@ -30,8 +30,7 @@ DEMO: list[list[str]] = [
         "/x.png/y.png"]),
     *(["--checkpoint", each] for each in ["", "none", "/", ".", "/dev/null", "/proc/self/mem", "a\0b", LONG, "none.ckpt", "*"]),
     *(["--cache-dir", each] for each in ["", " ", "a\0b", "file.txt", "file.txt/x", "loop", "link"]),
-    ["--random", "--checkpoint", "x.safetensors"],
-    *([each] for each in ["--colour", "--steps", "--size", "-x", "--random=1", "--out=", "--che"]),
+    *([each] for each in ["--colour", "--steps", "--size", "-x", "--random", "--out=", "--che"]),
     *(["a fox", *each] for each in [["extra"], ["--prompt", "a fox"], [LONG], ["--lora-dir", "none"]]),
     *([f"a fox {each}"] for each in ["<lora:>", "<lora:none>", "<lora:none:x>", "<lora:none", "<hypernet:none:1>"]),
 ]
@@ -73,7 +72,6 @@ COMMANDS: list[list[str]] = [
     *(["serve", "--allow-host", each] for each in ["", "a b", "*", "*.", "http://x", "é"]),
     *(["serve", "--out", each] for each in ["/proc/x", "file.txt", "a\0b", "", " ", "loop", "link"]),
     *(["serve", "--checkpoint", each, "--port", "0"] for each in ["none", "file.txt"]),
-    ["serve", "--random", "--checkpoint", "x", "--port", "0"],
     *([name, *rest] for name in ("generate", "demo") for rest in (["a fox", "--checkpoint", ""], ["a fox", "--lora-dir", " "])),
     *(["serve", "", "--port", "0"], ["batch", "", "--out", "out"], ["report", "planted:works", "--svg", ""]),
     ["serve", "--json"],

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("diffusers")
 
 from ov_backend.cli import main as cli
-from ov_backend.cli.batch_progress import BatchProgress
-from ov_backend.torch_compile.report.amounts import counted
+from ov_backend.cli.batch import BatchProgress
+from ov_backend.core.amounts import counted
 from tests.cli.conftest import Refusal
 
 
@@ -62,13 +62,16 @@ def test_the_demo_is_in_words(checkpoint: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_a_batch_of_one_picture_is_singular() -> None:
-    progress = BatchProgress(as_json=False)
-    progress._pictures, progress._made = 1, 1
-    assert progress.count == "1 of 1 picture made."
-    progress._pictures, progress._skipped = 2, 1
-    assert progress.count == "1 of 1 picture made, 1 was there already."
-    progress._pictures = 1
-    assert progress.count == "The picture is there already."
+    progress = BatchProgress(as_json=True)
+    assert progress.count == "No picture was made."
+    for pictures, skipped, words in (
+        (1, 0, "1 of 1 picture made."),
+        (2, 1, "1 of 1 picture made, 1 was there already."),
+        (1, 1, "The picture is there already."),
+    ):
+        progress.report({"event": "plan", "pictures": pictures, "skipped": skipped})
+        progress.report({"event": "picture", "made": 1, "otherwise": 0, "failed": 0})
+        assert progress.count == words
 
 
 SERVE = [
@@ -85,7 +88,7 @@ SERVE = [
 
 @pytest.mark.parametrize("arguments,words", SERVE, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_an_address_that_cannot_be_listened_at_is_one_sentence(arguments: list[str], words: str, assert_refused: Refusal) -> None:
-    assert_refused(["serve", "--random", *arguments], words)
+    assert_refused(["serve", *arguments], words)
 
 
 def test_a_port_in_use_is_one_sentence(assert_refused: Refusal) -> None:
@@ -94,4 +97,4 @@ def test_a_port_in_use_is_one_sentence(assert_refused: Refusal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         words = f"--port is {port}, which something else listens at on 127.0.0.1; give another, or 0 for any free one."
-        assert_refused(["serve", "--random", "--port", str(port)], words)
+        assert_refused(["serve", "--port", str(port)], words)

@@ -14,7 +14,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.engine.engine import Engine
-from ov_backend.memory import mappings
+from ov_backend.memory import pressure
 from tests.helpers.alone import alone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds memory mappings")
@@ -63,26 +63,26 @@ def _bind(page: int) -> None:
 
 
 def test_memory_mappings_are_counted() -> None:
-    before = mappings.free_mappings()
+    before = pressure.free_mappings()
     maps = [mmap.mmap(-1, 4096, prot=mmap.PROT_READ | (i % 2) * mmap.PROT_WRITE) for i in range(2000)]
-    assert before - mappings.free_mappings() == pytest.approx(len(maps), rel=0.1)
+    assert before - pressure.free_mappings() == pytest.approx(len(maps), rel=0.1)
 
 
 def test_a_system_without_a_bound_has_any_number_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mappings, "_MAX_MAPPINGS", tmp_path / "none")
-    assert mappings.free_mappings() == sys.maxsize
+    monkeypatch.setattr(pressure, "_MAX_MAPPINGS", tmp_path / "none")
+    assert pressure.free_mappings() == sys.maxsize
 
 
 def test_bound_and_unbound_neighbours_are_merged() -> None:
     bound = Bound(written_first=True)
-    mappings.merge_mappings()
+    pressure.merge_mappings()
     assert count(bound.start, bound.end) <= 2  # its first page may be one mapping with what lies before it
     assert set(bound.memory[:]) == set(b"x")
 
 
 def test_neighbours_that_were_bound_before_they_were_written_keep_their_content() -> None:
     bound = Bound(written_first=False)
-    mappings.merge_mappings()
+    pressure.merge_mappings()
     assert set(bound.memory[:]) == set(b"x")
 
 
@@ -93,7 +93,7 @@ def test_a_list_that_cannot_be_read_merges_nothing(monkeypatch: pytest.MonkeyPat
         raise OSError("planted")
 
     monkeypatch.setattr(linux_memory.Mappings, "read", fail)
-    mappings.merge_mappings()
+    pressure.merge_mappings()
 
 
 def of_evicted_networks(folder: str, merges: bool) -> int:
@@ -106,7 +106,7 @@ def of_evicted_networks(folder: str, merges: bool) -> int:
             assert torch.allclose(network(x), module(x), rtol=1e-3, atol=1e-4)
         engine.compiled.evict(lambda key, value: True)
         if merges:
-            mappings.merge_mappings()
+            pressure.merge_mappings()
         counts.append(count())
     return counts[1] - counts[0]
 

@@ -26,10 +26,10 @@ from typing import Any
 import psutil
 from PIL import Image
 
-from ov_backend.batch.connection import import_ray
+from ov_backend.batch.cluster import import_ray
 from ov_backend.batch.journal import read_records
 from ov_backend.batch.pictures import sha256
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from tests.helpers.random_checkpoint import write_random_checkpoint
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("driver", "worker", "node")

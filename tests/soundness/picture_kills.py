@@ -32,9 +32,9 @@ import torch
 
 from ov_backend import Settings, accelerate
 from ov_backend.checkpoint import load_pipeline
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
 from ov_backend.memory import offload_weights
 from ov_backend.memory.regions import regions
+from tests.helpers.random_checkpoint import write_random_checkpoint
 
 #: The longest time in seconds that a process has for its next mark.
 PATIENCE_S = 300.0

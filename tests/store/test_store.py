@@ -32,7 +32,7 @@ def test_entries_are_returned_as_they_were_put(store: GraphStore) -> None:
     assert store.put(KEY, FILES)
     assert store.get(KEY) == FILES
     assert [entry.key for entry in store.entries()] == [KEY]
-    assert store.verify() == {}
+    assert store.check() == ({}, [])
     assert store.remove(KEY)
     assert not store.remove(KEY)
     assert store.get(KEY) is None
@@ -40,7 +40,7 @@ def test_entries_are_returned_as_they_were_put(store: GraphStore) -> None:
 
 def test_reading_creates_no_folder(store: GraphStore) -> None:
     assert store.get(KEY) is None
-    assert (store.entries(), store.verify(), store.clear(), store.bytes) == ([], {}, 0, 0)
+    assert (store.entries(), store.check(), store.clear(), store.bytes) == ([], ({}, []), 0, 0)
     assert not store.folder.exists()
 
 

@@ -41,7 +41,7 @@ def folder() -> Iterator[Path]:
 def assert_usable(folder: Path) -> None:
     """The store can be read, filled, verified and cleared, and leaves no file behind."""
     store = GraphStore(folder, 200_000)
-    assert store.verify() == {}, "there is an incomplete entry"
+    assert store.check() == ({}, []), "there is an incomplete entry"
     for key in KEYS:
         assert store.get(key) in (None, files(key))
     assert store.put(KEYS[0], files(KEYS[0]))

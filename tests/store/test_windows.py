@@ -46,7 +46,7 @@ def test_entries_are_stored_read_replaced_and_removed(folder: Path, rules: Windo
     for _ in range(2):
         assert store.put(KEY, FILES)
         assert store.get(KEY) == FILES
-    assert store.verify() == {}
+    assert store.check() == ({}, [])
     assert store.remove(KEY)
     assert store.put(OTHER, FILES)
     assert store.clear() == 1
@@ -177,7 +177,7 @@ def test_a_network_is_captured_stored_and_found(
 def test_a_checkpoint_is_written_and_read(folder: Path, rules: Windows) -> None:
     pytest.importorskip("diffusers")
     from ov_backend.checkpoint import TOKENIZER, load_pipeline
-    from ov_backend.checkpoint.random_weights import write_random_checkpoint
+    from tests.helpers.random_checkpoint import write_random_checkpoint
 
     if not TOKENIZER.is_dir():
         pytest.skip("the project's own vocabulary is not here")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from ov_backend.ui.auth import has_page_token, has_password, page_token, same_origin
+from ov_backend.ui.access import has_page_token, has_password, page_token, same_origin
 
 
 def basic(text: str) -> dict[str, str]:

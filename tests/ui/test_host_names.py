@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ov_backend.ui.host_names import KnownHosts, MalformedHost, host_name, is_known, machine_names, names_in
+from ov_backend.ui.access import KnownHosts, MalformedHost, host_name, is_known, machine_names, names_in
 
 OWN = ["127.0.0.1", "127.0.0.1:7860", "0.0.0.0:1", "192.168.1.20:7860", "[::1]", "[::1]:7860", "[fe80::1%eth0]:7860", "10.0.0.7"]
 OWN += ["localhost", "LOCALHOST:7860", "localhost.", "app.localhost:7860", socket.gethostname(), f"{socket.gethostname()}:7860"]

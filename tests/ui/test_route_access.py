@@ -10,8 +10,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from ov_backend.ui import routes
-from ov_backend.ui.auth import has_password, page_token
-from ov_backend.ui.host_names import KnownHosts
+from ov_backend.ui.access import KnownHosts, has_password, page_token
 from tests.ui.conftest import OWN_ADDRESS, Host
 from tests.ui.test_auth import basic
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import html
@@ -14,7 +15,6 @@ from PIL import Image, ImageChops, UnidentifiedImageError
 
 from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.hosts.standalone.generator import PictureGenerator
-from ov_backend.hosts.standalone.live_html import live_html
 from ov_backend.hosts.standalone.lora_tags import lora_tag
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.samplers import NAMES
@@ -22,7 +22,7 @@ from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.visitors import Generation, Visitors
 from ov_backend.pipelines.sizes import size_like
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import LANCZOS, Parameters, refused_choices
+from ov_backend.ui.infotext import LANCZOS, Parameters, png, refused_choices
 from ov_backend.ui.panel import as_listed, device_choices
 from ov_backend.ui.snapshot import failure_text
 
@@ -318,3 +318,16 @@ def _note(message: str, role: str = "alert", outcome: str = "") -> str:
     """A message as HTML; ``outcome`` colours its edge, as the panel's: "failure" or "interrupted"."""
     mark = f' data-openvino-outcome="{outcome}"' if outcome else ""
     return f'<p class="openvino-note" role="{role}"{mark}>{html.escape(message)}</p>'
+
+
+def live_html(text: str = "", picture: Image.Image | None = None) -> str:
+    """The live view.
+
+    Args:
+        text: shown while there is no preview; what happens now stands in the status line.
+        picture: a preview, small; the page scales it.
+    """
+    inside = f"<p>{html.escape(text)}</p>"
+    if picture is not None:
+        inside = f'<img alt="Preview" src="data:image/png;base64,{base64.b64encode(png(picture)).decode()}">'
+    return f'<div class="openvino-live">{inside}</div>'

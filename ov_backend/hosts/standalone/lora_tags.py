@@ -118,8 +118,7 @@ def check_lora(path: Path, checkpoint: Path | None) -> None:
     Raises:
         CheckpointError: it is no LoRA that can be used.
     """
-    from ov_backend.checkpoint.lora_file import read_layers
-    from ov_backend.checkpoint.lora_fit import check_fits
+    from ov_backend.checkpoint.lora_file import check_fits, read_layers
 
     read_layers(path) if checkpoint is None else check_fits(path, checkpoint)
 

@@ -11,9 +11,8 @@ from typing import Any
 from PIL import Image
 
 from ov_backend.hosts.standalone import events, samplers
-from ov_backend.hosts.standalone.events import Changes
+from ov_backend.hosts.standalone.events import Changes, live_html
 from ov_backend.hosts.standalone.generator import PictureGenerator
-from ov_backend.hosts.standalone.live_html import live_html
 from ov_backend.hosts.standalone.lora_tags import lora_names
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.upscaler_files import missing_package

@@ -1,10 +1,14 @@
-"""The host of a diffusers pipeline: what the page, ``generate`` and ``batch`` call networks by."""
+"""The host of a diffusers pipeline, by which the page, ``generate``, ``demo`` and ``batch`` call networks; one after another.
+
+Who waits for the pipeline, and who has asked to end what runs, is in :class:`Turns`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +17,11 @@ from typing import Any, TypeVar
 from PIL import Image
 
 from ov_backend.checkpoint.lora import LoraMix
+from ov_backend.core.errors import Interrupted
 from ov_backend.core.patching import Patch, patch_forward
 from ov_backend.core.settings import Settings
 from ov_backend.engine.ahead.history import RememberedCall
 from ov_backend.engine.engine import Engine, Network, Progress
-from ov_backend.hosts.standalone.generation_queue import Turns
 from ov_backend.hosts.standalone.lora_tags import plain
 from ov_backend.hosts.standalone.pipeline_call import Start, call_pipeline
 from ov_backend.hosts.standalone.upscalers import upscaler_network
@@ -29,6 +33,50 @@ from ov_backend.ui.host import Host, Size, StepEnded
 from ov_backend.ui.infotext import UPSCALER, Parameters
 from ov_backend.ui.likely import RequestedShape, request_of
 from ov_backend.ui.status import Status
+
+#: Seconds between two looks whether somebody who waits should go on waiting.
+_LOOK_S = 0.1
+
+
+class Turns:
+    """The lock of a pipeline, and whether its holder is asked to stop."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._interrupted = threading.Event()
+        #: Set when nobody wants the result of the present turn any more.
+        self._withdrawn: threading.Event | None = None
+
+    def interrupt(self) -> None:
+        """Ask the holder of the present turn to stop; between two turns this does nothing."""
+        self._interrupted.set()
+
+    def is_interrupted(self) -> bool:
+        """Whether the user has interrupted the present turn, or has withdrawn the request that it serves."""
+        withdrawn = self._withdrawn
+        return self._interrupted.is_set() or (withdrawn is not None and withdrawn.is_set())
+
+    @contextlib.contextmanager
+    def taken(self, withdrawn: threading.Event | None = None) -> Iterator[None]:
+        """Wait for a turn, and have it in this block. What was interrupted before does not count for it.
+
+        Args:
+            withdrawn: an event that ends the waiting, and the turn, once it is set.
+
+        Raises:
+            Interrupted: the request was withdrawn while it waited.
+        """
+        while not self.lock.acquire(timeout=_LOOK_S):
+            if withdrawn is not None and withdrawn.is_set():
+                raise Interrupted("the request was withdrawn while it waited")
+        try:
+            self._interrupted.clear()
+            self._withdrawn = withdrawn
+            yield
+        finally:
+            self._withdrawn = None
+            self.lock.release()
+
 
 T = TypeVar("T")
 
@@ -48,7 +96,7 @@ class PictureRequest:
 
     def with_seed(self, more: int) -> PictureRequest:
         """The first picture of a batch, with a seed that is so much larger."""
-        seed = (self.parameters.seed + more) % (1 << 32)
+        seed = (self.parameters.seed + more) % (1 << 63)
         return dataclasses.replace(self, parameters=dataclasses.replace(self.parameters, batch=1, seed=seed))
 
     def warm_up(self) -> PictureRequest:

@@ -8,16 +8,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+
 from ov_backend.core.package_files import ROOT
-from ov_backend.hosts.standalone.address import listen, url
+from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.lora_tags import lora_folders
 from ov_backend.hosts.standalone.page import page
-from ov_backend.hosts.standalone.request import checkpoint_file
-from ov_backend.hosts.standalone.serve_options import Options, login
+from ov_backend.hosts.standalone.serve_options import Options, listen, login, url
 from ov_backend.hosts.standalone.upscaler_files import upscaler_folder
 from ov_backend.hosts.standalone.visitors import Visitors
+from ov_backend.ui.access import KnownHosts, has_password
 from ov_backend.ui.choices import Choices
+from ov_backend.ui.routes import PREFIX, add_routes
 
 log = logging.getLogger("ov_backend")
 
@@ -49,11 +54,11 @@ def load(options: Options) -> PictureGenerator:
 
     Raises:
         CheckpointError: the file is no checkpoint that can be read.
-        SettingsError: both a checkpoint and a random one are asked for.
+        SettingsError: none is given, and the project's own is not installed.
     """
     from ov_backend.checkpoint import load_pipeline
 
-    path = checkpoint_file(options.checkpoint, options.random)
+    path = checkpoint_file(options.checkpoint)
     choices = Choices(device=options.device or Choices.device, precision=options.precision)
     folders = lora_folders(path, options.lora_dir)
     found = options.out.resolve(), options.cache_dir, folders, choices, upscaler_folder(path, options.upscaler_dir)
@@ -65,12 +70,6 @@ def load(options: Options) -> PictureGenerator:
 def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:
     """The page and the panel's routes as one ASGI application; ``names`` are those of this server besides the usual ones."""
     import gradio as gr
-    from fastapi import FastAPI
-
-    from ov_backend.hosts.standalone.host_guard import HostGuard
-    from ov_backend.ui.auth import has_password
-    from ov_backend.ui.host_names import KnownHosts
-    from ov_backend.ui.routes import add_routes
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_closing(generator))
     is_allowed = (lambda request: has_password(request.headers, dict([auth]))) if auth else None
@@ -135,3 +134,21 @@ def _theme() -> Any:
 def _scripts() -> list[Path]:
     """The panel's scripts, and the page's own in a folder that the WebUI does not load."""
     return [*sorted((ROOT / "javascript").glob("*.js")), *sorted((ROOT / "javascript" / "standalone").glob("*.js"))]
+
+
+class HostGuard:
+    """ASGI middleware; the panel's routes check for themselves, because they answer in JSON."""
+
+    def __init__(self, app: Any, known_hosts: KnownHosts) -> None:
+        self._app, self._known_hosts = app, known_hosts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer with 400 or 403 and a sentence, or pass the request on."""
+        if scope["type"] not in ("http", "websocket") or scope["path"].startswith(PREFIX):
+            return await self._app(scope, receive, send)
+        code, sentence = self._known_hosts.check(Headers(scope=scope).getlist("host"))
+        if not sentence:
+            return await self._app(scope, receive, send)
+        if scope["type"] == "websocket":
+            return await send({"type": "websocket.close", "code": 1008, "reason": sentence[:120]})
+        return await PlainTextResponse(sentence, code)(scope, receive, send)

@@ -1,11 +1,13 @@
-"""The options of the command ``serve``; needs no PyTorch."""
+"""The options of the command ``serve``, and the address where it listens; needs no PyTorch."""
 
 from __future__ import annotations
 
+import errno
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from ov_backend.core.errors import SettingsError
+from ov_backend.core.errors import SettingsError, short_repr
 
 
 @dataclass(frozen=True)
@@ -13,9 +15,8 @@ class Options:
     """Options of the command ``serve``.
 
     Attributes:
-        checkpoint: a .safetensors file; None is the project's own, or a random one.
+        checkpoint: a .safetensors file; None is the project's own.
         checkpoints: those to choose from in the page; none where there is no choice.
-        random: use a small checkpoint of random weights.
         host: address to listen at.
         port: port to listen at; 0 is any free one.
         out: folder that the pictures are written to.
@@ -31,7 +32,6 @@ class Options:
 
     checkpoint: Path | None = None
     checkpoints: tuple[Path, ...] = ()
-    random: bool = False
     host: str = "127.0.0.1"
     port: int = 7865
     out: Path = Path("out")
@@ -57,3 +57,38 @@ def login(text: str | None) -> tuple[str, str] | None:
     if not user or not password:
         raise SettingsError("--auth must be USER:PASSWORD, both of them not empty.")
     return user, password
+
+
+_OWN = "give 127.0.0.1 for this machine only, 0.0.0.0 for every address that it has, or one of them"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at a name, or at an address of version 4 or 6.
+
+    Raises:
+        SettingsError: nobody can listen there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+    except (OSError, OverflowError, ValueError) as error:  # a ValueError for what is no name of a host
+        raise SettingsError(f"--host is {short_repr(host)}, which is no address and no name of a machine; {_OWN}.") from error
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise SettingsError(_problem(host, port, error)) from error
+
+
+def _problem(host: str, port: int, error: OSError) -> str:
+    """Why nobody can listen at an address."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host is {host!r}, which is no address of this machine; {_OWN}."
+    reasons = {errno.EADDRINUSE: "something else listens at", errno.EACCES: "this user may not listen at"}
+    if error.errno not in reasons:
+        return f"--host is {host!r}, where nobody can listen ({error.strerror or error}); {_OWN}."
+    return f"--port is {port}, which {reasons[error.errno]} on {host}; give another, or 0 for any free one."
+
+
+def url(host: str, port: int) -> str:
+    """What a browser is given to open the page."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

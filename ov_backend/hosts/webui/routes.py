@@ -8,8 +8,7 @@ from modules import script_callbacks, shared
 
 from ov_backend.hosts.webui.settings_page import ALLOWED_HOSTS, HOSTS_ADVICE
 from ov_backend.hosts.webui.webui_host import controller
-from ov_backend.ui.auth import has_password
-from ov_backend.ui.host_names import KnownHosts, names_in
+from ov_backend.ui.access import KnownHosts, has_password, names_in
 from ov_backend.ui.routes import add_routes
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ov_backend.core.fx_utils import call
+
 _aten = torch.ops.aten
 _INDEXERS = (_aten.index.Tensor, _aten._unsafe_index.Tensor)
 
@@ -37,15 +39,9 @@ def _from_start(node: Node, dim: int, index: Any) -> Any:
     indexed, positions = node.args[0], index.meta["val"]
     size = indexed.meta["val"].shape[dim]
     if not isinstance(size, int):  # symbolic
-        length = _call(node, f"size_{dim}", _aten.sym_size.int, (indexed, dim), size)
+        length = call(node.graph, _aten.sym_size.int, (indexed, dim), size, name=f"{node.name}_size_{dim}")
     else:
         length = size
-    negative = _call(node, f"negative_{dim}", _aten.lt.Scalar, (index, 0), positions.lt(0))
-    shifted = _call(node, f"shifted_{dim}", _aten.add.Tensor, (index, length), positions)
-    return _call(node, f"position_{dim}", _aten.where.self, (negative, shifted, index), positions)
-
-
-def _call(node: Node, suffix: str, target: Any, args: tuple[Any, ...], value: Any) -> Node:
-    made = node.graph.create_node("call_function", target, args, name=f"{node.name}_{suffix}")
-    made.meta["val"] = value
-    return made
+    negative = call(node.graph, _aten.lt.Scalar, (index, 0), positions.lt(0), name=f"{node.name}_negative_{dim}")
+    shifted = call(node.graph, _aten.add.Tensor, (index, length), positions, name=f"{node.name}_shifted_{dim}")
+    return call(node.graph, _aten.where.self, (negative, shifted, index), positions, name=f"{node.name}_position_{dim}")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.core.amounts import counted, engineering, size_text
 from ov_backend.core.errors import ConversionError, OVBackendError
 from ov_backend.core.fx_utils import is_getitem, operators, placeholders
 from ov_backend.core.settings import Settings, operator_name
@@ -23,7 +24,6 @@ from ov_backend.core.tensors import nested_tensors
 from ov_backend.guards.signature import Binder
 from ov_backend.guards.weights import weights_of
 from ov_backend.model import compiler
-from ov_backend.torch_compile.report.amounts import counted, engineering, size_text
 from ov_backend.torch_compile.report.svg import draw
 from ov_backend.trace.capture.forward import capture
 from ov_backend.trace.capture.trace import Captured

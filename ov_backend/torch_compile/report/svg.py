@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ov_backend.torch_compile.report.amounts import counted, engineering, size_text
+from ov_backend.core.amounts import counted, engineering, size_text
 
 _WIDTH, _GAP, _TOP, _BETWEEN = 264, 36, 64, 16
 _IN_A_ROW = 4

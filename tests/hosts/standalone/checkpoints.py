@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ov_backend.checkpoint.random_weights import write_random_checkpoint
+from tests.helpers.random_checkpoint import write_random_checkpoint
 
 _ONE_LEVEL = {
     "block_out_channels": [32],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
@@ -13,23 +15,35 @@ from PIL import Image
 
 pytest.importorskip("diffusers")
 
+from ov_backend.checkpoint import load_pipeline
 from ov_backend.cli import main as cli
-from ov_backend.core import settings
 from ov_backend.core.errors import SettingsError
 from ov_backend.core.package_files import TRAINED
-from ov_backend.hosts.standalone import demo, demo_sheet
+from ov_backend.core.settings import Settings
+from ov_backend.hosts.standalone import demo
+from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.pipeline_call import call_pipeline
-from ov_backend.hosts.standalone.request import Request
+from ov_backend.hosts.standalone.pipeline_host import PictureRequest, PipelineHost
 from ov_backend.pipelines.sizes import size_hint
+from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
+from ov_backend.ui.jobs import JobControl, compare
+from ov_backend.ui.snapshot import Job
 from tests.helpers.diffusers_pipelines import tiny
-from tests.helpers.extent import only_in_full
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+def pictures_of(sheet: Path, width: int, height: int) -> list[np.ndarray]:
+    """PyTorch's picture, OpenVINO's, and their difference."""
+    image = np.asarray(Image.open(sheet).convert("RGB")).astype(int)
+    bar, gap = demo._BAR, demo._GAP
+    column = (image.shape[1] - 4 * gap) // 3
+    return [image[bar : bar + height, gap + i * (column + gap) :][:, :width] for i in range(3)]
 
 
 def test_checkpoint_file_becomes_the_same_picture_twice(
@@ -41,7 +55,7 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     assert cli.main([*arguments, "--json"]) == 0
     printed = capsys.readouterr()
     result = json.loads(printed.out)
-    assert "3/3" in printed.err, "the progress bar goes to stderr"
+    assert "Timing OpenVINO, step 3 of 3" in printed.err, "progress goes to stderr"
     assert result["difference"]["largest"] <= 2
     assert result["fallbacks"] == {}
     assert result["size"] == [96, 64]
@@ -50,23 +64,18 @@ def test_checkpoint_file_becomes_the_same_picture_twice(
     assert networks.keys() == {"unet", "vae_decode", "text_encoder"}
     assert all((values["captures"], values["compiles"]) == (1, 1) for values in networks.values())
     assert min(*result["pytorch"].values(), *result["openvino"].values(), result["prepared"]["capture"]) > 0
-    image = np.asarray(Image.open(out).convert("RGB"))
-    bar, gap = demo_sheet._BAR, demo_sheet._GAP
-    column = (image.shape[1] - 4 * gap) // 3
-    left, right, difference = (
-        image[bar : bar + 64, gap + i * (column + gap) :][:, :96].astype(int) for i in range(3)
-    )
+    left, right, difference = pictures_of(out, 96, 64)
     assert left.std() > 20, "a flat picture would prove nothing"
     assert "made for 256x256; at 96x64" in caplog.text
     assert np.abs(left - right).max() == result["difference"]["largest"]
     mean_square = np.square(left - right).mean()
     assert result["difference"]["psnr_db"] == (pytest.approx(10 * np.log10(255**2 / mean_square)) if mean_square else None)
-    np.testing.assert_array_equal(difference, np.abs(left - right) * demo_sheet.gain(result["difference"]["largest"]))
+    np.testing.assert_array_equal(difference, np.abs(left - right) * demo.gain(result["difference"]["largest"]))
 
     assert cli.main(arguments) == 0  # once more, as text, with the graphs from disk
     text = capsys.readouterr().out
     stages = ("reading", "tracing", "converting", "compiling")
-    for words in ("a step", "VAE", *stages, "largest", "Fallbacks    none", "3 graphs found on disk"):
+    for words in ("a step", "picture", *stages, "largest", "Fallbacks    none", "3 graphs found on disk"):
         assert words in text
 
 
@@ -79,9 +88,9 @@ def test_the_picture_is_that_of_the_other_commands(
     monkeypatch.setattr(demo, "load_pipeline", lambda path: pipe)
     chosen = Parameters("a cat", steps=2, width=64, height=64, seed=4, guidance=4.0, sampler="DPM++ 2M")
     (expected,) = call_pipeline(pipe, pipe.scheduler, chosen, None)
-    request = Request(prompt, steps=2, size=(64, 64), seed=4, guidance=4.0, checkpoint=checkpoint, out=tmp_path / "x.png")
-    made = demo.run(request, settings.Settings(precision="f32", cache_dir=str(tmp_path / "graphs"))).pictures[0]
-    np.testing.assert_array_equal(made, np.asarray(expected))
+    out, own = tmp_path / "x.png", Settings(precision="f32", cache_dir=str(tmp_path / "graphs"))
+    demo.run(checkpoint, dataclasses.replace(chosen, prompt=prompt), (), out, own)
+    np.testing.assert_array_equal(pictures_of(out, 64, 64)[0], np.asarray(expected))
 
 
 def test_other_programs_are_named_where_they_use_the_processor() -> None:
@@ -91,25 +100,28 @@ def test_other_programs_are_named_where_they_use_the_processor() -> None:
     assert "(load 4.0, processors 1)" in demo.other_programs(0.0, 5.0, 1)
 
 
-@pytest.mark.parametrize("guidance,expected", [(None, 4.0), (2.5, 2.5)])
+@pytest.mark.parametrize("given,expected", [([], 4.0), (["--guidance", "2.5"], 2.5)])
 def test_the_guidance_suits_the_checkpoint_unless_it_is_given(
-    checkpoint: Path, tmp_path: Path, guidance: float | None, expected: float
+    checkpoint: Path, tmp_path: Path, given: list[str], expected: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = checkpoint.rename(tmp_path / "fluent-sd.safetensors")
+    arguments = ["demo", "a boat", "--steps", "1", "--size", "64", "--checkpoint", str(known), *given, "--precision", "f32"]
     try:
-        request = demo.Request("a boat", steps=1, size=(64, 64), guidance=guidance, checkpoint=known, out=tmp_path / "x.png")
-        result = demo.run(request, demo.Settings(precision="f32", cache_dir=str(tmp_path)))
+        assert cli.main([*arguments, "--out", str(tmp_path / "x.png"), "--cache-dir", str(tmp_path), "--json"]) == 0
     finally:
         known.rename(checkpoint)
-    assert result.guidance == result.as_dict()["guidance"] == expected
+    assert json.loads(capsys.readouterr().out)["guidance"] == expected
 
 
-def test_the_checkpoint_s_own_size_gives_no_hint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    checkpoint = write_small_checkpoint(tmp_path, vae_levels=2)
-    request = demo.Request("a boat", steps=1, sampler="euler", checkpoint=checkpoint, out=tmp_path / "x.png")
-    result = demo.run(request, demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise"))
-    assert result.pictures[0].shape == (64, 64, 3)
-    assert result.networks["unet"]["calls"] == 2  # the warm-up and one step
+def test_the_checkpoint_s_own_size_gives_no_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, out = write_small_checkpoint(tmp_path, vae_levels=2), tmp_path / "x.png"
+    arguments = ["demo", "a boat", "--steps", "1", "--sampler", "euler", "--checkpoint", str(checkpoint), "--precision", "f32"]
+    assert cli.main([*arguments, "--out", str(out), "--cache-dir", str(tmp_path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["size"] == [64, 64]
+    assert result["networks"]["unet"]["calls"] == 2  # the warm-up and one step
     assert "made for" not in caplog.text
 
 
@@ -123,53 +135,26 @@ def test_which_sizes_are_far_from_the_checkpoint_s_own(width: int, height: int, 
 
 
 def test_every_sampler_agrees_with_pytorch_in_a_single_step(checkpoint: Path, tmp_path: Path) -> None:
-    pipe = demo.load_pipeline(checkpoint)
-    own, generation = pipe.scheduler, demo._Generation(pipe, demo.Request("a boat", steps=1), (64, 64))
-
-    def use(sampler: str) -> None:
-        pipe.scheduler = own
-        demo._use_sampler(pipe, sampler)
-
-    by_pytorch = {}
+    own = Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise")
+    host, control = PipelineHost(load_pipeline(checkpoint), settings=own), JobControl(Job("compare"), threading.Event())
     for sampler in ("DPM++ 2M", "Euler", "Euler a", "DDIM", "UniPC"):
-        use(sampler)
-        by_pytorch[sampler] = generation.run("PyTorch")[0].astype(int)
-    settings = demo.Settings(precision="f32", cache_dir=str(tmp_path), fallback="raise")
-    with demo.accelerate(pipe, settings) as accelerated:
-        for count, (sampler, picture) in enumerate(by_pytorch.items(), 1):
-            use(sampler)
-            actual = generation.run("OpenVINO", accelerated)[0].astype(int)
-            assert np.abs(actual - picture).max() <= 2, sampler
-            assert picture.std() > 20, sampler
-            assert accelerated.stats()["unet"]["calls"] == 2 * count, sampler  # the warm-up and one step
+        request = PictureRequest(Parameters("a boat", steps=1, width=64, height=64, seed=0, sampler=sampler))
+        compared = compare(host, control, request, Choices(precision="f32"))
+        by_pytorch, by_openvino = (np.asarray(side.picture).astype(int) for side in (compared.first, compared.second))
+        assert np.abs(by_openvino - by_pytorch).max() <= 2, sampler
+        assert by_pytorch.std() > 20, "a flat picture would prove nothing"
 
 
-@only_in_full
-def test_prompt_and_seed_change_the_picture(checkpoint: Path) -> None:
-    pipe = demo.load_pipeline(checkpoint)
-    demo._use_sampler(pipe, "ddim")
-
-    def draw(prompt: str, seed: int) -> np.ndarray:
-        request = demo.Request(prompt, steps=2, seed=seed)
-        return demo._Generation(pipe, request, (64, 64)).run("PyTorch")[0].astype(int)
-
-    first = draw("a red fox", 0)
-    np.testing.assert_array_equal(draw("a red fox", 0), first)
-    assert np.abs(draw("a blue car", 0) - first).max() > 2
-    assert np.abs(draw("a red fox", 1) - first).max() > 20
-
-
-def test_the_default_checkpoint_is_the_project_s_own_or_a_random_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "default_cache_dir", lambda: tmp_path / "graphs")
-    random = demo.checkpoint_file(None, random=True)
-    assert random.is_file()
-    assert random.parent == tmp_path / "checkpoints"
-    assert demo.checkpoint_file(None) == TRAINED
-    assert demo.checkpoint_file(Path("own")) == Path("own")
+def test_the_default_checkpoint_is_the_project_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checkpoint_file(None) == TRAINED
+    assert checkpoint_file(Path("own")) == Path("own")
+    monkeypatch.setattr("ov_backend.hosts.standalone.checkpoint_files.TRAINED", Path("none.safetensors"))
+    with pytest.raises(SettingsError, match="No checkpoint is given, and the project's own is not installed here; give --check"):
+        checkpoint_file(None)
 
 
 def test_the_gain_is_as_large_as_the_difference_allows() -> None:
-    assert [demo_sheet.gain(largest) for largest in (0, 1, 2, 4, 100, 255)] == [64, 64, 64, 32, 2, 1]
+    assert [demo.gain(largest) for largest in (0, 1, 2, 4, 100, 255)] == [64, 64, 64, 32, 2, 1]
 
 
 def test_a_full_disk_leaves_the_picture_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +182,6 @@ def test_a_link_leads_to_the_picture_and_one_to_itself_is_replaced(tmp_path: Pat
     except OSError:
         pytest.skip("this user may make no links")
     for out in (link, circle):
-        demo._write(picture, demo.Request("a boat", out=out).out)
+        demo._write(picture, out)
         assert Image.open(out).size == (64, 64)
     assert (link.is_symlink(), target.is_symlink(), circle.is_symlink()) == (True, False, False)

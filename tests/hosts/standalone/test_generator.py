@@ -25,6 +25,7 @@ if not TOKENIZER.is_dir():
 from ov_backend.engine.engine import Engine
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.pipeline_call import Masked
+from ov_backend.hosts.standalone.pipeline_host import PictureRequest
 from ov_backend.hosts.standalone.samplers import NAMES, make_sampler
 from ov_backend.pipelines.accelerate import networks_of
 from ov_backend.ui.jobs import JobControl, compare, precompile
@@ -204,6 +205,12 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
 def test_bad_input_is_one_sentence(generator: PictureGenerator, changes: dict[str, int], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
         generator.generate(Parameters(**{"width": 64, "height": 64, "steps": 1, **changes}), PYTORCH)
+
+
+def test_a_comparison_repeats_a_seed_of_any_size() -> None:
+    request = PictureRequest(Parameters(seed=1 << 40))
+    assert request.with_seed(0) == request
+    assert request.with_seed(1).parameters.seed == (1 << 40) + 1
 
 
 def test_another_sampler_makes_another_picture_with_the_same_graph(generator: PictureGenerator) -> None:

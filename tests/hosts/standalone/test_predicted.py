@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ov_backend.hosts.standalone.predicted import Predicted
+from ov_backend.hosts.standalone.preview import Predicted
 from ov_backend.hosts.standalone.samplers import NAMES, make_sampler
 
 diffusers = pytest.importorskip("diffusers")

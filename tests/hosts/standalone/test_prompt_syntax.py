@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ov_backend.core.errors import SettingsError
-from ov_backend.hosts.standalone.limits import check
-from ov_backend.hosts.standalone.prompt_syntax import check_syntax
-from ov_backend.hosts.standalone.request import Request
+from ov_backend.hosts.standalone.limits import check, check_syntax
 from ov_backend.ui.infotext import Parameters
 from tests.helpers.refusals import assert_sentence
 
@@ -55,12 +51,6 @@ def test_all_else_is_read(text: str) -> None:
 def test_a_lora_belongs_into_the_prompt() -> None:
     with pytest.raises(SettingsError, match="The negative prompt has '<lora:ink:1>'; write it into the prompt"):
         check_syntax("a cat", "<lora:ink:1>")
-
-
-def test_the_demo_refuses_it_too(tmp_path: Path) -> None:
-    for given in ({"prompt": "a AND b"}, {"prompt": "a", "negative": "[a|b]"}):
-        with pytest.raises(SettingsError, match="prompt has"):
-            Request(**given, random=True, out=tmp_path / "x.png")
 
 
 def test_very_many_brackets_take_no_time() -> None:

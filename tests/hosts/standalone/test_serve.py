@@ -22,13 +22,13 @@ from fastapi.testclient import TestClient
 from PIL import Image, PngImagePlugin
 
 from ov_backend.engine.crash_sentinel import CrashSentinel
-from ov_backend.hosts.standalone import address, events, serve
+from ov_backend.hosts.standalone import events, serve, serve_options
+from ov_backend.hosts.standalone.checkpoint_files import checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_names
 from ov_backend.hosts.standalone.page import comparison
-from ov_backend.hosts.standalone.request import checkpoints_of
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.visitors import Visitors
-from ov_backend.ui.auth import page_token
+from ov_backend.ui.access import page_token
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.infotext import Parameters
 from tests.hosts.standalone.checkpoints import write_small_checkpoint
@@ -59,14 +59,14 @@ def test_a_server_that_is_ended_while_it_prepares_has_not_died_of_it(generator: 
 @pytest.mark.parametrize("host,begin", [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
 def test_addresses_of_both_versions_can_be_listened_at(host: str, begin: str) -> None:
     try:
-        listening = address.listen(host, 0)
+        listening = serve_options.listen(host, 0)
     except SettingsError as error:
         if ":" in host and ("no address of this machine" in str(error) or "not supported" in str(error)):
             pytest.skip("this machine has no addresses of version 6")
         raise
     with listening:
         port = listening.getsockname()[1]
-        assert address.url(host, port) == f"{begin}{port}"
+        assert serve_options.url(host, port) == f"{begin}{port}"
         socket.create_connection((host, port), 5).close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from ov_backend.ui.auth import page_token
+from ov_backend.ui.access import page_token
 from tests.ui.test_auth import basic
 from tests.ui.test_route_access import ROUTES, WRONG, ask
 

@@ -109,7 +109,7 @@ SMALL_VAE = {"block_out_channels": (32, 32, 32, 32)}
 
 def test_command_on_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("diffusers")
-    from ov_backend.checkpoint.random_weights import write_random_checkpoint
+    from tests.helpers.random_checkpoint import write_random_checkpoint
 
     path = write_random_checkpoint(tmp_path / "x.safetensors", unet=SMALL_UNET, vae=SMALL_VAE, text={"num_hidden_layers": 2})
     assert cli.main(["report", str(path), "--size", "64", "--json", "--svg", str(tmp_path / "p.svg")]) == 0

@@ -7,13 +7,11 @@ share a head of key and value ("grouped queries", ``enable_gqa``); OpenVINO's op
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend.core.autocast_regions import mark_as
-from ov_backend.core.fx_utils import argument, only_first_result_is_read
+from ov_backend.core.fx_utils import argument, call, only_first_result_is_read
 
 _aten = torch.ops.aten
 _KERNELS = tuple(
@@ -63,23 +61,19 @@ def _with_heads(attention: Node, source: Node, query: torch.Tensor) -> Node:
     if not isinstance(heads, int) or not isinstance(own, int) or heads == own:
         return source
     with attention.graph.inserting_before(attention):
-        apart = _call(attention, _aten.unsqueeze.default, (source, -3), value.unsqueeze(-3))
+        apart = call(attention.graph, _aten.unsqueeze.default, (source, -3), value.unsqueeze(-3))
         sizes = [-1] * value.dim()
         sizes.insert(-2, heads // own)
-        copies = _call(attention, _aten.expand.default, (apart, sizes), apart.meta["val"].expand(sizes))
-        whole = _call(attention, _aten.clone.default, (copies,), copies.meta["val"])
-        whole.kwargs = {"memory_format": torch.contiguous_format}  # else PyTorch has no view of it
+        copies = call(attention.graph, _aten.expand.default, (apart, sizes), apart.meta["val"].expand(sizes))
+        # contiguous, else PyTorch has no view of it
+        whole = call(
+            attention.graph, _aten.clone.default, (copies,), copies.meta["val"], memory_format=torch.contiguous_format
+        )
         batch = [_size(attention, source, dim) for dim in range(value.dim() - 3)]
         shape = [*batch, heads, -1, _size(attention, source, value.dim() - 1)]
-        return _call(attention, _aten.view.default, (whole, shape), copies.meta["val"].flatten(-4, -3))
+        return call(attention.graph, _aten.view.default, (whole, shape), copies.meta["val"].flatten(-4, -3))
 
 
 def _size(attention: Node, source: Node, dim: int) -> int | Node:
     size = source.meta["val"].shape[dim]
-    return size if isinstance(size, int) else _call(attention, _aten.sym_size.int, (source, dim), size)
-
-
-def _call(attention: Node, target: Any, args: tuple[Any, ...], value: Any) -> Node:
-    made = attention.graph.call_function(target, args)
-    made.meta["val"] = value
-    return made
+    return size if isinstance(size, int) else call(attention.graph, _aten.sym_size.int, (source, dim), size)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.core.fx_utils import call
+
 _aten = torch.ops.aten
 
 
@@ -37,6 +39,4 @@ def _widen(gm: GraphModule, node: Node) -> None:
 
 
 def _cast(gm: GraphModule, source: Node, value: torch.Tensor, dtype: torch.dtype) -> Node:
-    node = gm.graph.call_function(_aten._to_copy.default, (source,), {"dtype": dtype})
-    node.meta["val"] = value.to(dtype)
-    return node
+    return call(gm.graph, _aten._to_copy.default, (source,), value.to(dtype), dtype=dtype)

@@ -7,6 +7,8 @@ import math
 import torch
 from torch.fx import GraphModule, Node
 
+from ov_backend.core.fx_utils import call
+
 _aten = torch.ops.aten
 #: Since torch 2.5 PyTorch's softmax within attention is one that returns 0 for rows without keys.
 _RETURNS_ZERO = hasattr(_aten, "_safe_softmax")
@@ -26,17 +28,14 @@ def _select(gm: GraphModule, node: Node, mask: Node) -> None:
     """``mask`` is [..., L, S], the result [..., L, E]."""
     result, masked = node.meta["val"], mask.meta["val"]
     with gm.graph.inserting_after(node):
-        selected = gm.graph.call_function(_aten.where.self, ())
+        selected = call(gm.graph, _aten.where.self, (), result)
     with gm.graph.inserting_before(selected):
         if masked.dtype is torch.bool:
             keeps, value = mask, masked
         else:
-            keeps, value = gm.graph.call_function(_aten.ne.Scalar, (mask, -math.inf)), masked.ne(-math.inf)
-            keeps.meta["val"] = value
-        alive = gm.graph.call_function(_aten.any.dim, (keeps, -1, True))
-        alive.meta["val"] = value.any(-1, True)
-        zero = gm.graph.call_function(_aten.zeros_like.default, (node,))
-        zero.meta["val"] = result
-    selected.meta["val"] = result
+            value = masked.ne(-math.inf)
+            keeps = call(gm.graph, _aten.ne.Scalar, (mask, -math.inf), value)
+        alive = call(gm.graph, _aten.any.dim, (keeps, -1, True), value.any(-1, True))
+        zero = call(gm.graph, _aten.zeros_like.default, (node,), result)
     node.replace_all_uses_with(selected, delete_user_cb=lambda user: user not in (selected, zero))
     selected.args = (alive, node, zero)

@@ -1,16 +1,20 @@
-"""Under which names the panel may be asked where nobody is asked for a login.
+"""Who may use the panel's routes: under which names it may be asked, and what a request's headers prove.
 
 A page of another site can give its own name the address of this machine (DNS rebinding). A browser then takes this server for a
-part of that site, and lets its page use the routes. The browser's ``Host`` header still has the other site's name, so only
-names that lead here for sure are accepted: addresses, which cannot be rebound, and names that this machine or its owner chose.
+part of that site, and lets its page use the routes. The browser's ``Host`` header still has the other site's name. So where
+nobody is asked for a login, only names that lead here for sure are accepted: addresses, which cannot be rebound, and names that
+this machine or its owner chose.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
 import ipaddress
 import re
+import secrets
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,3 +114,51 @@ class KnownHosts:
         if not is_needed or is_known(name, self.allowed()):
             return 200, ""
         return 403, f"The page was opened as {name}, which is not known as a name of this machine; if it is one, {self.advice}."
+
+
+#: The page sends its token in this header.
+TOKEN_HEADER = "x-openvino-token"
+
+
+@functools.cache
+def page_token() -> str:
+    """A random secret of this process, written into the pages it serves. A client that could load a page may use its routes."""
+    return secrets.token_urlsafe(24)
+
+
+def has_page_token(headers: Mapping[str, str]) -> bool:
+    """Whether a request comes from a page that this process served."""
+    return secrets.compare_digest(headers.get(TOKEN_HEADER, "").encode(), page_token().encode())
+
+
+def has_password(headers: Mapping[str, str], credentials: Mapping[str, str]) -> bool:
+    """Whether a request carries HTTP Basic credentials that are in ``credentials`` (password by user)."""
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return False
+    try:
+        user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except ValueError:  # no base64, no UTF-8, or no ASCII
+        return False
+    expected = credentials.get(user)
+    matches = secrets.compare_digest(password.encode(), (expected or "").encode())
+    return matches and expected is not None
+
+
+def same_origin(headers: Mapping[str, str]) -> bool:
+    """Whether a request that changes something comes from our own page, or from no page at all (curl, a program).
+
+    A browser names the origin of the page in ``Sec-Fetch-Site``, or at least in ``Origin``; a page can forge neither.
+    Behind a reverse proxy the host that the browser sees is in ``X-Forwarded-Host``.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return True
+    own_hosts = {headers.get("host", ""), headers.get("x-forwarded-host", "")} - {""}
+    try:
+        return urlsplit(origin).netloc in own_hosts
+    except ValueError:  # such as http://[
+        return False

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ov_backend.checkpoint.config import read_configuration
-from ov_backend.checkpoint.lora_fit import check_fits
+from ov_backend.checkpoint.lora_file import check_fits
 from ov_backend.core.errors import OVBackendError, SettingsError, first_line
 from ov_backend.core.package_files import TRAINED
+from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.lora_tags import first_file, missing_lora
 from ov_backend.hosts.standalone.prompts import chunk_count, is_short
-from ov_backend.hosts.standalone.request import checkpoint_file
 
 #: Formats of pictures to start from.
 PICTURES = ("PNG", "JPEG", "WEBP", "BMP")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ov_backend.core.errors import Interrupted
-from ov_backend.hosts.standalone.generation_queue import Turns
+from ov_backend.hosts.standalone.pipeline_host import Turns
 
 
 def test_an_interruption_is_for_the_present_turn_alone() -> None:
