@@ -8,6 +8,7 @@ The model is a folder of diffusers, and the file has a column ``prompt``.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -33,7 +34,7 @@ def main(model: str, prompts: str, out: str) -> None:
 
     arguments = {"load": lambda: load(model), "call": call}
     pictures = ray.data.read_csv(prompts).map_batches(
-        ov_backend.AcceleratedPipeline, fn_constructor_kwargs=arguments, batch_size=4, concurrency=2, num_cpus=8
+        ov_backend.AcceleratedPipeline, fn_constructor_kwargs=arguments, batch_size=4, concurrency=1, num_cpus=os.cpu_count()
     )
     pictures.write_parquet(out)
 
