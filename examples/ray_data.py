@@ -33,8 +33,9 @@ def main(model: str, prompts: str, out: str) -> None:
     import ray
 
     arguments = {"load": lambda: load(model), "call": call}
+    cores = max(1, (os.cpu_count() or 2) - 1)  # one is left for what reads and writes; without it Ray Data waits for ever
     pictures = ray.data.read_csv(prompts).map_batches(
-        ov_backend.AcceleratedPipeline, fn_constructor_kwargs=arguments, batch_size=4, concurrency=1, num_cpus=os.cpu_count()
+        ov_backend.AcceleratedPipeline, fn_constructor_kwargs=arguments, batch_size=4, concurrency=1, num_cpus=cores
     )
     pictures.write_parquet(out)
 

@@ -1,4 +1,4 @@
-"""Public reports of two years: what went wrong there holds here. ``docs/guides.md`` lists those that needed a change."""
+"""Public reports of two years: what went wrong there holds here. ``docs/guides.md`` has the one that does not."""
 
 from __future__ import annotations
 
