@@ -1,4 +1,4 @@
-"""Public reports of two years: what went wrong there holds here. ``docs/guides.md`` lists them."""
+"""Public reports of two years: what went wrong there holds here. ``docs/guides.md`` has the one that does not."""
 
 from __future__ import annotations
 
