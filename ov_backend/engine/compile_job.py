@@ -25,7 +25,6 @@ from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
-from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call
 from ov_backend.guards.weights import Placement
 from ov_backend.memory import available as memory
@@ -86,8 +85,6 @@ class CompileJob:
     #: What is compiled beside the trace, and the key that this will have.
     _guess: Guess | None = None
     _guessed_key: CompiledKey | None = None
-    #: What the trace has told of a call's result.
-    _output: Spec | None = None
 
     def run(self) -> CompiledEntry:
         """Compile.
@@ -159,11 +156,12 @@ class CompileJob:
     def _program(self) -> Program:
         """The program; the text of the request is known afterwards."""
         resources = self.resources
-        program: Program | None = resources.programs.get(self.request.text)
+        is_known = self.request.output is not None
+        program: Program | None = resources.programs.get(self.request.text) if is_known else None
         if program is None:
             try:
                 with garbage.paused():
-                    program = self.load() or self._trace()
+                    program = (self.load() if is_known else None) or self._trace()
             except OVBackendError as error:
                 self.context.refusals.add(self.request.state, error)
                 raise
@@ -209,8 +207,8 @@ class CompileJob:
         self._report("convert")
         with stats.time("convert"):
             of_graph = compiler.Compiler(captured, self.request.settings, resources.store, self.context.name, self._known)
-            self.request = self.request.led_to(of_graph.key)
-            compiled, self._output = resources.convert(self.context.name, captured, of_graph), captured.output
+            self.request = self.request.led_to(of_graph.key, captured.output)
+            compiled = resources.convert(self.context.name, captured, of_graph)
             if resources.epoch == self.request.epoch:
                 resources.texts.note(self.request.state, self.request.kind, self.request.text, captured.output)
         return compiled.program
@@ -244,7 +242,10 @@ class CompileJob:
         if ahead is not None:
             self._report("compile")
             ahead.wait()
-        return self.context.lookup(self.request)
+        entry = self.context.lookup(self.request)
+        if entry is not None:
+            entry.output = entry.output or self.request.output
+        return entry
 
     def _guessed(self) -> tuple[CompiledEntry, int] | None:
         """What was compiled beside the trace, if it is what the trace has led to."""
@@ -291,7 +292,7 @@ class CompileJob:
         request = self.request
         return CompiledEntry(
             compiled,
-            self._output or self.resources.texts.output(request.state),
+            request.output,
             request.compiled_key.weights,
             placement,
             self.context.name,

@@ -69,8 +69,7 @@ class Lookup:
         #: By signature, the state and the key that a call got last, and what they were made of.
         self._known_keys: dict[Signature, tuple[Any, tuple[State, CompiledKey]]] = {}
         self._kinds: dict[Hashable, str] = {}
-        self._number = number_of(module)
-        self._last = LastStates()
+        self._last, self._number = LastStates(), number_of(module)
         #: Digests of weights that overflowed in a lower precision.
         self._in_f32: set[str] = set()
         #: Whether any weights compute in f32; a network says so for all its blocks.
@@ -263,6 +262,7 @@ class Lookup:
             abandoned=threading.Event(),
             autocast=autocast.of_program(),
             autocasts=autocast.state(),
+            output=self._resources.texts.output(keys[0]),
             why="" if keys[1].text else self._last.difference((guard, *self.guards.all()), keys[0]),
         )
 

@@ -131,6 +131,7 @@ class CompileRequest:
         epoch: of the resources; it grows when everything is cleared.
         abandoned: set when the caller no longer waits; what changes during the compile is its doing then.
         why: what differs first from the last trace of such a call, or "".
+        output: the description of a call's result, where a trace has told it.
         autocast: the dtype of PyTorch's autocast in the caller's thread, see :func:`ov_backend.guards.autocast.of_program`.
         autocasts: what else that thread keeps of autocast, see :func:`ov_backend.guards.autocast.state`.
     """
@@ -148,6 +149,7 @@ class CompileRequest:
     autocast: torch.dtype | None
     autocasts: list[Any]
     why: str = ""
+    output: Spec | None = None
 
     @property
     def settings(self) -> Settings:
@@ -159,9 +161,9 @@ class CompileRequest:
         """Of the program, or ""."""
         return self.compiled_key.text
 
-    def led_to(self, text: str) -> CompileRequest:
-        """The request, now that a trace has told the text."""
-        return replace(self, compiled_key=self.compiled_key.of(text))
+    def led_to(self, text: str, output: Spec | None = None) -> CompileRequest:
+        """The request, now that a trace has told the text, and what describes a call's result; a guess tells the text alone."""
+        return replace(self, compiled_key=self.compiled_key.of(text), output=output)
 
 
 @dataclass
