@@ -40,6 +40,12 @@ class Measurements:
         self._seconds: dict[str, float] = {}
         #: By architecture and content of the weights, and the precision, the dB of a call against PyTorch.
         self._psnr: dict[str, float] = {}
+        #: By architecture of those that are slower when PyTorch runs their forwards and OpenVINO their blocks, how many times.
+        self._slower: dict[str, float] = {}
+        #: By architecture, the fewest seconds for each element of a call in PyTorch.
+        self._fastest: dict[str, float] = {}
+        #: By architecture, of this run: the seconds of calls that were answered so, those in PyTorch, and whether one compiled.
+        self._divided: dict[str, tuple[float, float, bool]] = {}
         #: By architecture and elements, the seconds of all calls in PyTorch.
         self._sums: defaultdict[tuple[str, int], float] = defaultdict(float)
 
@@ -52,9 +58,12 @@ class Measurements:
             stored = json.loads(self._path.read_text(encoding="utf-8"))
             self._seconds = _numbers(stored.get("seconds")) | self._seconds
             self._psnr = _numbers(stored.get("psnr")) | self._psnr
+            self._slower = _numbers(stored.get("slower")) | self._slower
 
     def is_long(self, kind: str, elements: int) -> bool:
-        """Whether a call would take long in PyTorch; False where nothing is known."""
+        """Whether a call would take long in PyTorch; False where nothing is known, and where OpenVINO takes longer."""
+        if kind in self._slower:
+            return False
         if self._sums.get((kind, elements), 0.0) >= LONG_CALLS_S:
             return True
         seconds = self._seconds.get(kind)
@@ -65,10 +74,30 @@ class Measurements:
         if len(self._sums) >= _MAX_SUMS:
             self._sums.clear()
         self._sums[kind, elements] += seconds
+        self._fastest[kind] = min(seconds / max(elements, 1), self._fastest.get(kind, math.inf))
         if kind in self._seconds:
             self._seconds[kind] = min(seconds / max(elements, 1), self._seconds[kind])
         elif seconds >= LONG_CALL_S:
             self._seconds[kind] = seconds / max(elements, 1)
+            self._write()
+
+    def slower(self, kind: str) -> float | None:
+        """How many times as long as PyTorch alone a network took whose forward PyTorch had to run; None where it was faster."""
+        return self._slower.get(kind)
+
+    def note_divided(self, kind: str, elements: int, seconds: float, compiled: bool) -> None:
+        """A call whose forward PyTorch had to run has taken so long, with all that was read and tried for it."""
+        so_far, alone, earlier = self._divided.get(kind, (0.0, 0.0, False))
+        in_pytorch = self._seconds.get(kind, self._fastest.get(kind, math.inf)) * elements
+        self._divided[kind] = so_far + seconds, alone + in_pytorch, earlier or compiled
+
+    def end_run(self) -> None:
+        """A generation or job is over: what took longer than PyTorch in it, and compiled nothing, is PyTorch's from now on."""
+        known = {kind: (took, alone) for kind, (took, alone, compiled) in self._divided.items() if not compiled}
+        slower = {kind: took / alone for kind, (took, alone) in known.items() if took > alone > 0}
+        self._divided.clear()
+        if slower:
+            self._slower |= slower
             self._write()
 
     def psnr(self, key: str) -> float | None:
@@ -83,7 +112,7 @@ class Measurements:
     def _write(self) -> None:
         if self._path is None:
             return
-        tables = {"seconds": self._seconds, "psnr": self._psnr}
+        tables = {"seconds": self._seconds, "psnr": self._psnr, "slower": self._slower}
         newest = {name: dict(list(table.items())[-_MAX_ENTRIES:]) for name, table in tables.items()}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

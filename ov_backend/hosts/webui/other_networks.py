@@ -126,6 +126,7 @@ class OtherNetworks:
         """The generation is over: modules are released, for the WebUI may unload them."""
         self._thread = None
         self.upscaling.end()
+        self._measurements.end_run()
         self._samples.clear()
         self._sizes.clear()
         self._kept_out.clear()
@@ -180,6 +181,8 @@ class OtherNetworks:
 
     def _is_long(self, module: torch.nn.Module, elements: int) -> bool:
         """Whether a call is known to take long, and is of one of the first sizes in this run."""
+        if (times := self._measurements.slower(self._kind(module))) is not None:
+            self._tell(f"{self._name_of(module)} in PyTorch: by its blocks it took {times:.1f} times as long.")
         if not self._measurements.is_long(self._kind(module), elements):
             return False
         sizes = self._sizes.setdefault(module, set())
@@ -219,11 +222,14 @@ class OtherNetworks:
         alike = [key for key, each in self._networks.items() if type(each.module) is type(module)]
         for key in alike[: len(alike) - _MAX_OF_A_CLASS + 1]:
             self._release(key)
-        name = session.free_name(_name(self.upscaling.name or type(module).__name__))
+        name = session.free_name(self._name_of(module))
         network = RootNetwork(engine.resources, name, module, module.forward, host.hooks_of_other(module))
         self._networks[id(module)] = engine.add(network)
         self._choose_precision(engine, network)
         return network
+
+    def _name_of(self, module: torch.nn.Module) -> str:
+        return _name(self.upscaling.name or type(module).__name__)
 
     def _choose_precision(self, engine: Engine, network: RootNetwork) -> None:
         """Compute a network in f32 if a lower precision, which nobody has asked for, is not exact enough."""
@@ -255,6 +261,7 @@ class OtherNetworks:
         """Answer one call of a network, and count what answered it."""
         statistics, label = network.statistics, network.name.partition(" #")[0]
         calls, by_blocks, fallbacks = statistics.calls, statistics.by_blocks.total(), statistics.fallbacks.total()
+        start, compiles = time.perf_counter(), _compiles()
         try:
             result = network(*args, **kwargs)
         except Interrupted:  # its host looks at that after the call
@@ -267,6 +274,9 @@ class OtherNetworks:
         if statistics.fallbacks.total() > fallbacks:
             ran.in_pytorch[statistics.last_reason] += 1
             self._tell(f"{label} in PyTorch: {statistics.last_reason.rstrip('.')}.")
+        if statistics.by_blocks.total() + statistics.fallbacks.total() > by_blocks + fallbacks:
+            kind, seconds = self._kind(network.module), time.perf_counter() - start
+            self._measurements.note_divided(kind, elements_of(args, kwargs), seconds, _compiles() > compiles)
         return result
 
     def _release(self, key: int) -> None:
@@ -283,6 +293,10 @@ class OtherNetworks:
     def ran_where(self) -> list[str]:
         """What has answered the networks that OpenVINO has answered calls of, for the picture's parameters."""
         return [text for label, ran in self.ran.items() if (text := ran.text(label))]
+
+
+def _compiles() -> int:
+    return session.engine.compiles if session.engine is not None else 0
 
 
 def _chooses_precision(engine: Engine) -> bool:

@@ -168,6 +168,29 @@ def test_what_cannot_be_traced_runs_by_its_blocks(host: SimpleNamespace, long: N
     assert network.calls == 6
 
 
+def test_what_takes_longer_by_its_blocks_is_left_to_pytorch_and_says_so(
+    host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.hosts.webui import other_networks
+
+    seconds, moments = [0.5], [0.0]
+
+    def clock() -> float:  # each look at it comes so many seconds after the one before
+        moments[0] += seconds[0]
+        return moments[0]
+
+    monkeypatch.setattr(other_networks, "time", SimpleNamespace(perf_counter=clock))
+    results = after_sampling(lambda: upscaled(Wrapper(Upscaler(7))))  # loaded anew for each picture
+    host.processing.generate(TITLE, arguments(), prompt="a cat")
+    seconds[0] = 1.5
+    second = host.processing.generate(TITLE, arguments(), prompt="a cat")
+    assert "Wrapper by its blocks" in ran(second), "the first picture compiled, which is no measure"
+    third = host.processing.generate(TITLE, arguments(), prompt="a cat")
+    assert ran(third) == ran_text(*ALL)
+    assert "Wrapper in PyTorch: by its blocks it took 3.0 times as long." in third.comments
+    np.testing.assert_allclose(results[2], results[1], atol=1e-5)
+
+
 def test_a_lower_precision_must_be_exact_enough(
     host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,10 +280,14 @@ def test_measurements_are_kept_for_the_next_process(tmp_path: Any, long: None) -
     first.open(tmp_path)
     first.note_seconds("kind", 10, 2.0)
     first.note_psnr("content", 48.5)
+    first.note_seconds("divided", 10, 2.0)
+    first.note_divided("divided", 10, 5.0, compiled=False)
+    first.end_run()
     second = Measurements()
     second.open(tmp_path)
     assert second.is_long("kind", 1)
     assert second.psnr("content") == 48.5
+    assert (second.slower("divided"), second.is_long("divided", 10)) == (2.5, False)
     (tmp_path / "other_networks.json").write_text('{"seconds": {"kind": "x"}, "psnr": 3}')
     third = Measurements()
     third.open(tmp_path)
