@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from modules import shared
 
+from ov_backend.core.settings import ENV_CACHE_DIR, environment
 from ov_backend.engine.blocks.blocks import Blockwise
 from ov_backend.engine.engine import Engine, NetworkHooks
 from ov_backend.hosts.webui.detect import host
@@ -18,7 +19,7 @@ from ov_backend.hosts.webui.patch_points import HostNetwork
 from ov_backend.ui.choices import Choices
 from ov_backend.ui.status import Status
 
-#: The graph store, in the extension's own folder.
+#: The graph store, in the extension's own folder, where the environment names no other.
 CACHE_DIR = Path(__file__).parents[3] / "cache" / "graphs"
 
 Conditionings = dict[str, list[Any]]
@@ -42,7 +43,7 @@ class Session:
     changing back compiles nothing."""
 
     def __init__(self) -> None:
-        self.cache_dir = str(CACHE_DIR)
+        self.cache_dir = environment(ENV_CACHE_DIR) or str(CACHE_DIR)
         self.engine: Engine | None = None
         self.status = Status(on_stage=_show_stage)
         #: What a comparison repeats.

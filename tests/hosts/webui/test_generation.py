@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -261,3 +262,14 @@ def test_a_value_of_an_xyz_axis_accelerates_its_cell_alone(host: SimpleNamespace
     by_pytorch = cell(device="PyTorch", precision="f32")
     assert largest_difference(off, by_pytorch) == 0
     assert ran(by_pytorch) == ""
+
+
+def test_the_environment_names_the_folder_of_stored_graphs(
+    host: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ov_backend.hosts.webui.session import CACHE_DIR, Session
+
+    monkeypatch.delenv("OPENVINO_TORCH_CACHE_DIR", raising=False)
+    assert Session().cache_dir == str(CACHE_DIR)
+    monkeypatch.setenv("OPENVINO_TORCH_CACHE_DIR", str(tmp_path))
+    assert Session().cache_dir == str(tmp_path)
