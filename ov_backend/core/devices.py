@@ -7,6 +7,7 @@ import ov_backend.core.telemetry  # noqa: F401  # before OpenVINO
 # isort: split
 import difflib
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,10 +37,24 @@ class Device:
         return {**asdict(self), "precisions": list(self.precisions)}
 
 
+#: Processes in which OpenVINO has started threads: this one, or one from which it was forked.
+_with_threads: set[int] = set()
+
+
 @functools.lru_cache(maxsize=1)
 def core() -> ov.Core:
     """The process-wide OpenVINO runtime; loading its plugins takes a while."""
     return ov.Core()
+
+
+def starts_threads() -> None:
+    """OpenVINO starts threads in this process, in order to compile."""
+    _with_threads.add(os.getpid())
+
+
+def lacks_threads() -> bool:
+    """Whether this process was forked from one in which OpenVINO had started threads: they stay there, and it waits for them."""
+    return bool(_with_threads) and os.getpid() not in _with_threads
 
 
 def openvino_version() -> str:

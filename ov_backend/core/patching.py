@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import functools
+import itertools
 import sys
 import threading
 import types
@@ -82,8 +83,21 @@ class _Mark:
         return self
 
 
+#: By its number, what each replacement calls where Dynamo compiles a call of it.
+_BYPASSED: dict[int, Callable[[], Any]] = {}
+_numbers = itertools.count()
+#: Whether Dynamo can be told to call a function while it compiles; that of torch 2.1 cannot follow this.
+TELLS = hasattr(torch.compiler, "is_dynamo_compiling")
+
+
+def _say_bypassed(number: int) -> None:
+    _BYPASSED.get(number, bool)()
+
+
+#: As ``torch.compiler.assume_constant_result`` does: Dynamo calls it while it compiles, and what it has compiled does not.
+_say_bypassed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 #: What a replacement keeps for itself.
-_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "_bypassed", "__wrapped__", PATCHED}
+_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "_number", "__wrapped__", PATCHED}
 _OWN_NAMES |= {*functools.WRAPPER_ASSIGNMENTS}
 
 
@@ -95,15 +109,9 @@ class _Replacement:
     """
 
     def __init__(
-        self,
-        call: Callable[..., Any],
-        original: Any,
-        owner: Any,
-        name: str,
-        inherited: Inherited | None,
-        bypassed: Callable[[], None],
+        self, call: Callable[..., Any], original: Any, owner: Any, name: str, inherited: Inherited | None
     ) -> None:
-        self._inherited, self._bypassed = inherited, bypassed
+        self._inherited, self._number = inherited, next(_numbers)
         functools.update_wrapper(self, original, updated=())  # the attributes of a function are looked up when they are read
         self._call, self._owner, self._name = call, owner, name
         self._is_method = inherited is not None and isinstance(class_member(type(owner), name), types.FunctionType)
@@ -148,7 +156,8 @@ class _Replacement:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call what replaces the original, but the original where Dynamo compiles the call, or where a copy makes it."""
         if _is_compiling():  # in words that every version of Dynamo can follow
-            self._say_bypassed()
+            if TELLS:
+                _say_bypassed(self._number)
             if self._is_method:
                 return getattr(type(self._owner), self._name)(self._owner, *args, **kwargs)
             return self._original(*args, **kwargs)
@@ -159,12 +168,6 @@ class _Replacement:
         if self._inherited is not None and getattr(original, "__self__", None) is self._owner:
             original = types.MethodType(original.__func__, caller)
         return original(*args, **kwargs)
-
-    def _say_bypassed(self) -> None:
-        self._bypassed()
-
-    #: As ``torch.compiler.assume_constant_result`` does: Dynamo calls it while it compiles, and what it has compiled does not.
-    _say_bypassed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _is_on_copy(self, attributes: dict[str, Any]) -> bool:
         """Whether a table is a copy of the owner's; another module may have been given the forward alone, which stays bound."""
@@ -263,11 +266,7 @@ class Patch:
     """
 
     def __init__(
-        self,
-        owner: Any,
-        name: str,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
-        bypassed: Callable[[], None] = lambda: None,
+        self, owner: Any, name: str, make: Callable[..., Callable[..., Any]], bypassed: Callable[[], Any] = bool
     ) -> None:
         self._owner, self._name = owner, name
         self._own = vars(owner).get(name, _ABSENT)
@@ -289,7 +288,8 @@ class Patch:
         if isinstance(owner, type):
             replacement = functools.wraps(self.original)(call)
         else:
-            replacement = _Replacement(call, self.original, owner, name, of_class, bypassed)
+            replacement = _Replacement(call, self.original, owner, name, of_class)
+            _BYPASSED[replacement._number] = bypassed
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         try:
@@ -304,6 +304,7 @@ class Patch:
         if not self._active:
             return True
         self._active = False
+        _BYPASSED.pop(getattr(self._replacement, "_number", -1), None)
         if self._copies is not None:
             self._copies.undo()
         if vars(self._owner).get(self._name, _ABSENT) is not self._replacement:
@@ -335,11 +336,7 @@ class Unshadow:
         return vars(self._owner).setdefault(self._name, self._own) is self._own
 
 
-def patch_forward(
-    module: torch.nn.Module,
-    make: Callable[[Callable[..., Any]], Callable[..., Any]],
-    bypassed: Callable[[], None] = lambda: None,
-) -> Patch:
+def patch_forward(module: Any, make: Callable[..., Callable[..., Any]], bypassed: Callable[[], Any] = bool) -> Patch:
     """Replace one module instance's forward, see :class:`Patch`; its class and all other instances are unchanged."""
     return Patch(module, "forward", make, bypassed)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ov_backend.core import devices
 from ov_backend.core.errors import (
     CaptureError,
     DeviceError,
@@ -155,7 +156,7 @@ class Network:
         Raises:
             OVBackendError: it says what that is.
         """
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or devices.lacks_threads():
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.watched:
             check_modes(self.module)
@@ -215,6 +216,7 @@ class Network:
             Interrupted: ``interrupted()`` returned true; the compile goes on in the background.
             OVBackendError: the network cannot be compiled; such calls run in PyTorch.
         """
+        self.check_conditions()
         before = self.statistics.compiles + self.statistics.blob_hits
         with contextlib.suppress(NothingToCompute):
             self._lookup_or_compile(self.hooks.generalize(self._binder(args, kwargs)), interrupted)

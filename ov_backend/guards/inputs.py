@@ -95,4 +95,5 @@ def _refuse_parameters(call: Call, names: frozenset[str], weights: WeightsGuard)
         if type(tensor) is not torch.Tensor and (not names.isdisjoint({"Parameter", "__class__"}) or {"type", "Tensor"} <= names):
             raise CaptureError(f"its forward asks for the class of input {spec.name}, which a trace cannot see")
         if weights.holds(tensor):
-            raise CaptureError(f"input {spec.name} is also a weight or another tensor of the network, which a trace does not see")
+            what = "a tensor that the network keeps too, a weight or another"
+            raise CaptureError(f"input {spec.name} is {what}, which a trace does not see")

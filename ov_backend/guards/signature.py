@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ov_backend.core.errors import CaptureError, pass_on_signals
+from ov_backend.core.signatures import signature_of
 from ov_backend.core.tensors import FROM_NAME, TensorSpec
 from ov_backend.guards import autocast
 from ov_backend.guards.pytree import Spec, flatten, restore
@@ -95,14 +96,6 @@ def _kinds(values: Sequence[Any]) -> tuple[Hashable, ...] | None:
         else:
             return None
     return tuple(kinds)
-
-
-def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a forward; of one that does not say what its parameters are, one that takes any arguments."""
-    try:
-        return inspect.signature(forward)
-    except ValueError:  # it is written in C, as one of torch.jit is
-        return inspect.signature(lambda *args, **kwargs: None)
 
 
 class Binder:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from ov_backend.core.patching import inherited
+from ov_backend.core.signatures import signature_of
 from ov_backend.engine import worker
 from ov_backend.engine.blocks.hooked_network import HookedNetwork
 from ov_backend.engine.engine import Engine, Network, NetworkHooks
-from ov_backend.guards.signature import signature_of
 from ov_backend.trace.capture.forward import capture
 
 #: Networks whose ``conditioning_scale`` is only multiplied with tensors; other classes ask for its type.

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.signature import Call, signature_of
+from ov_backend.core.signatures import signature_of
+from ov_backend.guards.signature import Call
 
 #: Parameters by which the forward of a network that denoises is told how much noise there is, counted from 0 to 1000.
 _TIMESTEPS = frozenset({"timestep", "timesteps", "t"})

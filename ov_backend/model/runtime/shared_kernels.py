@@ -48,6 +48,7 @@ def compile_model(model: ov.Model, device: str, config: Mapping[str, Any], dynam
     Raises:
         RuntimeError: the device cannot compile it.
     """
+    devices.starts_threads()
     if "CPU" not in devices.members(device) or not _takes_kernels():
         return devices.core().compile_model(model, device, dict(config))
     kernels = _SHARED if dynamic or not may_confuse(model) else _NOT_SHARED

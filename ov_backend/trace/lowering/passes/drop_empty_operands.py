@@ -13,7 +13,8 @@ def drop_empty_operands(gm: GraphModule) -> GraphModule:
     for node in gm.graph.nodes:
         if node.target is _aten.cat.default and not _is_empty(node):
             filled = [each for each in node.args[0] if not _is_empty(each)]
-            if any(each.meta["val"].dtype is node.meta["val"].dtype for each in filled):
+            dtypes = [each.meta["val"].dtype for each in filled if "val" in each.meta]  # torch 2.1 notes no values of constants
+            if node.meta["val"].dtype in dtypes:
                 node.args = (filled, *node.args[1:])
     return gm
 
