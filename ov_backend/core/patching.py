@@ -9,6 +9,7 @@ import itertools
 import sys
 import threading
 import types
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -83,22 +84,22 @@ class _Mark:
         return self
 
 
-#: By its number, what each replacement calls where Dynamo compiles a call of it.
-_BYPASSED: dict[int, Callable[[], Any]] = {}
+#: By its number, each replacement that lives, which Dynamo names by that.
+_REPLACEMENTS: weakref.WeakValueDictionary[int, _Replacement] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 #: Whether Dynamo can be told to call a function while it compiles; that of torch 2.1 cannot follow this.
 TELLS = hasattr(torch.compiler, "is_dynamo_compiling")
 
 
 def _say_bypassed(number: int) -> None:
-    _BYPASSED.get(number, bool)()
+    _REPLACEMENTS[number].bypassed()
 
 
 #: As ``torch.compiler.assume_constant_result`` does: Dynamo calls it while it compiles, and what it has compiled does not.
 _say_bypassed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 #: What a replacement keeps for itself.
-_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "_number", "__wrapped__", PATCHED}
-_OWN_NAMES |= {*functools.WRAPPER_ASSIGNMENTS}
+_OWN_NAMES = {"_inherited", "_original", "_call", "_owner", "_name", "_is_method", "_mark", "_number", "bypassed"}
+_OWN_NAMES |= {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", PATCHED}
 
 
 class _Replacement:
@@ -289,7 +290,8 @@ class Patch:
             replacement = functools.wraps(self.original)(call)
         else:
             replacement = _Replacement(call, self.original, owner, name, of_class)
-            _BYPASSED[replacement._number] = bypassed
+            replacement.bypassed = bypassed
+            _REPLACEMENTS[replacement._number] = replacement
         setattr(replacement, PATCHED, True)
         self._replacement = replacement
         try:
@@ -304,7 +306,6 @@ class Patch:
         if not self._active:
             return True
         self._active = False
-        _BYPASSED.pop(getattr(self._replacement, "_number", -1), None)
         if self._copies is not None:
             self._copies.undo()
         if vars(self._owner).get(self._name, _ABSENT) is not self._replacement:
