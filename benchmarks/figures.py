@@ -101,8 +101,8 @@ def _versions(run: Run) -> str:
 def _command(run: Run) -> list[str]:
     """The arguments that repeat a run."""
     arguments = list(run.arguments)
-    if "--out" in arguments:
-        del arguments[(place := arguments.index("--out")) : place + 2]
+    for files in {"--out", "--grid"} & {*arguments}:
+        del arguments[(place := arguments.index(files)) : place + 2]
     return [run.benchmark.partition("-")[0], *arguments]
 
 
