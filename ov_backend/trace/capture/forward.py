@@ -70,10 +70,10 @@ def in_place_of(
     weights: Sequence[torch.Tensor],
     slots: Sequence[torch.Tensor],
     reach: Reach | None = None,
-) -> Iterator[Mapping[int, object]]:
+) -> Iterator[Observer]:
     """While active, in this thread, slots (fake tensors) stand for weights; what a forward notes on its modules is undone.
 
-    Its value are the objects that the code makes, by their ``id``.
+    Its value tells afterwards what the code has made.
 
     Without ``reach`` nothing else is looked after: Dynamo has done so.
 
@@ -91,7 +91,7 @@ def in_place_of(
     mode = Slots(list(zip(weights, slots)), observer)
     try:
         with torch.set_grad_enabled(reach is not None and reach.gradients), observer, mode:
-            yield observer.made
+            yield observer
     except Stopped as stopped:
         raise CaptureError(f"its forward calls {stopped}, which a compiled graph would do once") from None
     finally:
@@ -156,7 +156,7 @@ def capture(
         before, described = flatten((args, kwargs))
         fakes = [each for each in (*inputs, *slots) if isinstance(each, torch.Tensor)]
         kinds = list(map(_kind, fakes))
-        with in_place_of(module, live, slots, reach) as made:
+        with in_place_of(module, live, slots, reach) as observer:
             result = forward(*args, **kwargs)
         after, described_after = flatten((args, kwargs))
         if described != described_after or any(a is not b for (_, a), (_, b) in zip(before, after)):
@@ -165,10 +165,11 @@ def capture(
                 raise CaptureError("its forward changes a list or dict among its arguments, which a compiled graph would not do")
         if kinds != list(map(_kind, fakes)):
             raise CaptureError("its forward gives an input or a weight another shape, another attribute or a gradient")
-        leaves, spec = flatten(result, made=made)
+        leaves, spec = flatten(result, made=observer.made)
         specs.append(spec)
         if reach is not None:
-            _refuse_own(set(_containers_in(result, made)), [tensor for _, tensor in leaves], live, inputs, reach)
+            kept = {*map(id, reach.tables), *observer.cached, *_containers_in((args, kwargs), {})}
+            _refuse_own(kept.intersection(_containers_in(result, observer.made)), [tensor for _, tensor in leaves], live, inputs)
         _refuse_attributes([tensor for _, tensor in leaves], fakes)
         return [tensor for _, tensor in leaves]
 
@@ -190,17 +191,16 @@ def _refuse_own(
     tensors: Sequence[torch.Tensor],
     live: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
-    reach: Reach,
 ) -> None:
-    """Refuse results that a compiled graph would only copy: weights, parameters, what asks for gradients, lists of the module."""
+    """Refuse results that a compiled graph would only copy: weights, parameters, what asks for gradients, others' lists."""
     weights, given = set(map(id, live)), set(map(id, inputs))
     for tensor in tensors:
         if id(tensor) in weights:
             raise CaptureError("its result is one of its weights, of which a compiled graph would return a copy")
         if id(tensor) not in given and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
             raise CaptureError("its result asks for gradients or is a parameter, which a compiled graph would not return")
-    if not containers.isdisjoint(map(id, reach.tables)):
-        raise CaptureError("its result is a list or dict that it keeps, of which a compiled graph would return a copy")
+    if containers:
+        raise CaptureError("its result is a list or dict that is not its own, of which a compiled graph would return a copy")
 
 
 def _containers_in(value: Any, made: Mapping[int, object]) -> Iterator[int]:

@@ -8,11 +8,11 @@ for the trace's own doing.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from ov_backend.guards.describe import attribute_or_none
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import impure, trace_detection
+from ov_backend.trace.capture.caches import clear_caches
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.trace.capture.process_tables import ArithmeticState
@@ -64,7 +65,9 @@ class Observer:
         stops: whether :class:`Stopped` is raised before a call that has an effect.
 
     Attributes:
-        made: objects that the code made while it ran, by their ``id``: those whose classes have an ``__init__`` in Python.
+        made: objects of classes with an ``__init__`` in Python that the code made while it ran and that are neither gone nor in
+            a cache at its end, by their ``id``.
+        cached: what a ``functools.lru_cache`` held at the end, by its ``id``.
         executed: code objects of the functions that ran, each with its Python module; what torch's operators call is left out.
         effects: what the code did beside computing, in words.
         asked: what the code asked for that a trace answers otherwise, in words.
@@ -105,6 +108,8 @@ class Observer:
         self._before: dict[tuple[int, str], tuple[torch.nn.Module, Any]] = {}
         #: Those of them that somebody may read before they are set anew.
         self._lasting: set[tuple[int, str]] = set()
+        #: What the code makes, without keeping it alive: it may ask whether something is gone, or act when it goes.
+        self._made: dict[int, weakref.ref[Any]] = {}
         #: One function object: the interpreter compares it when it is set again.
         self._callback: Callable[[FrameType, str, Any], None] = self._on_event
 
@@ -119,12 +124,14 @@ class Observer:
         sys.setprofile(self._previous)
         self._pause.close()
         if self._arithmetic.put_back():
-            self.effects.append("sets how numbers of decimal or numpy are computed")
+            self.effects.append("sets how numbers are computed (by decimal, numpy or autocast)")
         (python, numpy), (python_now, numpy_now) = self._random, _random_state()
         self.disturbed = (python != python_now and not self._draws) or numpy != numpy_now
         if self._draws:
             self.effects.append("draws random numbers of Python or numpy")
-        _clear_caches(self.executed, self._caches)
+        self.cached = clear_caches(self.executed, self._caches)
+        made = ((key, reference()) for key, reference in self._made.items() if key not in self.cached)
+        self.made = {key: value for key, value in made if value is not None}
         self.effects += self._effects_of_code()
         if self._generators:
             self.effects.append("seeds or reads a generator of random numbers")
@@ -195,13 +202,14 @@ class Observer:
         if role == _SETS:
             module, name = frame.f_locals["self"], frame.f_locals["name"]
             # the tracer keeps literals on a bare Module: these must stay; a module made by the forward is nobody else's yet
-            if type(module) is not torch.nn.Module and id(module) not in self.made:
+            if type(module) is not torch.nn.Module and id(module) not in self._made:
                 self._before.setdefault((id(module), name), (module, table_of(module, name).get(name, _ABSENT)))
                 if frame.f_back is None or frame.f_back.f_globals.get("__name__") not in _COMPUTING_WEIGHTS:
                     self._lasting.add((id(module), name))
             return
-        if role & _MAKES and not getattr(made := frame.f_locals.get(code.co_varnames[0]), "__dict__", True):  # none is set yet
-            self.made[id(made)] = made
+        made = frame.f_locals.get(code.co_varnames[0]) if role & _MAKES else None
+        if not getattr(made, "__dict__", True) and type(made).__weakrefoffset__:  # no attribute is set yet
+            self._made[id(made)] = weakref.ref(made)
         if role & _CLASSES:
             self._ask_for_classes(frame)
         if role & _ACTS and frame.f_back is not None:
@@ -304,21 +312,6 @@ def _content(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return _ABSENT
-
-
-def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> None:
-    """Clear the ``functools.lru_cache`` of every function that ran: it may hold fake tensors now."""
-    own = own_code(executed)
-    for cache in caches:
-        if getattr(cache.__wrapped__, "__code__", None) in own:
-            cache.cache_clear()
-    for module in {sys.modules.get(name) for name in own.values()}:
-        members = list(vars(module).values()) if module is not None else []
-        for cls in [member for member in members if isinstance(member, type)]:
-            members += [getattr(member, "__func__", member) for member in vars(cls).values()]
-        for member in members:
-            if type(member) is functools._lru_cache_wrapper and getattr(member.__wrapped__, "__code__", None) in own:
-                member.cache_clear()
 
 
 def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:

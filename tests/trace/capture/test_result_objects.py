@@ -1,8 +1,13 @@
-"""A result may be an object that the forward makes and that is no more than its attributes; one that it keeps stays PyTorch's."""
+"""A result may be an object that the forward makes and that is no more than its attributes; one that it keeps stays PyTorch's.
+
+An object that it makes and lets go ends in a trace as it does in PyTorch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +15,8 @@ import pytest
 import torch
 
 from ov_backend import Settings, accelerate
+from tests.helpers.small import engine_for
+from tests.trace.capture.test_results import Answering
 
 Strict = Callable[..., Settings]
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -58,9 +65,15 @@ def test_a_dataclass_that_the_forward_makes_is_made_at_every_call(strict: Strict
     assert results[0]["both"] is not results[1]["both"]
 
 
+@functools.lru_cache
+def cached() -> Answer:
+    return Answer(torch.ones(1), {})
+
+
 KEPT: dict[str, Callable[[Net, torch.Tensor], Any]] = {
     "an object of the module's": lambda net, y: (y, net.kept),
     "a dict of the module's": lambda net, y: Answer(y, net.numbers),
+    "an object in a cache": lambda net, y: (y, cached()),
     "an object with slots": lambda net, y: Slotted(y),
 }
 
@@ -71,7 +84,7 @@ def test_what_a_compiled_graph_could_not_return_is_answered_by_blocks(name: str,
     results, statistics = _run(net, strict(fallback="pytorch"))
     assert sum(statistics["by_blocks"].values()) + sum(statistics["fallbacks"].values()) == 2
     for result in results:
-        assert not isinstance(result, tuple) or result[1] is net.kept
+        assert not isinstance(result, tuple) or any(result[1] is kept for kept in (net.kept, cached()))
         assert not isinstance(result, Answer) or result.by_layer is net.numbers
 
 
@@ -99,3 +112,31 @@ def test_a_network_that_returns_its_cache_runs_whole(strict: Strict) -> None:
         for one, other in zip(cache.layers, whole.layers):
             torch.testing.assert_close([one.keys, one.values], [other.keys, other.values], rtol=1e-4, atol=1e-5)
             assert {**vars(one), "keys": 0, "values": 0} == {**vars(other), "keys": 0, "values": 0}
+
+
+class Ending:
+    """Notes its end in a list."""
+
+    def __init__(self, ends: list[float]) -> None:
+        self.ends = ends
+
+    def __del__(self) -> None:
+        self.ends.append(1.0)
+
+
+def test_what_an_object_does_at_its_end_is_done_at_every_call(strict: Strict) -> None:
+    ends = list[float]()
+    module = Answering(lambda m, y: (y * (len(ends) + 1), Ending(ends))[0])
+    network = engine_for(strict(fallback="pytorch"), module)
+    for _ in range(3):
+        answer = network(X)
+        ends.pop()
+        torch.testing.assert_close(answer, module(X), rtol=1e-4, atol=1e-5)
+    assert len(ends) == 3
+
+
+def test_an_object_that_nobody_has_is_gone_in_a_trace_too(strict: Strict) -> None:
+    module = Answering(lambda m, y: y * (2.0 if weakref.ref(Ending([]))() is None else 3.0))
+    network = engine_for(strict(), module)
+    torch.testing.assert_close(network(X), module(X), rtol=1e-4, atol=1e-5)
+    assert network.statistics.calls == 1

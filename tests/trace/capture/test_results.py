@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -74,11 +75,17 @@ def _backward(module: Any, y: torch.Tensor) -> torch.Tensor:
     return y
 
 
+@functools.lru_cache
+def cached() -> list[int]:
+    return [1]
+
+
 REFUSED: dict[str, Callable[[Any, torch.Tensor], Any]] = {
     "asks for gradients": lambda m, y: y.requires_grad_(),
     "a parameter": lambda m, y: torch.nn.Parameter(y, requires_grad=False),
     "a weight": lambda m, y: (y, m.linear.weight),
     "a list of the module": lambda m, y: (y, m.names),
+    "a list in a cache": lambda m, y: (y, cached()),
     "gradients of weights": _backward,
 }
 
@@ -97,6 +104,23 @@ def test_a_result_that_is_more_than_its_values_stays_in_pytorch(strict: Strict, 
         assert answer.requires_grad == expected.requires_grad
     assert network.statistics.calls == 0
     assert (module.linear.weight.grad is not None) == (name == "gradients of weights")
+
+
+class Filling(torch.nn.Module):
+    """Returns the list that it is given, beside what it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, states: list[torch.Tensor]) -> dict[str, Any]:
+        return {"y": self.linear(x), "states": states}
+
+
+def test_a_list_that_a_forward_is_given_and_returns_stays_the_callers(strict: Strict) -> None:
+    network, states = engine_for(strict(fallback="pytorch"), Filling()), [X, X * 2]
+    assert network(X, states)["states"] is states
+    assert network.statistics.calls == 0
 
 
 def test_the_forward_that_pytorch_runs_finds_no_error_of_ours(strict: Strict) -> None:
