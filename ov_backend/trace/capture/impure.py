@@ -95,6 +95,7 @@ IMPURE_CODE = {
         *((getattr(uuid, name), f"uuid.{name}()") for name in ("uuid1", "uuid4")),
         *((getattr(threading, name), f"threading.{name}()") for name in ("current_thread", "main_thread", "enumerate")),
         *((getattr(threading.Thread, name), f"Thread.{name}()") for name in ("start", "join", "is_alive")),
+        *((getattr(queue.Queue, name), f"Queue.{name}()") for name in ("put", "get")),
         *((getattr(ctypes.CDLL, name), "a function of ctypes") for name in ("__getattr__", "__getitem__")),
         (ctypes.CFUNCTYPE, "ctypes.CFUNCTYPE()"),
         (pkgutil.get_data, "pkgutil.get_data()"),

@@ -1,6 +1,6 @@
 """What a forward may set for the process or its thread, which a trace has to put back.
 
-That is ``sys.modules``, the filters of warnings, and how Python's decimal numbers and numpy's are computed.
+That is ``sys.modules``, the filters of warnings, how Python's decimal numbers and numpy's are computed, and autocast.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ov_backend.guards import autocast
 from ov_backend.guards.describe import attribute_or_none
 
 _ABSENT = object()
@@ -95,13 +96,13 @@ class ArithmeticState:
 
     def __init__(self) -> None:
         self._context, self._errors = decimal.getcontext(), np.geterr()
-        self._rules = _rules_of(self._context)
+        self._rules, self._autocast = _rules_of(self._context), (autocast.of_cpu(), autocast.state())
 
     def put_back(self) -> bool:
-        """Put the rules back; whether they had changed."""
+        """Put the rules back, apart from autocast's, which is that of the trace; whether any had changed."""
         same_context = decimal.getcontext() is self._context and _rules_of(self._context) == self._rules
         if same_context and np.geterr() == self._errors:
-            return False
+            return (autocast.of_cpu(), autocast.state()) != self._autocast
         decimal.setcontext(self._context)
         for name, value in self._rules.items():
             setattr(self._context, name, value)

@@ -38,6 +38,7 @@ import safetensors.numpy
 import torch
 
 from ov_backend import Settings
+from ov_backend.guards import autocast
 from tests.helpers.readers import X
 from tests.helpers.small import engine_for
 from tests.trace.capture.test_results import Answering
@@ -181,6 +182,14 @@ def test_what_is_asked_of_the_system_or_another_thread_stays_in_pytorch(
     assert "its forward" in network.statistics.last_reason
 
 
+def test_a_queue_gets_one_letter_from_every_call(strict: Strict) -> None:
+    letters: queue.Queue[float] = queue.Queue()
+    network = engine_for(strict(fallback="pytorch"), Answering(lambda m, y: (y, letters.put(1.0))[0]))
+    for _ in range(2):
+        network(X)
+    assert letters.qsize() == 2
+
+
 def _under_locks(y: torch.Tensor) -> torch.Tensor:
     with LOCK, OWNED, CONDITION:
         return y * len(os.fspath(HERE.name))
@@ -240,7 +249,17 @@ def _other_errors(module: torch.nn.Module) -> float:
     return float(len(before))
 
 
-@pytest.mark.parametrize("effect", [_more_digits, _another_context, _other_errors])
+def _other_dtype(module: torch.nn.Module) -> float:
+    before = autocast.state()[1]
+    dtype = torch.float16 if before is torch.bfloat16 else torch.bfloat16
+    if hasattr(torch, "set_autocast_dtype"):
+        torch.set_autocast_dtype("cuda", dtype)
+    else:
+        torch.set_autocast_gpu_dtype(dtype)
+    return float(len(str(before)))
+
+
+@pytest.mark.parametrize("effect", [_more_digits, _another_context, _other_errors, _other_dtype])
 def test_rules_of_arithmetic_are_set_as_often_as_the_forward_is_called(
     strict: Strict, effect: Callable[[torch.nn.Module], float]
 ) -> None:
@@ -248,9 +267,10 @@ def test_rules_of_arithmetic_are_set_as_often_as_the_forward_is_called(
     network = engine_for(strict(fallback="pytorch"), module)
     answers, states = [], []
     for called in (module, network):
-        with decimal.localcontext(decimal.Context(prec=20)), np.errstate(divide="warn"):
+        of_autocast = autocast.taken_over(autocast.state())
+        with decimal.localcontext(decimal.Context(prec=20)), np.errstate(divide="warn"), of_autocast:
             answers.append([called(X) for _ in range(3)])
-            states.append((decimal.getcontext().prec, np.geterr()))
+            states.append((decimal.getcontext().prec, np.geterr(), autocast.state()))
     assert all(map(torch.equal, *answers))
     assert states[0] == states[1]
     assert network.statistics.calls == 0
