@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 from ov_backend.core import garbage, posix
 
 T = TypeVar("T")
+#: One of them has the lock that Dynamo holds; PyTorch 2.1 has it in the second.
+_OF_DYNAMO = ("torch._dynamo.convert_frame", "torch._dynamo.eval_frame")
 _CGROUP = Path("/sys/fs/cgroup")
 #: Files with a container's limit, and with what it uses.
 _CGROUP_USAGE = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
@@ -63,8 +66,14 @@ def available_memory() -> int:
 
 
 def release_free_memory() -> None:
-    """Collect garbage, and return free memory to the system where the C library would keep it."""
-    gc.collect()
+    """Collect garbage, and return free memory to the system where the C library would keep it.
+
+    While Dynamo compiles or is reset, only its own thread collects: what it has compiled may be garbage, and would end meanwhile.
+    """
+    with contextlib.ExitStack() as held:
+        locks: list[Any] = [getattr(sys.modules.get(name), "compile_lock", None) for name in _OF_DYNAMO]
+        if all(each.acquire(blocking=False) and held.callback(each.release) for each in locks if each is not None):
+            gc.collect()
     trim = posix.glibc("malloc_trim")  # other C libraries return memory themselves
     if trim is not None:
         trim(0)
