@@ -1,4 +1,4 @@
-"""int8 among others: processes that calibrate at once, no room on the disk, weights exchanged during a trial, batch sizes."""
+"""int8 with two processes at once, with a full disk, with weights exchanged during a trial, and with several batch sizes."""
 
 from __future__ import annotations
 

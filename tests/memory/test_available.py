@@ -1,4 +1,4 @@
-"""When free memory is given back, and what may not happen meanwhile."""
+"""Free memory is given back to the system, and garbage is not collected while Dynamo compiles in another thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 
-import torch._dynamo  # noqa: F401  # the module is there then, whoever has imported it
+import torch._dynamo  # noqa: F401  # imports the modules that the test looks up in sys.modules
 
 from ov_backend.memory.available import release_free_memory
 

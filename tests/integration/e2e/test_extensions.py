@@ -90,7 +90,7 @@ def test_adetailers_second_pass(webui: WebUI, sd1: str, request: pytest.FixtureR
         on = webui.generate(**fields)
     note(request.node.name, off.images, on)
     assert_equal(off.images, on.images)
-    assert on.ran.startswith(ALL)  # the detector, too, where a call of it takes long
+    assert on.ran == ALL or (on.ran.startswith(f"{ALL}, ") and on.ran.count(", ") == ALL.count(", ") + 1)  # the detector
     assert _calls(webui) - before > 2 * of_one_pass, "OpenVINO answers the second pass too"
 
 
