@@ -25,15 +25,7 @@ T = TypeVar("T")
 
 
 class Capturing:
-    """The captures of one network.
-
-    Args:
-        module: the owner of the weights.
-        forward: what is traced.
-        hooks: see :class:`NetworkHooks`.
-        lookup: learns from every trace what code ran.
-        numbers: the numbers among the arguments of calls.
-    """
+    """The captures of one network; ``lookup`` learns from every trace what code ran."""
 
     def __init__(
         self,

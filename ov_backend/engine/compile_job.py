@@ -49,14 +49,9 @@ _ROOM = 1.5
 class JobContext:
     """What a job needs of its network.
 
-    Attributes:
-        name: of the network.
-        stats: counts and seconds.
-        lookup: the compiled graph of a request, if there is one by now.
-        capture: traces the requested call; also returns the request with the keys of the code that ran.
-        is_current: ``is_current(request, weights)``: whether the code, and if asked the weights, are still those of a request.
-        refusals: graphs that cannot be compiled.
-        group: of the compiled graphs that one call needs together, where there is one.
+    ``lookup`` gives the compiled graph of a request, if there is one by now. ``capture`` traces the requested call; it also
+    returns the request with the keys of the code that ran. ``is_current(request, weights)`` says whether the code, and if asked
+    the weights, are still those of a request.
     """
 
     name: str

@@ -18,12 +18,7 @@ from ov_backend.trace.capture.forward import Reach
 
 
 def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
-    """Put back what a trace has changed.
-
-    Raises:
-        CaptureError: there was something, or the guard says that no trace would be right.
-        Superseded: it may have been another thread's doing.
-    """
+    """Put back what a trace has changed, and raise if there was something; ``Superseded`` if another thread may have done it."""
     has_put = bool(reach.before) and reach.before[0].restore_process()
     has_named = bool(reach.before) and reach.before[0].restore_names(guard.names)  # a forward may change both
     if reach.before and reach.before[0].changed(guard.containers):

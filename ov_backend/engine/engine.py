@@ -57,14 +57,11 @@ class Engine(Resources):
         return network
 
     def begin_run(self, model: str, request: str) -> Sequence[RememberedCall]:
-        """A run of calls begins; they are noted until its end.
+        """A run of calls begins; returns those that followed when the same was asked for last, for :meth:`prepare_ahead`.
 
         Args:
             model: names the kind of model, see :func:`ov_backend.engine.ahead.history.kind_of`.
             request: what is asked for, in the host's words, such as the pictures' size.
-
-        Returns:
-            the calls that followed when the same was asked for last, for :meth:`prepare_ahead`.
         """
         self.ahead.cancel()
         self.run = None

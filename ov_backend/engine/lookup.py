@@ -38,18 +38,7 @@ _MAX_REMEMBERED = 256
 
 
 class Lookup:
-    """The lookups of one network.
-
-    Args:
-        resources: shared with the engine's other networks.
-        name: of the network.
-        module: the owner of the weights.
-        forward: the original forward.
-        hooks: of the network.
-        statistics: of the network.
-        readings: of the network's weights, see :class:`Guards`.
-        low_precision: int8 for its calls.
-    """
+    """The lookups of one network."""
 
     def __init__(
         self,
@@ -106,11 +95,7 @@ class Lookup:
             self.guards.release()
 
     def find(self, call: Call, starts: bool = False) -> CompiledEntry | CompileRequest:
-        """The graph compiled for a call, or what has to be compiled.
-
-        Args:
-            call: the call.
-            starts: a run of calls begins, see :meth:`Guard.check`.
+        """The graph compiled for a call, or what has to be compiled; ``starts``: see :meth:`Guard.check`.
 
         Raises:
             OVBackendError: the call has to run in PyTorch.
@@ -284,12 +269,7 @@ class Lookup:
         self.guards.note_change(self._resources.codes, request.kind, request.guard.code, code, unseen)
 
     def rebind_to_guard(self, request: CompileRequest, before: CodeGuard, after: CodeGuard) -> CompileRequest:
-        """A request under the guard of the code that its trace ran.
-
-        Args:
-            request: whose call was traced.
-            before: the guard during the trace.
-            after: a guard of the code that ran.
+        """A request whose call was traced under one guard, under that of the code that the trace ran.
 
         Raises:
             Superseded: the trace may have read something that was not watched; the next attempt watches it.
@@ -319,12 +299,7 @@ class Lookup:
             return request.guard.is_current(request.state.code, request.generation if weights else None)
 
     def is_untouched(self, request: CompileRequest, marks: tuple[Mark, ...]) -> bool:
-        """Whether the weights of a request have not been written to since; only looks.
-
-        Args:
-            request: the request.
-            marks: address and version of its weights when it was made.
-        """
+        """Whether the weights of a request have not been written to since they had these marks; only looks."""
         weights = request.guard.weights
         with self.lock:
             return request.generation == weights.generation and weights.marks() == marks and weights.is_unchanged()

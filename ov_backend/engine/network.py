@@ -48,18 +48,8 @@ log = logging.getLogger(__name__)
 class Network:
     """One module whose forward is answered by OpenVINO.
 
-    Args:
-        resources: shared with the engine's other networks.
-        name: in statistics and messages.
-        module: the owner of the weights.
-        forward: the original forward.
-        hooks: see :class:`NetworkHooks`.
-        statistics: shared with other networks that count as one; None begins new ones.
-        readings: of weights, shared with other networks that are read as one.
-        precision: its int8; that of the network whose block this is, or None.
-
-    Attributes:
-        low_precision: int8 for its calls.
+    Networks that count as one share their statistics, and those that are read as one the readings of weights. ``precision`` is
+    the int8 of the network whose block this is.
     """
 
     def __init__(

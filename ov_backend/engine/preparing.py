@@ -25,18 +25,7 @@ _MAX_TRIES = 4
 
 
 class Preparing:
-    """What one network's calls need is found or made here.
-
-    Args:
-        resources: shared with the engine's other networks.
-        name: of the network.
-        lookup: of the network.
-        capturing: of the network.
-        statistics: of the network.
-
-    Attributes:
-        context: what a job needs of the network.
-    """
+    """What one network's calls need is found or made here."""
 
     def __init__(
         self, resources: Resources, name: str, lookup: Lookup, capturing: Capturing, statistics: NetworkStats

@@ -28,13 +28,8 @@ class Superseded(Exception):
 class State(NamedTuple):
     """What decides within the process to which graph a trace leads.
 
-    Attributes:
-        signature: of the call.
-        code: fingerprint of everything that the forward can read.
-        layout: names, shapes and dtypes of the weights.
-        host: what the result depends on in the host.
-        settings: those that affect the graph.
-        module: its number in this process: another one lies at other addresses, by which a forward may go.
+    ``code`` is the fingerprint of everything that the forward can read. ``module`` is a number: another module lies at other
+    addresses, by which a forward may go.
     """
 
     signature: Signature
@@ -56,13 +51,8 @@ class State(NamedTuple):
 class CompiledKey(NamedTuple):
     """The key of a compiled graph within the process.
 
-    Attributes:
-        text: of the program; "" before a trace has told it.
-        state: which stands for the text where that is not known.
-        weights: digest of their content.
-        settings: those that affect the compile.
-        form: see :class:`Form`.
-        address: of the weights' memory; 0 for what is compiled and owns all that it reads.
+    The state stands for the text before a trace has told that. The address is that of the weights' memory; 0 for what is compiled
+    and owns all that it reads.
     """
 
     text: str
@@ -97,12 +87,7 @@ class Form:
 
 
 class Group(NamedTuple):
-    """Compiled graphs that one call needs together: those of a network's blocks.
-
-    Attributes:
-        network: its name.
-        signature: of the network's call.
-    """
+    """Compiled graphs that one call of a network needs together: those of its blocks."""
 
     network: str
     signature: Signature
@@ -120,12 +105,7 @@ class CompileRequest:
     """What to compile, with the state at the time of the call.
 
     Attributes:
-        call: the call that needs it.
-        state: what decides to which graph a trace leads.
-        compiled_key: of the compiled graph.
         kind: of the call, see :func:`ov_backend.model.compiler.kind_of_call`.
-        weights: the live weights.
-        form: of this compile.
         guard: watches what the graph depends on.
         generation: counts changes of the weights.
         epoch: of the resources; it grows when everything is cleared.
@@ -171,7 +151,6 @@ class CompiledEntry:
     """A compiled program and what belongs to it.
 
     Attributes:
-        program: the program.
         output: the description of a call's result over the program's flat outputs; what is compiled ahead of every trace gets it
             when a trace has led to it.
         weights: digest of the weights' content.

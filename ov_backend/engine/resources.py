@@ -67,27 +67,15 @@ class Resources:
 
     Attributes:
         settings: for everything compiled from now on.
-        progress: called at every stage.
-        store: the graph store on disk, or None.
         interrupted: polled while a call waits for a compile; once it returns true, the call raises ``Interrupted``.
-        compiled: the compiled graphs, within the memory budget.
-        texts: which programs calls have led to.
         programs: weightless programs, by their texts.
-        worker: runs one compile job at a time.
-        networks: the engine's networks by name.
-        arenas: gives back what compiled networks allocate while they compute.
         keeps_unloaded: whether what is compiled survives its model, within the budget, in case an equal model is loaded;
             otherwise it goes with the model.
-        codes: which code the traces of each family have run.
-        low_memory: gives weights back to the system.
-        recipes: for int8.
         convert: lowers and converts a captured graph of a network; a report looks at the result.
         compiles: how many times a network was compiled, also those of models that are no longer loaded.
         last: name of the network that was called last.
         encodings: how many times a text encoder was called.
         pictures: how many pictures have begun, as far as a host has said so.
-        in_run: whether a host's run of calls is in progress.
-        run: notes the calls of the run in progress, or None.
         epoch: increased by :meth:`clear`; results of compiles that began before are dropped.
     """
 

@@ -52,14 +52,7 @@ class TracedCodes:
 
 
 class Guards:
-    """The guards of one network, one for the code of each kind of trace.
-
-    Args:
-        module: the network's module.
-        roots: the functions that are called from outside.
-        hooks: of the network.
-        readings: of its weights, shared with other networks that are read as one; None where there are none.
-    """
+    """The guards of one network, one for the code of each kind of trace; ``roots`` are the functions called from outside."""
 
     def __init__(
         self,
@@ -115,14 +108,8 @@ class Guards:
 
         What is filled once is full at the next call, and only a guard of the code that ran sees that: calls are looked up by it
         once more. Where that trace changes something as well, the code is forgotten, and the first error holds until other code
-        is there.
-
-        Args:
-            codes: of the engine.
-            kind: of the call that was traced.
-            before: the guard during the trace.
-            code: a guard of the code that ran.
-            unseen: whether no guard watches what was changed.
+        is there. ``before`` is the guard during the trace, ``code`` one of the code that ran; ``unseen``: no guard watches what
+        was changed.
         """
         traced = code.traced
         if traced is None or (before.traced is None and not unseen):

@@ -103,13 +103,9 @@ class Readings:
 
 
 class Checksums:
-    """What is known of live tensors, so that several guards read each of them once.
+    """What is known of live tensors, so that several guards read each of them once; ``seconds`` is how long reading all took.
 
-    Args:
-        readings: of the network whose weights these are, or a part of; None where it has no other parts.
-
-    Attributes:
-        seconds: of the last reading of everything.
+    The readings are those of the network of which these weights are a part.
     """
 
     def __init__(self, readings: Readings | None = None) -> None:
@@ -132,12 +128,7 @@ class Checksums:
         return {name: self._known[id(tensor)] for name, tensor in tensors.items()}
 
     def read_again(self, starts: bool = False, always: bool = False) -> None:
-        """Read everything again if that is due.
-
-        Args:
-            starts: a run of calls begins, or a compile.
-            always: do not ask whether it is due.
-        """
+        """Read everything again if that is due: sooner where a run of calls, or a compile, ``starts``."""
         start = time.monotonic()
         if not always and start - self._read_at < self._readings.seconds() * (_PATIENCE_AT_START if starts else _PATIENCE):
             return

@@ -27,22 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class CodeGuard:
-    """Watches the code and state of one module. All that it says is current after :meth:`check`.
-
-    Args:
-        module: the module.
-        roots: the functions that are called from outside, usually the module's own forward.
-        ignore: names of attributes that a host keeps on modules for its own ends.
-        host_modules: names of Python modules of a host whose state the host accounts for itself.
-        traced: the code that is watched; None before the first trace, when everything reachable is.
-
-    Attributes:
-        fingerprint: of everything that the trace has read, apart from its weights' values.
-        description: what the fingerprint was made of.
-        tensors: those outside parameters and buffers.
-        caches: the reachable functions that have a ``functools.lru_cache``.
-        refused: why no trace would be right, or "".
-    """
+    """Watches the code and state of one module by the newest :class:`Walk`. All that it says is current after :meth:`check`."""
 
     def __init__(
         self,
@@ -82,10 +67,7 @@ class CodeGuard:
         return self._walk.watch.same()
 
     def after_trace(self, executed: Mapping[types.CodeType, str]) -> CodeGuard:
-        """A guard of the code that a trace has run.
-
-        Args:
-            executed: code objects, each with the name of its Python module.
+        """A guard of the code that a trace has run, which comes with the names of its Python modules.
 
         Raises:
             CaptureError: some of it cannot be found again.

@@ -11,10 +11,7 @@ from ov_backend.guards.weights import Checksums, WeightsGuard
 class Guard:
     """Watches everything that a graph depends on beside the call itself.
 
-    Args:
-        module: whose weights are watched.
-        code: the guard of code and state.
-        checksums: shared by all guards of a network, so that weights are read once.
+    All guards of a network share their checksums, so that weights are read once.
     """
 
     def __init__(self, module: torch.nn.Module, code: CodeGuard | FixedCode, checksums: Checksums) -> None:
@@ -24,8 +21,7 @@ class Guard:
     def check(self, starts: bool = False) -> None:
         """Bring the fingerprint of the code and the digest of the weights up to date.
 
-        Args:
-            starts: a run of calls begins, or a compile: the weights are read in full unless they were a moment ago.
+        Where a run of calls ``starts``, or a compile, the weights are read in full unless they were a moment ago.
         """
         if starts:
             self.weights.read_again()
@@ -36,12 +32,7 @@ class Guard:
             self.weights.check()
 
     def is_current(self, fingerprint: str, generation: int | None) -> bool:
-        """Whether the code, and if a generation is given the weights, are still what they were.
-
-        Args:
-            fingerprint: of the code.
-            generation: of the weights.
-        """
+        """Whether the code, and if a generation of the weights is given these, are still what they were."""
         self.code.check()  # values that a forward stores on its module do not count as a change of code
         if self.code.fingerprint != fingerprint:
             return False

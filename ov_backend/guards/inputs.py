@@ -48,11 +48,6 @@ _REFUSED = frozenset(_NOT_OF_STAND_INS)
 def described(call: Call, traced: TracedCode | None, weights: WeightsGuard) -> str:
     """What a graph's key needs beside the signature of a call: what the code that ran asks of the inputs; mostly "".
 
-    Args:
-        call: the call.
-        traced: the code that ran when the graph was captured; None if that is not known yet.
-        weights: of the network.
-
     Raises:
         CaptureError: the code asks for something that a trace would have answered otherwise.
     """

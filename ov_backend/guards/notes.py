@@ -31,13 +31,7 @@ def is_ours(module: Any) -> bool:
 
 
 class Notes:
-    """The notes of one walk; how each kind of value is described is said by the classes derived from this one.
-
-    Args:
-        ignore: names of attributes that are left out.
-        host_modules: names of Python modules of a host whose state the host accounts for itself.
-        traced: the code that is walked; None stands for everything reachable.
-    """
+    """The notes of one walk; how each kind of value is described is said by the classes derived from this one."""
 
     _value: Callable[[Any, str], None]
     _function: Callable[[types.FunctionType, str], None]

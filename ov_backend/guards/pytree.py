@@ -32,12 +32,8 @@ _CACHES = "transformers.cache_utils"
 def flatten(value: Any, path: str = "", made: Container[int] = ()) -> tuple[list[tuple[str, torch.Tensor]], Spec]:
     """The tensors in ``value``, each with its dotted path, and the JSON description of everything around them.
 
-    A tensor that stands in several places is listed once: code may ask whether two of its arguments are one object.
-
-    Args:
-        value: what is taken apart.
-        path: its own path.
-        made: identities of objects that nobody else has, which are described by their attributes.
+    A tensor that stands in several places is listed once: code may ask whether two of its arguments are one object. Objects that
+    nobody else has, by their identities in ``made``, are described by their attributes.
 
     Raises:
         CaptureError: a value in there has a type that no description can hold.

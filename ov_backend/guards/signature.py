@@ -53,19 +53,14 @@ class Signature:
 
 @dataclass(frozen=True)
 class Call:
-    """One call, taken apart: positional and keyword spellings of the same call are equal here.
-
-    Attributes:
-        signature: what is static about it.
-        tensors: its inputs, each object once.
-        spec: the arguments around them.
-        gradients: whether PyTorch would record operations, if any tensor asked for it.
-        inference: whether the call was made under ``torch.inference_mode()``.
-    """
+    """One call, taken apart: positional and keyword spellings of the same call are equal here."""
 
     signature: Signature
+    #: Its inputs, each object once.
     tensors: tuple[torch.Tensor, ...]
+    #: The arguments around them.
     spec: Spec
+    #: Whether PyTorch would record operations, if any tensor asked for it; whether ``torch.inference_mode()`` is active.
     gradients: bool = False
     inference: bool = False
 
@@ -121,12 +116,7 @@ class Binder:
         return (*(getattr(self._function, name, None) for name in names), *keywords, *keywords.values())
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        """Take one call apart.
-
-        Raises:
-            CaptureError: an argument has a type that no key can describe, or lives on another device than the CPU.
-            TypeError: the arguments do not fit the forward, exactly as when calling it.
-        """
+        """Take one call apart; arguments that do not fit raise the ``TypeError`` that the forward does."""
         defaults = self._defaults()
         if len(defaults) != len(self._state) or any(map(operator.is_not, defaults, self._state)):
             self._update()
@@ -190,13 +180,7 @@ class Binder:
         return Call(Signature(described, statics), tensors, self._split(spec, given, kwargs), *state)
 
     def _split(self, spec: Spec, names: Iterable[str], keywords: Container[str] = ()) -> Spec:
-        """Arrange the named arguments again as positional and keyword ones.
-
-        Args:
-            spec: of all arguments.
-            names: of those that are passed on.
-            keywords: names of those that are passed on by keyword, whatever their parameters allow.
-        """
+        """Arrange the named arguments again as positional ones, and as keywords where only these are allowed or were given."""
         items = spec["dict"]
         args: list[Spec] = []
         kwargs: dict[str, Spec] = {}

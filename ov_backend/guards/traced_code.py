@@ -46,11 +46,7 @@ class TracedCode:
 
     @classmethod
     def of(cls, executed: Mapping[types.CodeType, str]) -> TracedCode:
-        """The code that a trace has run.
-
-        Args:
-            executed: code objects, each with the name of its Python module.
-        """
+        """The code that a trace has run, which comes with the names of its Python modules."""
         own = own_code(executed)
         of_readers = (code for code, module in executed.items() if module.partition(".")[0] in READERS and versioned(module))
         readers = not all(map(asks_for_class, of_readers))

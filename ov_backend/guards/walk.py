@@ -53,22 +53,13 @@ def _may_be_gone_through(name: str, member: Any) -> bool:
 
 
 class Walk(ModuleWalk):
-    """One walk.
+    """One walk, from a tree of modules and from functions that are called from outside.
 
     Args:
-        module: whose tree of modules is walked, or None.
-        roots: functions that are called from outside, such as a forward that is not the module's own.
         ignore: names of attributes that a host keeps on modules for its own ends.
         host_modules: names of Python modules of a host whose state the host accounts for itself: only their bytecode counts.
         traced: the code that a trace has run, and the names that it reads; the walk goes through no other code and attributes.
             None, before the first trace, goes through everything reachable, up to a bound.
-
-    Attributes:
-        fingerprint: of everything.
-        watch: says whether everything is still the same object.
-        tensors: those outside parameters and buffers.
-        codes: code objects that were walked.
-        refused: why no trace would be right, or "".
     """
 
     def __init__(

@@ -31,16 +31,12 @@ log = logging.getLogger(__name__)
 
 
 class LooseTensor(NamedTuple):
-    """A tensor outside parameters and buffers.
-
-    Attributes:
-        path: where it is found, in words; the same in another process.
-        read: what stands there now.
-        tensor: what stood there when it was found.
-    """
+    """A tensor outside parameters and buffers."""
 
     path: str
+    #: What stands there now.
     read: Callable[[], Any]
+    #: What stood there when it was found.
     tensor: torch.Tensor
 
 

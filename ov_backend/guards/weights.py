@@ -31,14 +31,7 @@ SMALL_BYTES = 1 << 20
 
 
 def weights_of(module: torch.nn.Module, loose: Sequence[LooseTensor] = ()) -> dict[str, torch.Tensor]:
-    """Every tensor that a module's result depends on: parameters, buffers, and those that stand elsewhere.
-
-    A tensor that stands under two names is listed once.
-
-    Args:
-        module: the module.
-        loose: tensors in plain attributes, lists, dicts, closures and globals, as a walk has found them.
-    """
+    """Every tensor that a module's result depends on, once: parameters, buffers, and those that a walk has found elsewhere."""
     weights: dict[str, torch.Tensor] = dict(module.named_parameters())
     weights.update(module.named_buffers())
     listed = {id(tensor) for tensor in weights.values()}
@@ -71,12 +64,7 @@ class Placement:
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor], gone: Callable[[], None] | None = None) -> Placement:
-        """The placement of live weights.
-
-        Args:
-            tensors: the weights.
-            gone: called when one of them is deleted, at any moment and in any thread.
-        """
+        """The placement of live weights; ``gone`` is called when one is deleted, at any moment and in any thread."""
 
         def deleted(_: object) -> None:
             if gone is not None:
@@ -100,12 +88,8 @@ class WeightsGuard:
     ``check()`` is cheap and says whether anything changed; ``digest`` names the content, so that a return to an earlier
     state (a LoRA taken out again) is recognised although every version counter has moved on. ``layout`` names the
     weights' names, shapes and dtypes, and ``ties`` names that stand for one tensor: a graph fits only weights of its own layout.
-    ``address`` names where they lie, and ``generation`` grows whenever anything was found changed.
-
-    Args:
-        module: the module.
-        loose: tensors outside parameters and buffers, as of now.
-        checksums: what is known of the tensors; guards of the same module share it.
+    ``address`` names where they lie, and ``generation`` grows whenever anything was found changed. Guards of one module share
+    their checksums.
     """
 
     def __init__(

@@ -26,11 +26,9 @@ Job = Callable[[], None]
 
 @dataclass(frozen=True)
 class Unverified:
-    """Weights that were in use elsewhere while a graph was compiled of them.
+    """Weights that were in use elsewhere while a graph was compiled of them, until ``ended`` of the monotonic clock.
 
-    Attributes:
-        marks: address and version of every weight when their digest was taken.
-        ended: when the compile ended, in seconds of the monotonic clock.
+    They had these marks when their digest was taken.
     """
 
     marks: tuple[Mark, ...]
@@ -50,11 +48,7 @@ class Unverified:
 
 
 class AheadWorker:
-    """One thread for jobs that nobody waits for; they begin while no call waits for a compile.
-
-    Args:
-        front: the worker of the calls.
-    """
+    """One thread for jobs that nobody waits for; they begin while no call waits for a compile of the worker in front."""
 
     def __init__(self, front: Worker) -> None:
         self._front = front

@@ -17,11 +17,7 @@ class Guess:
     """One program that a thread of its own loads, binds and compiles.
 
     A trace and the binding would keep each other waiting, for both are Python's: the guess begins with the binding, and the
-    trace goes on beside OpenVINO's compile.
-
-    Args:
-        load: the program, from the disk; None where it is not there.
-        make: ``make(program, bound)`` binds and compiles it, and calls ``bound()`` in between; also returns its size in bytes.
+    trace goes on beside OpenVINO's compile. ``make(program, bound)`` binds and compiles it, and calls ``bound()`` in between.
     """
 
     def __init__(

@@ -38,14 +38,7 @@ class CalledNetwork(Protocol):
 
 
 class RememberedCall(NamedTuple):
-    """One call of a run.
-
-    Attributes:
-        role: the network's name, without a number.
-        kind: see :func:`kind_of`.
-        number: 0 is the first network of this role and kind that the run has called.
-        signature: of the call.
-    """
+    """One call of a run, of a network with this role (its name, without a number) and kind; number 0 is the first one called."""
 
     role: str
     kind: str
@@ -62,12 +55,7 @@ class RememberedRun:
 
 
 class Run:
-    """Notes the calls of the run in progress.
-
-    Args:
-        model: names the kind of model, as :func:`kind_of` does.
-        request: what is asked for; equal requests lead to equal calls.
-    """
+    """Notes the calls of the run in progress; equal requests of the same kind of model (:func:`kind_of`) lead to equal calls."""
 
     def __init__(self, model: str, request: str) -> None:
         self.model, self.request = model, request
@@ -94,11 +82,7 @@ class Run:
 
 
 class History:
-    """The runs of earlier processes and of this one.
-
-    Args:
-        graphs: the graph store; the runs lie in a folder inside it.
-    """
+    """The runs of earlier processes and of this one, in a folder inside the graph store."""
 
     def __init__(self, graphs: GraphStore) -> None:
         self.graphs = graphs
@@ -145,12 +129,7 @@ def kind_of(module: torch.nn.Module) -> str:
 
 
 def match(calls: Sequence[RememberedCall], networks: Sequence[Any]) -> list[tuple[Any, Signature]]:
-    """Each call with the network that it is of now; those without one are left out.
-
-    Args:
-        calls: of a remembered run.
-        networks: those that will be called, in the order of their first calls.
-    """
+    """Each remembered call with its network of those that will be called, in the order of their first calls; or left out."""
     matched = []
     for call in calls:
         same = [each for each in networks if each.name.partition(" ")[0] == call.role and each.kind == call.kind]
@@ -176,11 +155,6 @@ def _as_json(run: RememberedRun) -> dict[str, Any]:
 
 
 def _run_of(value: dict[str, Any]) -> RememberedRun:
-    """Read a run.
-
-    Raises:
-        ValueError, LookupError, TypeError: it is none.
-    """
     return RememberedRun(str(value["request"]), tuple(_call_of(each) for each in value["calls"][:_MAX_CALLS]))
 
 

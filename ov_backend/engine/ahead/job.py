@@ -22,11 +22,7 @@ log = logging.getLogger(__name__)
 def submit(resources: Resources, lookup: Lookup, context: JobContext, signature: Signature) -> bool:
     """Begin to compile what calls of a signature will need; False if it is compiled, or if its text is not known.
 
-    Args:
-        resources: of the engine.
-        lookup: of the network; the state of code and weights is looked at now.
-        context: what the network gives a job.
-        signature: of the calls.
+    The state of code and weights is looked at now.
     """
     with lookup.lock, context.stats.time("check"):
         request = lookup.find_known(signature)
@@ -46,13 +42,8 @@ def compile_ahead(
 ) -> None:
     """Compile what a request asks for, if its graph is known and its compiled form fits into the memory budget; else do nothing.
 
-    Nothing is evicted for it, no error of it is remembered, and no stage is reported: a call that needs the same compiles it.
-
-    Args:
-        job: the request, and what the network gives a job.
-        is_untouched: whether the weights of a request have not been written to since they had these marks.
-        marks: address and version of the weights at the request.
-        samples: observed calls; their results are noted with it.
+    Nothing is evicted for it, no error of it is remembered, and no stage is reported: a call that needs the same compiles it. The
+    results of the samples, which are observed calls, are noted with it.
     """
     request, resources, context = job.request, job.resources, job.context
     if resources.epoch != request.epoch or not is_untouched(request, marks):

@@ -23,12 +23,7 @@ _MAX_OBJECTS = 256
 
 
 class CellPatch:
-    """Replaces the function in a variable that functions share, until :meth:`undo`.
-
-    Args:
-        cell: the variable.
-        make: makes the replacement from the function that is in it.
-    """
+    """Replaces the function in a variable that functions share by what ``make`` makes of it, until :meth:`undo`."""
 
     def __init__(self, cell: types.CellType, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._cell, self.original = cell, cell.cell_contents

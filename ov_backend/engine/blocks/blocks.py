@@ -46,11 +46,7 @@ Answer = Callable[[Callable[..., Any], torch.nn.Module, tuple[Any, ...], dict[st
 
 
 def patch_calls(answer: Answer | None = None) -> CallsPatch:
-    """Patch the calls of all modules, so that networks can be answered by their blocks; the caller undoes the patch.
-
-    Args:
-        answer: answers a call; :func:`call_block` where there is none.
-    """
+    """Patch the calls of all modules, so that networks can be answered by their blocks; the caller undoes the patch."""
     answer = answer or call_block
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,14 +110,7 @@ class Blockwise(Retried):
             super().trace_ahead(signature)
 
     def by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a forward in PyTorch; the modules that it calls are answered by OpenVINO where possible.
-
-        Args:
-            reason: why the network is not answered as a whole.
-            forward: of this network, or other code's in its place.
-            args: of the call.
-            kwargs: of the call.
-        """
+        """Run a forward, or other code's in its place, in PyTorch; the modules that it calls are OpenVINO's where possible."""
         if running_network.get() is self:
             return forward(*args, **kwargs)
         with paused(), autocast.noted():
@@ -240,15 +229,8 @@ class Blockwise(Retried):
 class Block(Retried):
     """One module that a network's forward calls; its statistics and its compiled graphs are those of the network.
 
-    Args:
-        whole: the network.
-        original: PyTorch's way to call the module.
-        module: the module.
-
-    Attributes:
-        shadow: the forward that stands on the instance, or None.
-        state: of weights and code that the last answer was computed with, see :class:`CompiledEntry`.
-        starts: whether a run of calls begins, and its weights are read again.
+    ``original`` is PyTorch's way to call it, ``shadow`` the forward that stands on the instance, and ``state`` that of the last
+    answer, see :class:`CompiledEntry`. Where a run of calls ``starts``, its weights are read again.
     """
 
     def __init__(self, whole: Blockwise, original: Callable[..., Any], module: torch.nn.Module) -> None:

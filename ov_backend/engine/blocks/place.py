@@ -30,11 +30,7 @@ class _HasBlocks(Protocol):
 class BlockPlace:
     """The place of a block. Another forward on its module makes it another block, which stands in the same place.
 
-    Attributes:
-        whole: the network.
-        module: the block's module.
-        original: PyTorch's way to call the module.
-        path: of the module from the network; None where it is not a part of it.
+    ``original`` is PyTorch's way to call the module; ``path`` is None where the module is not a part of the network.
     """
 
     whole: weakref.ref[_HasBlocks]

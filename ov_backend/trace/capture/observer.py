@@ -60,9 +60,7 @@ class Stopped(BaseException):
 class Observer:
     """Notes what runs between ``with`` and its end, and which attributes of modules are set; that can be undone.
 
-    Args:
-        caches: functions with a ``functools.lru_cache``, beside those of Python modules and their classes.
-        stops: whether :class:`Stopped` is raised before a call that has an effect.
+    Where it ``stops``, :class:`Stopped` is raised before a call that has an effect.
 
     Attributes:
         made: objects of classes with an ``__init__`` in Python that the code made while it ran and that are neither gone nor in
