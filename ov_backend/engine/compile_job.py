@@ -20,8 +20,7 @@ from ov_backend.core.autocast_regions import keeping
 from ov_backend.core.errors import DeviceError, OVBackendError, as_failure, is_of_callback, last_line, pass_on_signals
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.ahead.guess import Guess
-from ov_backend.engine.refusals import Refusals
-from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Superseded
+from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Group, Refusals, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast

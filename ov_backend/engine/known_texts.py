@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
+from ov_backend.engine.request import State
+from ov_backend.guards.guard import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.memory.eviction import CountLRU
 from ov_backend.store.store import GraphStore, run_store
 
 #: The most states of networks whose programs are known, and the most programs of one kind of call.
 _MAX_STATES, _MAX_TEXTS = 4096, 4
+#: The most states of a network by which a trace can say what differs from them.
+_MAX_LAST = 16
 _FILE = "texts.json"
 _TEXT = re.compile(r"[0-9a-f]{32}")
 
@@ -74,3 +78,26 @@ class KnownTexts:
             return [text for text in listed if isinstance(text, str) and _TEXT.fullmatch(text)][:_MAX_TEXTS]
         except (ValueError, LookupError, TypeError):
             return []
+
+
+class LastStates:
+    """The last states that were known to lead to a text, by the tensors of their calls and the code that a trace has run."""
+
+    def __init__(self) -> None:
+        self._states = CountLRU(_MAX_LAST)
+        self.clear = self._states.clear
+
+    def note(self, guard: Guard, state: State) -> None:
+        """A call was answered in this state, or traced."""
+        self._states.put((state.signature.tensors, guard.code.traced), (state, guard.code.description))
+
+    def difference(self, guards: Iterable[Guard], state: State) -> str:
+        """What differs first from the last such call, by the first guard that knows; "" where there was none.
+
+        Args:
+            guards: the one by which the call is looked up, then the others: a trace may have shown that other code runs now.
+            state: of the call.
+        """
+        last = ((each.code.description, self._states.get((state.signature.tensors, each.code.traced))) for each in guards)
+        differences = (now.first_difference(known[1]) or state.first_difference(known[0]) for now, known in last if known)
+        return next(filter(None, differences), "")

@@ -15,7 +15,7 @@ from ov_backend.core.settings import Settings
 from ov_backend.core.tensors import FROM_NAME
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.int8.low_precision import LowPrecision
-from ov_backend.engine.last_states import LastStates
+from ov_backend.engine.known_texts import LastStates
 from ov_backend.engine.request import CompiledEntry, CompiledKey, CompileRequest, Form, State, Superseded
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats

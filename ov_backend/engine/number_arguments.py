@@ -65,7 +65,6 @@ class NumberArguments:
         self._captured: dict[Signature, tuple[NumberInputs, Spec]] = {}
         #: The values of arguments that are no tensors, by the shapes and dtypes of the tensors in the same call.
         self._statics: defaultdict[tuple[TensorSpec, ...], set[str]] = defaultdict(set)
-        self._admitted: set[Signature] = set()
 
     def clear(self) -> None:
         """Forget all calls."""
@@ -73,7 +72,6 @@ class NumberArguments:
         self._kinds.clear()
         self._captured.clear()
         self._statics.clear()
-        self._admitted.clear()
 
     def forms(self, call: Call) -> Iterator[Call]:
         """A call with its numbers as inputs, as it may be compiled; the next form is asked for where one cannot be."""
@@ -97,9 +95,7 @@ class NumberArguments:
         Raises:
             OVBackendError: these change too often.
         """
-        if signature not in self._admitted:
-            admit_statics(self._statics[signature.tensors], signature.statics)
-            self._admitted.add(signature)
+        admit_statics(self._statics[signature.tensors], signature.statics)
 
     def _form(self, call: Call) -> _Form:
         form = self._forms.get(call.signature)

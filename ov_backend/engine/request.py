@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
+from ov_backend.core.errors import ConversionError, OVBackendError
 from ov_backend.core.settings import Settings
 from ov_backend.core.tensors import TensorSpec, nested_tensors
 from ov_backend.engine.ahead.ahead import Unverified
@@ -17,8 +18,28 @@ from ov_backend.guards.pytree import Spec, restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.guards.what_differed import argument_in_words, in_words
+from ov_backend.model.conversion.model import UnsupportedNodes
 from ov_backend.model.runtime.program import CompiledProgram
 from ov_backend.model.transformations.quantize import Rewrite
+
+
+class Refusals(dict[Hashable, OVBackendError]):
+    """Errors of graphs that cannot be compiled, by their keys; these are not tried again."""
+
+    def add(self, key: Hashable, error: OVBackendError) -> None:
+        """Record why a graph cannot be compiled; without the traceback, whose frames would keep tensors alive."""
+        kind = ConversionError if isinstance(error, UnsupportedNodes) else type(error)
+        self[key] = kind(str(error))
+
+    def check(self, *keys: Hashable) -> None:
+        """Raise the error that is recorded for one of these keys, if any."""
+        for key in keys:
+            if error := self.get(key):
+                raise type(error)(str(error))
+
+
+class BlockGone(OVBackendError):
+    """A block whose call was recorded is no longer in the network."""
 
 
 class Superseded(Exception):

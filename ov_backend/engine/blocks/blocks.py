@@ -12,27 +12,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from ov_backend.core.errors import (
-    CaptureError,
-    DeviceError,
-    OVBackendError,
-    PositionOutOfRange,
-)
+from ov_backend.core.errors import CaptureError, DeviceError, OVBackendError, PositionOutOfRange
 from ov_backend.core.patching import class_member, unwrap
 from ov_backend.engine import worker
 from ov_backend.engine.blocks.foreign_code import foreign_forwards
-from ov_backend.engine.blocks.place import BlockPlace
 from ov_backend.engine.calls_patch import CallsPatch
 from ov_backend.engine.int8 import much_noise
 from ov_backend.engine.int8.blocks_precision import BlocksPrecision
 from ov_backend.engine.int8.step_tape import Recorder, paused
-from ov_backend.engine.request import CompiledEntry, Group
+from ov_backend.engine.request import BlockGone, CompiledEntry, Group
 from ov_backend.engine.retried import Retried, running_network
 from ov_backend.guards import autocast
 from ov_backend.guards.checksums import Readings
@@ -294,3 +288,53 @@ class Block(Retried):
 
 def _forward_of_class(module: torch.nn.Module) -> Any:
     return unwrap(class_member(type(module), "forward"))
+
+
+@dataclass(frozen=True)
+class BlockPlace:
+    """Where a block stood when its call was recorded: what stands there now can compute the call again.
+
+    Another forward on its module makes it another block, which stands in the same place. ``original`` is PyTorch's way to call
+    the module; ``path`` is None where the module is not a part of the network.
+    """
+
+    whole: weakref.ref[Blockwise]
+    module: weakref.ref[torch.nn.Module]
+    original: Callable[..., Any]
+    path: str | None
+
+    def repeat(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a call of the block that stands here now.
+
+        Raises:
+            BlockGone: the module is no longer here, or it is computed in PyTorch.
+        """
+        block = self._block()
+        if block is None:
+            raise BlockGone("a block that was observed is no longer in the network")
+        return block.repeat(*args, **kwargs)
+
+    def state(self) -> tuple[str, str, str]:
+        """What the block's last answer was computed with, see :class:`CompiledEntry`; empty if it is no longer there."""
+        block = self._block()
+        return ("", "", "") if block is None else block.state
+
+    def _block(self) -> Block | None:
+        whole, module = self.whole(), self.module()
+        return None if whole is None or module is None else whole.block_at(self.path, self.original, module)
+
+
+class RootNetwork(Blockwise):
+    """A network that its host calls beside those that make a picture: an upscaler, a detector, an interrogator.
+
+    Attributes:
+        in_f32: whether it is computed in f32 where the engine's precision is lower.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.in_f32 = False
+        self._lookup.in_f32 = lambda: self.in_f32
+
+    def _note(self, signature: Signature) -> None:
+        """Nothing: whether it is called does not depend on what a run asks of the model."""

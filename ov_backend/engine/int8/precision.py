@@ -19,12 +19,11 @@ import torch
 
 from ov_backend.core.errors import Interrupted, last_line, pass_on_signals
 from ov_backend.core.settings import Settings
-from ov_backend.engine.blocks.place import BlockGone
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.engine.int8 import much_noise
 from ov_backend.engine.int8.calibration_runs import CalibrationRuns
 from ov_backend.engine.int8.dual_precision_memory import DualPrecisionMemory
-from ov_backend.engine.request import CompiledEntry, Form
+from ov_backend.engine.request import BlockGone, CompiledEntry, Form
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.int8.calibration import MAX_CALLS, MAX_GRAPH_CALLS, MIN_CALLS, Calibration

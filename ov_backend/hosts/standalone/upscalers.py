@@ -11,10 +11,10 @@ from typing import Any
 from ov_backend.checkpoint.file_kinds import by_names
 from ov_backend.checkpoint.header import has_unet, read_shapes
 from ov_backend.core.errors import CheckpointError, MissingPackage, OVBackendError, SettingsError, first_line, short_repr
+from ov_backend.engine.blocks.blocks import RootNetwork
 from ov_backend.engine.blocks.on_demand import BlockwiseOnDemand
 from ov_backend.engine.engine import Engine
 from ov_backend.engine.hooks import NetworkHooks
-from ov_backend.engine.root_network import RootNetwork
 from ov_backend.hosts.standalone.upscaler_files import INSTALL, upscaler_files
 from ov_backend.ui.infotext import LANCZOS, UPSCALER, Parameters
 

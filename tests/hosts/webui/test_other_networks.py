@@ -225,7 +225,7 @@ def test_an_interrupt_during_a_compile_leaves_the_call_to_pytorch(
     host: SimpleNamespace, long: None, after_sampling: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ov_backend.core.errors import Interrupted
-    from ov_backend.engine.root_network import RootNetwork
+    from ov_backend.engine.blocks.blocks import RootNetwork
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         raise Interrupted("interrupted")
