@@ -28,7 +28,7 @@ _Network = TypeVar("_Network", bound=Network)
 class Engine(Resources):
     """Networks and the resources that they share, which it is made with."""
 
-    networks: dict[str, Network]  # type: ignore[assignment]
+    networks: dict[str, Network]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import torch
 
@@ -10,7 +11,7 @@ from ov_backend.core import garbage
 from ov_backend.core.errors import OVBackendError
 from ov_backend.engine import worker
 from ov_backend.engine.ahead import warmup
-from ov_backend.engine.ahead.job import submit
+from ov_backend.engine.ahead.job import compile_ahead
 from ov_backend.engine.capturing import Capturing
 from ov_backend.engine.compile_job import CompileJob, JobContext
 from ov_backend.engine.lookup import Lookup
@@ -101,8 +102,18 @@ class Preparing:
 
     def begin(self, signature: Signature) -> bool:
         """Begin to compile in the background what calls of a signature will need; False if it is compiled, or not known."""
-        ways = self._resources, self._lookup, self.context
-        return self._capturing.kept_off_if_free(lambda: submit(*ways, signature))
+        return self._capturing.kept_off_if_free(lambda: self._begin(signature))
+
+    def _begin(self, signature: Signature) -> bool:
+        lookup = self._lookup
+        with lookup.lock, self._statistics.time("check"):
+            request = lookup.find_known(signature)
+            marks = request.guard.weights.marks() if request is not None else ()
+        if request is None:
+            return False
+        job, samples = CompileJob(self._resources, request, self.context), lookup.low_precision.samples(signature)
+        self._resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, lookup.is_untouched, marks, samples))
+        return True
 
     def trace(self, binder: Binder, signature: Signature) -> bool:
         """Trace what calls of a signature will run, if it is not known to which text that leads; False if it tells no call."""

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -48,19 +48,6 @@ def _convert(network: str, captured: Captured, compiler: Compiler) -> Compilatio
 MAX_PROGRAMS = 8
 
 
-class SharingNetwork(Protocol):
-    """The methods of a network that the resources call."""
-
-    def release(self) -> None:
-        """Release weights that the module no longer uses."""
-
-    def clear(self) -> None:
-        """Clear refusals and the state of weights and code."""
-
-    def leave(self) -> None:
-        """A picture is decoded."""
-
-
 @dataclass(eq=False, repr=False)
 class Resources:
     """Shared by all networks of an engine.
@@ -84,7 +71,7 @@ class Resources:
     store: GraphStore | None = None
     interrupted: Interruption | None = None
     worker: Worker = field(default_factory=Worker)
-    networks: dict[str, SharingNetwork] = field(default_factory=dict)
+    networks: dict[str, Any] = field(default_factory=dict)
     codes: TracedCodes = field(default_factory=TracedCodes)
     texts: KnownTexts = field(default_factory=KnownTexts)
     low_memory: LowMemory = field(default_factory=LowMemory)

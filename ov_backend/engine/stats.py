@@ -6,27 +6,13 @@ import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ov_backend.model.runtime.compiled_graph import Timings
 
 log = logging.getLogger("ov_backend")
-
-
-class _Timed:
-    """Adds a block's duration to a stage; a generator would take longer than what stands in some of these blocks."""
-
-    __slots__ = ("_seconds", "_stage", "_start")
-
-    def __init__(self, seconds: dict[str, float], stage: str) -> None:
-        self._seconds, self._stage = seconds, stage
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds[self._stage] += time.perf_counter() - self._start
 
 
 @dataclass
@@ -70,9 +56,14 @@ class NetworkStats:
     in_pytorch: dict[str, int] = field(default_factory=dict)
     int8: dict[str, Any] = field(default_factory=dict)
 
-    def time(self, stage: str) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def time(self, stage: str) -> Iterator[None]:
         """Add the duration of a block to a stage."""
-        return _Timed(self.seconds, stage)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
 
     def captured(self, network: str, why: str) -> None:
         """Count a trace; ``why`` says what differed first from the last one of such a call, or is ""."""
@@ -92,25 +83,18 @@ class NetworkStats:
 
     def fall_back(self, network: str, reason: str) -> None:
         """Count one call that PyTorch answered; the first one for each reason is logged."""
-        if reason not in self.fallbacks:
-            log.warning("%s runs in PyTorch: %s.", network, reason.rstrip("."))
-        self.fallbacks[reason] += 1
         self.last_reason = reason
+        _count(self.fallbacks, reason, f"{network} runs in PyTorch: {reason}")
 
     def divide(self, network: str, reason: str) -> None:
         """Count one call that was answered by blocks; the first one for each reason is logged."""
-        if reason not in self.by_blocks:
-            log.warning("%s runs by its blocks: %s.", network, reason.rstrip("."))
-        self.by_blocks[reason] += 1
         self.last_reason = reason
         self.calls += 1
+        _count(self.by_blocks, reason, f"{network} runs by its blocks: {reason}")
 
     def leave_block(self, network: str, kind: str, reason: str) -> None:
         """Count one block that is left to PyTorch; the first one for each class and reason is logged."""
-        text = f"{kind}: {reason}"
-        if text not in self.blocks_in_pytorch:
-            log.warning("A %s of %s is no block: %s.", kind, network, reason.rstrip("."))
-        self.blocks_in_pytorch[text] += 1
+        _count(self.blocks_in_pytorch, f"{kind}: {reason}", f"A {kind} of {network} is no block: {reason}")
 
     def correct(self, network: str, reason: str, once: bool = False) -> None:
         """Count and log one call that was computed again or in another way; ``once`` logs a reason only the first time."""
@@ -129,3 +113,10 @@ class NetworkStats:
         counts = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         del counts["last_reason"]
         return counts | {"seconds": {stage: round(value, 4) for stage, value in list(self.seconds.items())}}
+
+
+def _count(counts: Counter[str], key: str, text: str) -> None:
+    """Count something; the first time it is logged."""
+    if key not in counts:
+        log.warning("%s.", text.rstrip("."))
+    counts[key] += 1

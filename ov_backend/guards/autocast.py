@@ -45,6 +45,7 @@ def _ways(verb: str, what: str, devices: Iterable[str]) -> _Ways:
     return [(getattr(torch, f"{verb}_{name}"), getattr(torch, f"set_{name}")) for name in known]
 
 
+_of_cpu = [ask for verb, what in (("is", "enabled"), ("get", "dtype")) for ask, _ in _ways(verb, what, ("cpu",))]
 _DTYPES, _SWITCHES = _ways("get", "dtype", ("cpu", *_OTHERS)), _ways("is", "enabled", _OTHERS)
 _OFF = [False] * len(_SWITCHES)
 _is_any_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
@@ -73,17 +74,9 @@ def taken_over(of_caller: list[Any]) -> Iterator[None]:
             put(value)
 
 
-if hasattr(torch, "get_autocast_dtype"):
-
-    def of_cpu() -> torch.dtype | None:
-        """The dtype of the CPU's autocast in this thread, None if it is off."""
-        return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-
-else:  # before PyTorch 2.4; since then these warn at every call, which takes longer than all the rest
-
-    def of_cpu() -> torch.dtype | None:
-        """The dtype of the CPU's autocast in this thread, None if it is off."""
-        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+def of_cpu() -> torch.dtype | None:
+    """The dtype of the CPU's autocast in this thread, None if it is off."""
+    return _of_cpu[1]() if _of_cpu[0]() else None
 
 
 class _OfThread(threading.local):

@@ -260,6 +260,14 @@ def registered_with(cls: abc.ABCMeta) -> list[str]:
     return sorted(f"{each.__module__}.{each.__qualname__}" for each in own)
 
 
+def content_of(cell: types.CellType) -> Any:
+    """What a variable that functions share holds; :data:`UNSET` where it is empty."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNSET
+
+
 def held_by(variable: contextvars.ContextVar[Any]) -> Any:
     """What a variable of contexts holds in the caller's context, its default included."""
     try:

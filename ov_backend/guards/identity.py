@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
 from ov_backend.core.errors import pass_on_signals
 
-#: An object that is forgotten gets another number, and what was compiled for it is compiled again.
-_MAX_OBJECTS = 4096
+#: An object that is forgotten gets another number, and what was traced for it is traced again.
+_MAX_OBJECTS = 1 << 16
 
 _numbers = itertools.count()
 _known: OrderedDict[int, tuple[Callable[[], object], int]] = OrderedDict()
-_codes: weakref.WeakKeyDictionary[types.CodeType, int] = weakref.WeakKeyDictionary()
 
 
 def number_of(value: object) -> int:
@@ -29,11 +27,6 @@ def number_of(value: object) -> int:
     while len(_known) > _MAX_OBJECTS:
         _known.popitem(last=False)
     return number
-
-
-def code_number(code: types.CodeType) -> int:
-    """The number of a code object and of those that are equal to it."""
-    return _codes.setdefault(code, next(_numbers))
 
 
 def _reference(value: object) -> Callable[[], object]:

@@ -1,8 +1,14 @@
-"""The part of a walk that looks at PyTorch's modules: their tables of weights, attributes, children and hooks."""
+"""The part of a walk that looks at PyTorch's modules (their tables, attributes, children and hooks), and at its operators.
+
+Functions of libraries find each other by name, so one that was replaced would show nowhere else.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,10 +22,42 @@ from ov_backend.guards.describe import (
     QUIET_TABLES,
     SAVES_STATE,
     asks_for_gradients,
+    module_of,
     own_member,
+    versioned,
 )
-from ov_backend.guards.library_walk import LibraryWalk
+from ov_backend.guards.names import NameWalk
 from ov_backend.guards.traced_code import TracedCode
+
+#: What stands in modules of torch, and the names of their operators.
+_OPERATORS: tuple[tuple[dict[str, Any], tuple[str, ...]], ...] = (
+    (vars(torch), (*dir(torch._C._VariableFunctions), *torch.functional.__all__)),
+    *((vars(module), tuple(vars(module))) for module in (torch.nn.functional, torch.linalg, torch.special, torch.fft)),
+)
+_EINOPS = ("einops.einops", "einops._backends")
+#: Where PyTorch's modules stand, and by which names they find the rest of PyTorch.
+_MODULES = "torch.nn.modules."
+_BORROWED: dict[str, types.ModuleType] = {"F": torch.nn.functional, "torch": torch}
+#: The kinds of kernels that compute on the CPU; PyTorch itself puts others into its operators by ``torch.library``.
+_OF_CPU = frozenset(
+    {"", "CPU", "Autograd", "AutogradCPU", "AutogradFunctionality", "AutocastCPU", "ADInplaceOrView", "BackendSelect"}
+    | {"CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
+)
+
+
+def _replaced_call() -> str:
+    """The Python module of what stands for ``torch.nn.Module.__call__``; "" for PyTorch's own and for a patch of ours."""
+    function = unwrap(vars(torch.nn.Module)["__call__"])
+    module = module_of(function) if isinstance(function, types.FunctionType) else ""
+    return "" if versioned(module) else module
+
+
+def _replaced_kernel() -> str:
+    """An operator of PyTorch for which ``torch.library`` was given another kernel, or ""."""
+    keys = (str(key).split("/") for key in torch.library._impls)
+    of_cpu = ((key[1], key[-1] or "CompositeImplicitAutograd") for key in keys if key[0] == "aten" and key[-1] in _OF_CPU)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # PyTorch 2.3 goes on to list one that it has taken out again
+    return next((name for name, kind in of_cpu if has_kernel(f"aten::{name}", kind)), "")
 
 
 def _is_only_ours(module: torch.nn.Module, name: str, value: Any) -> bool:
@@ -42,9 +80,12 @@ def quiet_tables_read(traced: TracedCode | None) -> frozenset[str]:
     return (QUIET_TABLES & traced.own_names) | of_state_dict
 
 
-class ModuleWalk(LibraryWalk):
-    """Looks at every module of the tree that is walked."""
+class ModuleWalk(NameWalk):
+    """Looks at every module of the tree that is walked, and at functions of libraries that may have been replaced."""
 
+    _package_class: Callable[[type], None]
+    #: Why no trace would be right, or "".
+    refused: str
     #: Where each module of the tree stands in it, by ``id``.
     _tree: dict[int, str]
     #: Where each weight of the tree stands in it, by ``id``.
@@ -141,3 +182,56 @@ class ModuleWalk(LibraryWalk):
         read = [name for name in attributes if name not in DOCUMENTATION and self._names is not None and self._is_read(name)]
         if read:
             self.refused = f"{path} has an attribute {read[0]!r} of its own, which a trace does not see"
+
+    def _torch_functions(self) -> None:
+        """A function of torch or einops that was replaced cannot be traced: their own functions find it by name."""
+        einops = (vars(sys.modules[name]) for name in _EINOPS if name in sys.modules)
+        for package, names in (*_OPERATORS, *((members, tuple(members)) for members in einops)):
+            for name in names:
+                value = package.get(name)
+                if callable(value) and not isinstance(value, type):
+                    self.watch.key(package, name)
+                if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
+                    self.refused = f"{package['__name__']}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+
+    def _kernels(self) -> None:
+        """A kernel that was replaced; there are two thousand names, and comparing them takes 30 microseconds."""
+        self.watch.content(functools.partial(frozenset, torch.library._impls))
+        if replaced := _replaced_kernel():
+            self.refused = f"the operator {replaced} was given another kernel by torch.library"
+
+    def _functions_of_package(self, module: str) -> None:
+        """What PyTorch's modules call beside their own methods; another thing there cannot be traced as theirs."""
+        members = vars(sys.modules[module]) if module.startswith(_MODULES) and module in sys.modules else {}
+        for name, value in list(members.items()):
+            borrowed = _BORROWED.get(name)
+            if borrowed is not None or isinstance(value, types.FunctionType):
+                self.watch.key(members, name)
+            foreign = isinstance(value, types.FunctionType) and not self._is_accounted_for(value)
+            if foreign or (borrowed is not None and value is not borrowed):
+                self.refused = f"{module}.{name} was replaced"
+
+    def _call_of_modules(self) -> None:
+        """``torch.nn.Module.__call__`` is PyTorch's own during a trace, whatever a program has put there."""
+        replaced = _replaced_call()
+        self.watch.content(_replaced_call)
+        if replaced and replaced.partition(".")[0] not in {name.partition(".")[0] for name in self._host_modules}:
+            self.refused = f"torch.nn.Module.__call__ was replaced by a function of {replaced}"
+
+    def _einops(self) -> None:
+        """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
+        members = vars(sys.modules["einops._backends"]) if "einops._backends" in sys.modules else {}
+        backends = members.get("_loaded_backends", members.get("_backends", {}))  # the second name is that before 0.7
+        self.watch.content(functools.partial(backends.get, "torch"))  # not by its key: a trace may be the first use
+        if "torch" in backends:
+            self._package_class(type(backends["torch"]))
+        attributes = vars(backends["torch"]) if "torch" in backends else {}
+        self.watch.length(attributes)
+        for name, value in sorted(attributes.items()):
+            self.watch.key(attributes, name)
+            if value is not torch:
+                self._add("einops", name)
+                self._value(value, f"einops' {name}")
+
+    def _is_accounted_for(self, function: types.FunctionType) -> bool:
+        return versioned(module_of(function)) or module_of(function) in self._host_modules

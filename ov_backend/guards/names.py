@@ -10,7 +10,7 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,17 @@ from ov_backend.guards.describe import (
     RESULT_REGISTRIES,
     SCALARS,
     TORCH_VALUES,
+    UNSET,
     attribute_or_none,
+    content_of,
     module_of,
     versioned,
 )
-from ov_backend.guards.global_objects import OptionWalk
 from ov_backend.guards.identity import number_of
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
 from ov_backend.guards.reads import chains_of, imports_of, names_in
+from ov_backend.guards.values import SHOWN, ValueWalk
 
 #: How deep values may lie in each other before the interpreter's stack is too small.
 _MAX_DEPTH = 50
@@ -43,15 +45,36 @@ _OF_IMPORT = frozenset({"__builtins__", "__cached__", "__file__", "__loader__", 
 _PUT_THERE = (np.ndarray, np.void, functools.partial, types.SimpleNamespace)
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-class NameWalk(OptionWalk):
+class NameWalk(ValueWalk):
     """Describes what functions read by name."""
+
+    def _state(self, read: Callable[[], Any], path: str) -> None:
+        """What the process answers now."""
+        self.watch.content(read)
+        self.description.begin(path)
+        self._add(path, repr(read()))
+
+    def _option(self, value: Any, attributes: list[str], path: str) -> None:
+        """A global object; of options, whose attributes are asked for by code of their own, the one that is read."""
+        kind = type(value)
+        if kind.__module__ in self._host_modules:
+            self._add(kind.__qualname__)
+        elif not attributes or not (isinstance(value, SHOWN) or hasattr(kind, "__getattr__")):
+            self._value(value, path)
+        else:
+            self.watch.type_of(value)
+            self._global_class(kind)
+            self._attribute_of(value, attributes[0], f"{path}.{attributes[0]}")
+
+    def _attribute_of(self, value: Any, name: str, path: str) -> None:
+        read = functools.partial(attribute_or_none, value, name)
+        member = read()
+        self._add("option", name)
+        if isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
+            self.watch.content(lambda: (type(read()), read()))  # for 1 and True are equal
+        elif read() is member:
+            self.watch.attribute(value, name)
+        self._held(member, path, read)
 
     def _arithmetic(self) -> None:
         """How decimal numbers are rounded and which errors numpy raises: any line of code may depend on it."""
@@ -105,7 +128,7 @@ class NameWalk(OptionWalk):
     def _cells(self, function: types.FunctionType, path: str) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             self.watch.cell(cell)
-            if module_of(function) not in self._host_modules or isinstance(_content(cell), _FUNCTIONS):
+            if module_of(function) not in self._host_modules or isinstance(content_of(cell), _FUNCTIONS):
                 self._cell(cell, f"{path}'s {name}")
 
     def _host_functions(self, function: types.FunctionType, path: str) -> None:
@@ -122,12 +145,11 @@ class NameWalk(OptionWalk):
                 table = vars(value)
 
     def _cell(self, cell: types.CellType, path: str) -> None:
-        try:
-            value = cell.cell_contents
-        except ValueError:
+        value = content_of(cell)
+        if value is UNSET:
             self._add("empty cell")
-            return
-        self._held(value, path, lambda: cell.cell_contents)
+        else:
+            self._held(value, path, lambda: cell.cell_contents)
 
     def _global(self, function: types.FunctionType, root: str, attributes: tuple[str, ...], path: str) -> None:
         """What a function reads of a global name: an attribute of a module or class, a constant, a function, an object."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ov_backend.guards.describe import BUILTINS, GENERATORS, SCALARS, STREAMS, TORCH_VALUES, is_of_package, versioned
+from ov_backend.guards.describe import BUILTINS, SCALARS, TORCH_VALUES, is_of_package
 
 #: The most items of a package's container that is described by value; longer ones are registries.
 _PLAIN_ITEMS = 4096
@@ -22,9 +22,9 @@ _FUNCTIONS = (types.FunctionType, types.MethodType)
 #: Objects of Python's library that no package keeps on a class.
 _PUT_THERE = (types.MethodType, functools.partial, functools.partialmethod, types.SimpleNamespace)
 #: Packages that put functions of their own on PyTorch's classes when they load a model.
-_PUT_HELPERS = frozenset({"accelerate", "diffusers", "peft", "transformers"})
+PUT_HELPERS = frozenset({"accelerate", "diffusers", "peft", "transformers"})
 #: Members of classes that are written in C.
-_IN_C = (*BUILTINS, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType)
+IN_C = (*BUILTINS, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType)
 #: Of classes on which a program can put values.
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
@@ -50,20 +50,9 @@ def is_by_value(container: Any) -> bool:
     return True
 
 
-def is_of_library(value: Any) -> bool:
-    """Whether an object is one of a library's, such as an operator, and not one of Python's containers, streams or buffers."""
-    top = type(value).__module__.partition(".")[0]
-    return versioned(top) and top not in sys.stdlib_module_names and not isinstance(value, (*GENERATORS, *STREAMS))
-
-
 def is_of_user(value: Any) -> bool:
     """Whether an object that stands in a package is of a class that no package's version stands for."""
     return not isinstance(value, (type, *_FUNCTIONS, types.ModuleType)) and not is_of_package(type(value))
-
-
-def puts_helpers(module: str) -> bool:
-    """Whether a Python module belongs to a package that puts functions of its own on PyTorch's classes when it loads a model."""
-    return module.partition(".")[0] in _PUT_HELPERS
 
 
 def takes_members(cls: type) -> bool:
@@ -90,8 +79,3 @@ def is_data(member: Any) -> bool:
 def is_put_there(member: Any) -> bool:
     """Whether a member of a package's class is an object that only a program can have put there."""
     return isinstance(member, _PUT_THERE) or is_of_user(member)
-
-
-def is_in_c(member: Any) -> bool:
-    """Whether a member of a class is written in C."""
-    return isinstance(member, _IN_C)

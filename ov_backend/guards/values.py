@@ -46,7 +46,7 @@ from ov_backend.guards.describe import (
     text_of_key,
     which_is_held_by,
 )
-from ov_backend.guards.identity import code_number, number_of
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems
@@ -54,7 +54,7 @@ from ov_backend.guards.watch import ShownItems
 _PLAIN = frozenset({*SCALARS, range})
 _CONTAINERS = frozenset({dict, list, tuple, set, collections.OrderedDict, collections.defaultdict, collections.Counter})
 #: Objects that are compared and printed with all their attributes.
-_SHOWN = (types.SimpleNamespace, argparse.Namespace)
+SHOWN = (types.SimpleNamespace, argparse.Namespace)
 
 
 class ValueWalk(Notes):
@@ -80,7 +80,7 @@ class ValueWalk(Notes):
         elif isinstance(value, np.ndarray):
             self._array(value, path)
         elif isinstance(value, types.CodeType):
-            self._add("code", code_number(value))
+            self._add("code", number_of(value))
         elif isinstance(value, types.FunctionType):
             self._function(value, path)
         elif isinstance(value, types.MethodType):
@@ -258,7 +258,7 @@ class ValueWalk(Notes):
                 self.watch.attribute(value, name)
                 self._value(attribute_or_none(value, name), path)
             generator: Any = value.gen
-            self._add(code_number(generator.gi_code))
+            self._add(number_of(generator.gi_code))
             return
         if type(value) in (torch.no_grad, torch.enable_grad) and vars(value).keys() <= {"prev"}:
             self.watch.length(vars(value))  # torch's decorator only copies it; "prev" is where its ``with`` keeps the mode before
@@ -301,7 +301,7 @@ class ValueWalk(Notes):
             return
         self._watch_table(attributes)
         for name in self._listed(attributes):
-            if not self._is_documentation(name) and (self._is_read(name) or isinstance(value, _SHOWN)):
+            if not self._is_documentation(name) and (self._is_read(name) or isinstance(value, SHOWN)):
                 self.description.begin(f"{path}.{name}")
                 self._add(name)
                 self._entry(attributes, name, f"{path}.{name}")

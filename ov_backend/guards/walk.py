@@ -27,17 +27,17 @@ from ov_backend.guards.describe import (
     module_of,
     versioned,
 )
-from ov_backend.guards.identity import code_number
+from ov_backend.guards.identity import number_of
 from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
 from ov_backend.guards.packages import (
+    IN_C,
+    PUT_HELPERS,
     functions_of,
     is_by_value,
     is_container,
     is_data,
-    is_in_c,
     is_put_there,
-    puts_helpers,
     takes_members,
 )
 from ov_backend.guards.reads import chains_of, names_in
@@ -153,12 +153,12 @@ class Walk(ModuleWalk):
         functions = functions_of(member)
         for function in functions:
             own = isinstance(function, types.FunctionType) and not versioned(module_of(function))
-            if own and puts_helpers(module_of(function)) and name not in self._own_names and not self._was_executed(function):
-                continue
+            if own and module_of(function).partition(".")[0] in PUT_HELPERS and name not in self._own_names:
+                own = self._was_executed(function)
             if own or is_put_there(function):
                 self._add(name)
                 self._value(function, path)
-        if functions or name in NO_CODE or is_in_c(member) or not (named or is_put_there(member)):
+        if functions or name in NO_CODE or isinstance(member, IN_C) or not (named or is_put_there(member)):
             return
         if is_container(member) and not is_by_value(member):
             if isinstance(member, (dict, list)):
@@ -224,7 +224,7 @@ class Walk(ModuleWalk):
                 self._cells(function, path)
             return
         if not self._was_executed(function):
-            self._add(code_number(function.__code__), "not executed")
+            self._add(number_of(function.__code__), "not executed")
             self.watch.function(function)
             for name in ("__defaults__", "__kwdefaults__"):  # it may be asked for its signature, or for these
                 self._defaults_of(function, name)
@@ -235,7 +235,7 @@ class Walk(ModuleWalk):
         if not self._first(function):
             return
         self.codes.update(codes_of(function.__code__))
-        self._add(code_number(function.__code__))
+        self._add(number_of(function.__code__))
         self._read_of_function(function)
         self.watch.function(function)
         for name in ("__defaults__", "__kwdefaults__"):

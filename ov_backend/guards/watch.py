@@ -18,6 +18,7 @@ import torch
 
 from ov_backend.core.errors import pass_on_signals
 from ov_backend.core.patching import unwrap
+from ov_backend.guards.describe import content_of
 
 _ABSENT = object()
 _NAMES = operator.attrgetter("__name__", "__qualname__")
@@ -183,18 +184,10 @@ class Watch:
         yield chain.from_iterable(self._lists)
         yield chain.from_iterable(map(table.get, names, repeat(_ABSENT)) for table, names in self._names_by_table.values())
         yield chain.from_iterable(members.values() for members in self._classes)
-        yield map(_held, self._cells)
+        yield map(content_of, self._cells)
         yield map(type, self._objects)
         yield map(getattr, *self._attributes, repeat(_ABSENT))
         yield chain.from_iterable(map(_OF_FUNCTIONS, self._functions.values()))
-
-
-def _held(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError as error:
-        pass_on_signals(error)
-        return _ABSENT
 
 
 @functools.lru_cache(maxsize=1024)

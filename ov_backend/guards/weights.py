@@ -26,6 +26,7 @@ from ov_backend.guards.content import Mark
 from ov_backend.guards.watch import LooseTensor
 from ov_backend.memory.regions import Region, regions
 
+_NOTHING: Callable[[], None] = lambda: None  # noqa: E731
 #: Networks whose weights take no more than this are compared in full at every check.
 SMALL_BYTES = 1 << 20
 
@@ -199,7 +200,7 @@ class WeightsGuard:
         self._by_id = {id(tensor): ref for tensor, ref in zip(tensors.values(), self._tensors.values())}
         places = list(_places(self._module))
         tables, names, values = (list(column) for column in zip(*places)) if places else ([], [], [])
-        self._places = tables, names, list(map(_weak, values))
+        self._places = tables, names, [_NOTHING if value is None else weakref.ref(value) for value in values]
         self._marks = content.marks([value for value in values if value is not None])
         self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
         self._probes = self._gather(known)
@@ -253,14 +254,6 @@ def _places(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
         for table in (child._parameters, child._buffers):
             for name, value in table.items():
                 yield table, name, value
-
-
-def _weak(value: torch.Tensor | None) -> Callable[[], torch.Tensor | None]:
-    return _nothing if value is None else weakref.ref(value)
-
-
-def _nothing() -> None:
-    return None
 
 
 def _mark_or_none(value: Any) -> Mark:

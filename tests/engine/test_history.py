@@ -121,7 +121,8 @@ def test_it_is_bounded(strict: Strict) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"runs": 3}', '{"runs": [{}]}', '{"runs": [{"request": "a", "calls": [{"network": [1]}]}]}', "\xff"]
+    "content",
+    ["", "[]", "\xff", '{"runs": 3}', '{"runs": [{}]}', '{"runs": [{"a": 1, "b": 2}]}', '{"runs": [["a", [["u", "k", 0, 3]]]]}'],
 )
 def test_an_entry_that_makes_no_sense_is_nothing_remembered(content: str, strict: Strict) -> None:
     remembered = history(strict)
@@ -139,9 +140,9 @@ def test_it_holds_no_value_but_shapes_and_plain_arguments(strict: Strict) -> Non
     engine.end_run()
     files = history(strict)._store.get(network.kind)
     assert files is not None
-    (run,) = json.loads(files["runs.json"])["runs"]
-    assert run["request"] == "8x8"
-    assert run["calls"][0]["tensors"] == [["x", [1, 4, 8, 8], "float32"], ["ids", [1, 7], "int64"]]
+    ((request, calls),) = json.loads(files["runs.json"])["runs"]
+    assert request == "8x8"
+    assert calls[0][3] == [["x", [1, 4, 8, 8], "float32"], ["ids", [1, 7], "int64"]]
 
 
 def test_networks_of_one_kind_are_told_apart_by_their_order(strict: Strict) -> None:

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,16 +25,6 @@ from ov_backend.store.store import GraphStore, run_store
 #: The most runs of one kind of model, calls of one run, and characters of one call's static values.
 _MAX_RUNS, _MAX_CALLS, _MAX_STATICS = 24, 32, 8192
 _FILE = "runs.json"
-
-
-class CalledNetwork(Protocol):
-    """The part of a network that is noted."""
-
-    name: str
-
-    @property
-    def kind(self) -> str:
-        """Names the architecture."""
 
 
 class RememberedCall(NamedTuple):
@@ -64,7 +54,7 @@ class Run:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._calls: list[RememberedCall] = []
 
-    def note(self, network: CalledNetwork, signature: Signature) -> None:
+    def note(self, network: Any, signature: Signature) -> None:
         """A network was called."""
         if (network.name, signature) in self._seen or len(self._calls) >= _MAX_CALLS:
             return
@@ -111,9 +101,9 @@ class History:
         if not run.calls:
             return
         runs = self.runs(model)
-        called = {_network_of(call) for call in run.calls}
+        called = {call[:3] for call in run.calls}
         before = next((each.calls for each in runs if each.request == run.request), ())
-        kept = [call for call in before if _network_of(call) not in called]
+        kept = [call for call in before if call[:3] not in called]
         run = RememberedRun(run.request, (*kept, *run.calls)[:_MAX_CALLS])
         if runs[:1] == [run]:
             return
@@ -138,27 +128,16 @@ def match(calls: Sequence[RememberedCall], networks: Sequence[Any]) -> list[tupl
     return matched
 
 
-def _network_of(call: RememberedCall) -> tuple[str, str, int]:
-    return call.role, call.kind, call.number
+def _as_json(run: RememberedRun) -> list[Any]:
+    tensors = [[[spec.name, spec.shape, spec.dtype] for spec in call.signature.tensors] for call in run.calls]
+    return [run.request, [[*call[:3], each, call.signature.statics] for call, each in zip(run.calls, tensors)]]
 
 
-def _as_json(run: RememberedRun) -> dict[str, Any]:
-    calls = [
-        {
-            "network": [call.role, call.kind, call.number],
-            "tensors": [[spec.name, list(spec.shape), spec.dtype] for spec in call.signature.tensors],
-            "statics": call.signature.statics,
-        }
-        for call in run.calls
-    ]
-    return {"request": run.request, "calls": calls}
+def _run_of(value: list[Any]) -> RememberedRun:
+    request, calls = value
+    return RememberedRun(str(request), tuple(_call_of(*each) for each in calls[:_MAX_CALLS]))
 
 
-def _run_of(value: dict[str, Any]) -> RememberedRun:
-    return RememberedRun(str(value["request"]), tuple(_call_of(each) for each in value["calls"][:_MAX_CALLS]))
-
-
-def _call_of(value: dict[str, Any]) -> RememberedCall:
-    role, kind, number = value["network"]
-    tensors = tuple(TensorSpec(str(name), tuple(map(int, shape)), str(dtype)) for name, shape, dtype in value["tensors"])
-    return RememberedCall(str(role), str(kind), abs(int(number)), Signature(tensors, str(value["statics"])[:_MAX_STATICS]))
+def _call_of(role: object, kind: object, number: int, tensors: list[Any], statics: object) -> RememberedCall:
+    specs = tuple(TensorSpec(str(name), tuple(map(int, shape)), str(dtype)) for name, shape, dtype in tensors)
+    return RememberedCall(str(role), str(kind), abs(int(number)), Signature(specs, str(statics)[:_MAX_STATICS]))

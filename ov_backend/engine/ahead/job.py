@@ -5,33 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from ov_backend.engine.ahead.ahead import Unverified
-from ov_backend.engine.compile_job import CompileJob, JobContext
+from ov_backend.engine.compile_job import CompileJob
 from ov_backend.engine.int8.low_precision import CallSample
-from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.request import CompileRequest
-from ov_backend.engine.resources import Resources
 from ov_backend.guards.content import Mark
-from ov_backend.guards.signature import Signature
 
 log = logging.getLogger(__name__)
-
-
-def submit(resources: Resources, lookup: Lookup, context: JobContext, signature: Signature) -> bool:
-    """Begin to compile what calls of a signature will need; False if it is compiled, or if its text is not known.
-
-    The state of code and weights is looked at now.
-    """
-    with lookup.lock, context.stats.time("check"):
-        request = lookup.find_known(signature)
-        marks = request.guard.weights.marks() if request is not None else ()
-    if request is None:
-        return False
-    job, samples = CompileJob(resources, request, context), lookup.low_precision.samples(signature)
-    resources.ahead.submit(request.compiled_key, partial(compile_ahead, job, lookup.is_untouched, marks, samples))
-    return True
 
 
 def compile_ahead(

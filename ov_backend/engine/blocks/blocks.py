@@ -94,14 +94,9 @@ class Blockwise(Retried):
             return self.by_blocks(reason, self._fallback, args, kwargs)
         return super().__call__(*args, **kwargs)
 
-    def prepare_ahead(self, signature: Signature) -> bool:
+    def _ahead(self, work: Callable[[], bool]) -> bool:
         """As of every network; not where it is answered by its blocks."""
-        return not (self.left or self.refusal(self.module)) and super().prepare_ahead(signature)
-
-    def trace_ahead(self, signature: Signature) -> None:
-        """As of every network; not where it is answered by its blocks."""
-        if not (self.left or self.refusal(self.module)):
-            super().trace_ahead(signature)
+        return not (self.left or self.refusal(self.module)) and super()._ahead(work)
 
     def by_blocks(self, reason: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a forward, or other code's in its place, in PyTorch; the modules that it calls are OpenVINO's where possible."""
@@ -170,8 +165,12 @@ class Blockwise(Retried):
         """Read all weights again before the next answer, so that no write is missed whatever way it took."""
         super().read_again()
         self._begin_blocks()
-        for block in list(self._blocks.values()):
-            block.read_again()
+        for each in self._inner():
+            each.read_again()
+
+    def _inner(self) -> list[Retried]:
+        """The networks inside that may answer in its place."""
+        return list(self._blocks.values())
 
     def _begin_blocks(self) -> None:
         self._met.clear()
@@ -201,6 +200,8 @@ class Blockwise(Retried):
     def clear(self) -> None:
         """Clear refusals and the state of weights and code, and let go of the blocks."""
         super().clear()
+        for each in self._inner():
+            each.clear()
         self._blocks.clear()
         self._called.clear()
         self._refused.clear()
@@ -208,8 +209,8 @@ class Blockwise(Retried):
     def release(self) -> None:
         """Release weights that the module no longer uses."""
         super().release()
-        for block in list(self._blocks.values()):
-            block.release()
+        for each in self._inner():
+            each.release()
 
     def _fall_back(self, error: OVBackendError, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         for_all = isinstance(error, (DeviceError, PositionOutOfRange))  # no block would fare better

@@ -69,23 +69,8 @@ class HookedNetwork(BlockwiseOnDemand):
 
         return call
 
-    def clear(self) -> None:
-        """Clear refusals and the state of weights and code."""
-        super().clear()
-        for part in self._parts:
-            part.clear()
-
-    def read_again(self) -> None:
-        """Read all weights again before the next answer, so that no write is missed whatever way it took."""
-        super().read_again()
-        for part in self._parts:
-            part.read_again()
-
-    def release(self) -> None:
-        """Release weights that the module no longer uses."""
-        super().release()
-        for part in self._parts:
-            part.release()
+    def _inner(self) -> list[Retried]:
+        return [*super()._inner(), *self._parts]
 
     def restore(self) -> None:
         """Restore the forwards of the modules inside."""

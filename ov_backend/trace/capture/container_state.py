@@ -124,10 +124,10 @@ def _state(value: Any) -> Any:
     """The state of an array, a buffer, the environment or a generator of random numbers."""
     if value is os.environ:
         return dict(os.environ)
+    if isinstance(value, (bytearray, array.array, np.ndarray)):
+        return copy.copy(value)
     if isinstance(value, BUFFERS):
         return bytes(memoryview(value))
-    if isinstance(value, np.ndarray):
-        return value.copy()
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
@@ -140,18 +140,11 @@ def _set_state(value: Any, state: Any) -> None:
         for name in os.environ.keys() - state.keys():
             del os.environ[name]
         os.environ.update({name: text for name, text in state.items() if (name, text) not in os.environ.items()})
-        return
-    if isinstance(value, bytearray):
+    elif isinstance(value, (bytearray, array.array)):
         value[:] = state
-        return
-    if isinstance(value, array.array):
-        del value[:]
-        value.frombytes(state)
-        return
-    if isinstance(value, BUFFERS):
+    elif isinstance(value, BUFFERS):
         memoryview(value).cast("B")[:] = state
-        return
-    if isinstance(value, np.ndarray):
+    elif isinstance(value, np.ndarray):
         np.copyto(value, state)
     elif isinstance(value, random.Random):
         value.setstate(state)

@@ -23,7 +23,7 @@ from torch._subclasses import FakeTensor
 
 from ov_backend.core import garbage
 from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
-from ov_backend.guards.describe import attribute_or_none
+from ov_backend.guards.describe import UNSET, attribute_or_none, content_of
 from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import impure, trace_detection
@@ -257,7 +257,7 @@ class Observer:
             self._globals.setdefault((id(table), name), (table, name, table.get(name, _ABSENT)))
         if outer_set_by(code) and not any(code in outer.co_consts for outer in self.executed):
             for cell in _cells_of(code):
-                self._cells.setdefault(id(cell), (cell, _content(cell)))
+                self._cells.setdefault(id(cell), (cell, content_of(cell)))
 
     def _effects_of_code(self) -> Iterator[str]:
         """What the code that ran does and a profiler does not see."""
@@ -265,8 +265,8 @@ class Observer:
             if table.get(name, _ABSENT) is not before:
                 yield f"sets the global {name}"
         for cell, content in self._cells.values():
-            if _content(cell) is not content:
-                if content is not _ABSENT:
+            if content_of(cell) is not content:
+                if content is not UNSET:
                     cell.cell_contents = content
                 yield "sets a variable of the function around it"
         for words in self._asked_of_tensor:
@@ -303,13 +303,6 @@ def _cells_of(code: CodeType) -> list[CellType]:
     names = [code.co_freevars.index(name) for name in outer_set_by(code)]
     functions = [each for each in gc.get_referrers(code) if isinstance(each, FunctionType)]
     return [each.__closure__[i] for each in functions if each.__closure__ for i in names]
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _ABSENT
 
 
 def table_of(module: torch.nn.Module, name: str) -> dict[str, Any]:
