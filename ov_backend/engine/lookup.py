@@ -55,8 +55,6 @@ class Lookup:
         self.low_precision = low_precision
         self.lock = threading.RLock()
         self.guards = Guards(module, (forward, *hooks.traced_code), hooks, readings)
-        #: By signature, the state and the key that a call got last, and what they were made of.
-        self._known_keys: dict[Signature, tuple[Any, tuple[State, CompiledKey]]] = {}
         self._kinds: dict[Hashable, str] = {}
         self._last, self._number = LastStates(), number_of(module)
         #: Digests of weights that overflowed in a lower precision.
@@ -81,7 +79,6 @@ class Lookup:
             self._in_f32.clear()
             self._unanswered.clear()
             self.guards.clear()
-            self._known_keys.clear()
             self._last.clear()
 
     def begin_run(self) -> None:
@@ -219,16 +216,11 @@ class Lookup:
         asked = inputs.described(call, guard.code.traced, weights)
         parts = guard.code.fingerprint, weights.layout + asked, self._hooks.host_key(), settings.text("graph"), self._number
         of_weights = weights.digest, settings.text("compile"), form.name, weights.address
-        known = self._known_keys.get(call.signature)
-        if known is not None and known[0] == (parts, of_weights):
-            return known[1]
         state = State(call.signature, *parts)
         text = self._resources.texts.of(state)
-        keys = state, CompiledKey(text, None if text else state, *of_weights)
         if text:
-            remember(self._known_keys, call.signature, ((parts, of_weights), keys))
             self._last.note(guard, state)
-        return keys
+        return state, CompiledKey(text, None if text else state, *of_weights)
 
     def _compile_request(
         self, call: Call, guard: Guard, keys: tuple[State, CompiledKey], kind: str, form: Form
@@ -253,7 +245,6 @@ class Lookup:
 
     def note_trace(self, request: CompileRequest) -> None:
         """A request's call was traced; the next trace of such a call will say what differs."""
-        self._known_keys.pop(request.call.signature, None)  # so that a return to an earlier state is noted
         self._last.note(request.guard, request.state)
 
     def _form(self, guard: Guard) -> Form:

@@ -14,23 +14,8 @@ from typing import Any
 
 import torch
 
-from ov_backend.core.errors import pass_on_signals
-
-
-def _is_known(device: str) -> bool:
-    """Whether this PyTorch has an autocast of a device; 2.4 raises for those that it does not know."""
-    try:
-        torch.is_autocast_enabled(device)
-    except RuntimeError as error:
-        pass_on_signals(error)
-        return False
-    except TypeError:  # before 2.4, where it takes no device
-        return True
-    return True
-
-
-_OTHERS = tuple(filter(_is_known, ("cuda", "xpu", "mps", "xla", "hpu", "ipu", "mtia", "maia", "privateuseone")))
-
+#: Devices beside the CPU whose autocast a program may switch on, as older code does for cuda on whatever machine.
+_OTHERS = ("cuda", "xpu")
 
 _Ways = list[tuple[Callable[[], Any], Callable[[Any], None]]]
 
@@ -47,13 +32,11 @@ def _ways(verb: str, what: str, devices: Iterable[str]) -> _Ways:
 
 _of_cpu = [ask for verb, what in (("is", "enabled"), ("get", "dtype")) for ask, _ in _ways(verb, what, ("cpu",))]
 _DTYPES, _SWITCHES = _ways("get", "dtype", ("cpu", *_OTHERS)), _ways("is", "enabled", _OTHERS)
-_OFF = [False] * len(_SWITCHES)
-_is_any_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def state() -> list[Any]:
     """All that this thread keeps of autocast, apart from whether the CPU's is on."""
-    return [ask() for ask, _ in _DTYPES] + ([ask() for ask, _ in _SWITCHES] if _is_any_on() else _OFF)
+    return [ask() for ask, _ in _DTYPES + _SWITCHES]
 
 
 with ThreadPoolExecutor(1) as _new_thread:

@@ -91,21 +91,11 @@ UNWATCHED: tuple[type, ...] = (
 )
 #: Builtins and functions that read any attribute; where code calls them by another name, nothing tells what it reads.
 ANY_ATTRIBUTE: dict[int, str] = {
-    id(function): name
-    for name, function in {
-        "getattr": getattr,
-        "hasattr": hasattr,
-        "vars": vars,
-        "dir": dir,
-        "attrgetter": operator.attrgetter,
-        "methodcaller": operator.methodcaller,
-        "__getattribute__": object.__getattribute__,
-        "dumps": pickle.dumps,
-        "dump": pickle.dump,
-        "Pickler": pickle.Pickler,
-        "setattr": setattr,
-        "delattr": delattr,
-    }.items()
+    id(function): function.__name__
+    for function in (
+        *(getattr, hasattr, setattr, delattr, vars, dir, operator.attrgetter, operator.methodcaller),
+        *(object.__getattribute__, pickle.dumps, pickle.dump, pickle.Pickler),
+    )
 }
 #: Attributes that known forwards set and nobody reads: ldm's and sgm's decoders note the shape of what they decode.
 NOTED = frozenset({"last_z_shape"})

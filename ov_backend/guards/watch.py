@@ -18,7 +18,7 @@ import torch
 
 from ov_backend.core.errors import pass_on_signals
 from ov_backend.core.patching import unwrap
-from ov_backend.guards.describe import content_of
+from ov_backend.guards.describe import QUIET_TABLES, content_of
 
 _ABSENT = object()
 _NAMES = operator.attrgetter("__name__", "__qualname__")
@@ -41,12 +41,8 @@ class LooseTensor(NamedTuple):
     tensor: torch.Tensor
 
 
-#: Tables of a module that count for gradients, or when its state is saved or loaded, or that change along with others.
-_NOT_WATCHED = frozenset(
-    {"_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set"}
-    | {"_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"}  # set along with hooks
-    | {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
-)
+#: Tables of a module that count for gradients, or when its state is saved or loaded, or that are set along with its hooks.
+_NOT_WATCHED = QUIET_TABLES - {"_compiled_call_impl"}
 #: How many of the looks are compared by value; in all others each object must be the very one that it was.
 _COMPARED_BY_VALUE = 3
 
@@ -77,8 +73,7 @@ class Watch:
         self._objects: list[Any] = []
         self._attributes: tuple[list[Any], list[str]] = [], []
         self._functions: dict[int, types.FunctionType] = {}
-        self._named: list[type] = []
-        self._classes: list[Mapping[str, Any]] = []
+        self.classes: list[type] = []
 
     def table(self, container: Any) -> None:
         """Watch everything in a dict, list or deque: no item may be added, removed or replaced."""
@@ -104,13 +99,7 @@ class Watch:
 
     def class_members(self, cls: type) -> None:
         """Watch a class's names, functions and values; a patch of ours is looked through."""
-        self._named.append(cls)
-        self._classes.append(vars(cls))
-
-    @property
-    def classes(self) -> list[type]:
-        """The classes whose members are watched."""
-        return self._named
+        self.classes.append(cls)
 
     @property
     def names(self) -> list[tuple[Mapping[str, Any], list[str]]]:
@@ -176,14 +165,14 @@ class Watch:
     def _looks(self) -> Iterator[Iterable[Any]]:
         """One thing after the other, the first :data:`_COMPARED_BY_VALUE` of them numbers and values."""
         yield map(len, chain(self.tables, self._sized, map(_ATTRIBUTES, self._functions.values())))
-        yield map(_NAMES, self._named)
+        yield map(_NAMES, self.classes)
         yield [read() for read in self._reads]
         yield chain.from_iterable(chain(map(dict.keys, self._plain), map(OrderedDict.keys, self._linked)))
         yield chain.from_iterable(getter(table) for getter, table in zip(self._getters, self._of_modules))
         yield chain.from_iterable(map(dict.values, self._dicts))
         yield chain.from_iterable(self._lists)
         yield chain.from_iterable(map(table.get, names, repeat(_ABSENT)) for table, names in self._names_by_table.values())
-        yield chain.from_iterable(members.values() for members in self._classes)
+        yield chain.from_iterable(members.values() for members in map(vars, self.classes))
         yield map(content_of, self._cells)
         yield map(type, self._objects)
         yield map(getattr, *self._attributes, repeat(_ABSENT))
