@@ -34,12 +34,8 @@ class Arenas:
     def run(self, program: CompiledProgram, inputs: Sequence[torch.Tensor], is_block: bool = False) -> list[torch.Tensor]:
         """Run a program; after the first call of a turn, give back its own memory and that of the turns before.
 
-        The first call cannot know whether a second follows. If one does, the memory is allocated once more.
-
-        Args:
-            program: what computes.
-            inputs: its inputs.
-            is_block: it is one of a network's blocks, which take turns at every step: it keeps its memory.
+        The first call cannot know whether a second follows. If one does, the memory is allocated once more. A network's blocks,
+        which take turns at every step, keep their memory.
         """
         if is_block:
             return program(inputs)

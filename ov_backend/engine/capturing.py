@@ -42,11 +42,7 @@ class Capturing:
         self._running_now: threading.Lock | None = None
 
     def kept_off(self, look: Callable[[], T], interrupted: worker.Interruption | None) -> T:
-        """What ``look()`` returns, while the network is not captured; during a capture the host may have patched its code.
-
-        Raises:
-            Interrupted: ``interrupted()`` returned true while a capture was waited for.
-        """
+        """What ``look()`` returns, while the network is not captured; during a capture the host may have patched its code."""
         while True:
             with self._lock:
                 running = self._running_now

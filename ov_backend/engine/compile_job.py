@@ -120,11 +120,7 @@ class CompileJob:
             self._report("ready")
 
     def trace(self) -> None:
-        """Only trace, so that the text is known when a call needs it.
-
-        Raises:
-            OVBackendError, Superseded: see :meth:`run`.
-        """
+        """Only trace, so that the text is known when a call needs it."""
         self.check_refusals()
         self._program()
 

@@ -16,11 +16,7 @@ _SUFFIX = ".preparing"
 
 
 class CrashSentinel:
-    """The marks of all processes in a folder; the mark of a process that is gone shows that it died while it prepared.
-
-    Args:
-        folder: of the graph store.
-    """
+    """The marks of all processes in a folder; the mark of a process that is gone shows that it died while it prepared."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Hashable, Iterable
 
 from ov_backend.engine.request import State
-from ov_backend.guards.guard import Guard
+from ov_backend.guards.code import Guard
 from ov_backend.guards.pytree import Spec
 from ov_backend.memory.eviction import CountLRU
 from ov_backend.store.store import GraphStore, run_store

@@ -22,10 +22,9 @@ from ov_backend.engine.stats import NetworkStats
 from ov_backend.engine.traced_codes import Guards
 from ov_backend.guards import autocast, inputs
 from ov_backend.guards.checksums import Readings
-from ov_backend.guards.code import CodeGuard
+from ov_backend.guards.code import CodeGuard, Guard
 from ov_backend.guards.content import Mark
-from ov_backend.guards.guard import Guard
-from ov_backend.guards.identity import number_of
+from ov_backend.guards.describe import number_of
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
 from ov_backend.model import compiler

@@ -141,11 +141,7 @@ class Network:
             self.resources.run.note(self, signature)
 
     def check_conditions(self) -> None:
-        """Raise for what no call can be answered under at the moment, whatever the network.
-
-        Raises:
-            OVBackendError: it says what that is.
-        """
+        """Raise for what no call can be answered under at the moment, whatever the network."""
         if os.getpid() != self._pid or devices.lacks_threads():
             raise OVBackendError("this process was forked, and OpenVINO's threads stayed behind")
         if self.hooks.watched:
@@ -286,11 +282,7 @@ class Network:
         self.precision.begin_picture()
 
     def end_run(self, completed: bool) -> None:
-        """The host's run of calls is over.
-
-        Args:
-            completed: else a picture was interrupted, or failed.
-        """
+        """The host's run of calls is over; if it was not completed, a picture was interrupted, or failed."""
         if completed:
             self.make_recipe_ahead()
         self.precision.end_run(completed)

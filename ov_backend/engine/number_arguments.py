@@ -23,11 +23,7 @@ _MAX_STATICS = 8
 
 
 def admit_statics(known: set[Any], statics: Any) -> None:
-    """Add a call's values beside tensors to those that have graphs.
-
-    Raises:
-        OVBackendError: these change too often.
-    """
+    """Add a call's values beside tensors to those that have graphs; raises where these change too often."""
     if len(known) >= _MAX_STATICS and statics not in known:
         raise OVBackendError(f"its arguments had {_MAX_STATICS} different values beside tensors, and each is another graph")
     known.add(statics)
@@ -43,16 +39,12 @@ class _Form(NamedTuple):
 
 @dataclass
 class _Kind:
-    """Calls that differ in their numbers alone.
+    """Calls that differ in their numbers alone."""
 
-    Attributes:
-        first: the numbers of the first one.
-        numbers: what such calls have in common, from the second value on.
-        is_refused: whether each value needs a graph of its own.
-    """
-
+    #: The numbers of the first one; from the second on, what such calls have in common.
     first: tuple[float, ...]
     numbers: NumberInputs | None = None
+    #: Whether each value needs a graph of its own.
     is_refused: bool = False
 
 
@@ -90,11 +82,7 @@ class NumberArguments:
                 kind.is_refused = len(kind.numbers.inputs) == known  # else the trace has found out what it takes
 
     def admit(self, signature: Signature) -> None:
-        """Take note of a call that needs a graph for its values that are no tensors.
-
-        Raises:
-            OVBackendError: these change too often.
-        """
+        """Take note of a call that needs a graph for its values that are no tensors; raises where these change too often."""
         admit_statics(self._statics[signature.tensors], signature.statics)
 
     def _form(self, call: Call) -> _Form:

@@ -49,12 +49,7 @@ class Preparing:
         self._was_read = False
 
     def lookup_or_compile(self, call: Call, interrupted: worker.Interruption | None) -> CompiledEntry:
-        """The graph that is compiled for a call, if need be now.
-
-        Raises:
-            Interrupted: ``interrupted()`` returned true; the compile goes on in the background.
-            OVBackendError: the call has to run in PyTorch.
-        """
+        """The graph that is compiled for a call, if need be now; raises where the call has to run in PyTorch."""
         interrupted = warmup.interruption() or interrupted
         starts, self._resources.last = self._resources.last != self._name, self._name
         for _ in range(_MAX_TRIES):

@@ -13,7 +13,7 @@ from ov_backend.core.errors import ConversionError, OVBackendError
 from ov_backend.core.settings import Settings
 from ov_backend.core.tensors import TensorSpec, nested_tensors
 from ov_backend.engine.ahead.ahead import Unverified
-from ov_backend.guards.guard import Guard
+from ov_backend.guards.code import Guard
 from ov_backend.guards.pytree import Spec, restore
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.guards.weights import Placement
@@ -96,10 +96,7 @@ class CompiledKey(NamedTuple):
 class Form:
     """The form in which a graph is compiled.
 
-    Attributes:
-        settings: of the compile.
-        name: a part of the key: "" for the device's own precision, "observing 1", or "int8" with the recipe's digest.
-        rewrite: of the bound model.
+    Its name is a part of the key: "" for the device's own precision, "observing 1", or "int8" with the recipe's digest.
     """
 
     settings: Settings

@@ -88,11 +88,7 @@ class Resources:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        """Check the device now, so that a wrong one raises here and does not cause a fallback at every call.
-
-        Raises:
-            DeviceError: the device does not exist, or cannot compute in that precision.
-        """
+        """Check the device now, so that a wrong one raises here and does not cause a fallback at every call."""
         devices.check(self.settings)
         self._evicting = False
         self._is_ending = sys.is_finalizing  # at the end the names of this module are gone
@@ -111,11 +107,7 @@ class Resources:
         self.texts.open(self.store)
 
     def configure(self, settings: Settings) -> None:
-        """Change the settings; graphs compiled for the previous ones are kept, in case these return.
-
-        Raises:
-            DeviceError: the device does not exist, or cannot compute in that precision; then nothing is changed.
-        """
+        """Change the settings, if they are right; graphs compiled for the previous ones are kept, in case these return."""
         devices.check(settings)
         self.settings = settings
         self.compiled.budget = budget_bytes(settings.memory_mb)

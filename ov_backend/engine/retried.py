@@ -23,14 +23,11 @@ running_network: ContextVar[Any] = ContextVar("running_network", default=None)
 
 
 class Retried(Network):
-    """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is.
-
-    Attributes:
-        left: why it is left alone, or "".
-    """
+    """A network that is left to the next smaller ones once it has failed, until it is tried again. It is made as a network is."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        #: Why it is left alone, or "".
         self.left = ""
         #: By signature, how many calls in a row needed another graph, and the fingerprints of the code so far.
         self._renewals: Counter[Signature] = Counter()

@@ -13,8 +13,7 @@ import torch
 
 from ov_backend.engine.hooks import NetworkHooks
 from ov_backend.guards.checksums import Checksums, Readings
-from ov_backend.guards.code import CodeGuard, FixedCode
-from ov_backend.guards.guard import Guard
+from ov_backend.guards.code import CodeGuard, FixedCode, Guard
 from ov_backend.guards.signature import Call
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.trace.capture.forward import Reach

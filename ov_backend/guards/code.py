@@ -1,4 +1,4 @@
-"""The guard of a module's code and state: a cheap look before every call at everything that a trace has read.
+"""The guards of a module's code and state and of its weights: a cheap look before every call at all that a trace has read.
 
 Extensions override an instance's forward, swap a block's class, add hooks, turn padding circular, set a scale. The full walk
 (some hundred milliseconds for a Stable Diffusion UNet) is only taken again when the cheap look differs.
@@ -21,6 +21,7 @@ from ov_backend.guards.describe import is_of_package
 from ov_backend.guards.traced_code import TracedCode, own_code
 from ov_backend.guards.walk import Walk
 from ov_backend.guards.watch import LooseTensor
+from ov_backend.guards.weights import Checksums, WeightsGuard
 from ov_backend.guards.what_differed import Description
 
 log = logging.getLogger(__name__)
@@ -124,3 +125,34 @@ class FixedCode:
     def untouched(self) -> bool:
         """Always true."""
         return True
+
+
+class Guard:
+    """Watches everything that a graph depends on beside the call itself.
+
+    All guards of a network share their checksums, so that weights are read once.
+    """
+
+    def __init__(self, module: torch.nn.Module, code: CodeGuard | FixedCode, checksums: Checksums) -> None:
+        self.code = code
+        self.weights = WeightsGuard(module, lambda: code.tensors, checksums)
+
+    def check(self, starts: bool = False) -> None:
+        """Bring the fingerprint of the code and the digest of the weights up to date.
+
+        Where a run of calls ``starts``, or a compile, the weights are read in full unless they were a moment ago.
+        """
+        if starts:
+            self.weights.read_again()
+        if not self.code.untouched():
+            self.code.check()
+            self.weights.refresh()  # there may be new tensors
+        elif not self.code.refused:
+            self.weights.check()
+
+    def is_current(self, fingerprint: str, generation: int | None) -> bool:
+        """Whether the code, and if a generation of the weights is given these, are still what they were."""
+        self.code.check()  # values that a forward stores on its module do not count as a change of code
+        if self.code.fingerprint != fingerprint:
+            return False
+        return generation is None or (self.weights.generation == generation and self.weights.untouched())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import array
-import collections
 import contextvars
 import ctypes
 import functools
@@ -12,6 +11,7 @@ import hashlib
 import importlib
 import inspect
 import io
+import itertools
 import logging
 import mmap
 import operator
@@ -25,6 +25,8 @@ import sysconfig
 import threading
 import types
 import typing
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -128,6 +130,11 @@ SPECIAL_CODE = frozenset(
 UNSET = object()
 #: Of classes that are no part of the interpreter.
 HEAP_TYPE = 1 << 9
+#: An object that is forgotten gets another number, and what was traced for it is traced again.
+_MAX_OBJECTS = 1 << 16
+
+_numbers = itertools.count()
+_known: OrderedDict[int, tuple[Callable[[], object], int]] = OrderedDict()
 #: Names by which code reads or sets the environment.
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "putenv", "setdefault", "load_dotenv"})
 #: Functions of ``dataclasses`` that go through the fields of a class.
@@ -230,7 +237,7 @@ def item_or_none(values: Any, index: int) -> Any:
 
 def own_kind(table: dict[Any, Any]) -> Any:
     """The class whose methods show a dict's own items in their order: transformers' activations are made anew at each access."""
-    return collections.OrderedDict if isinstance(table, collections.OrderedDict) else dict
+    return OrderedDict if isinstance(table, OrderedDict) else dict
 
 
 def asks_for_gradients(module: torch.nn.Module) -> tuple[bool, ...]:
@@ -291,3 +298,24 @@ slots_of: Callable[[type], tuple[str, ...]] = functools.lru_cache(maxsize=1024)(
 def mangled(cls: type, name: str) -> str:
     """The name under which a class keeps a private member such as ``__scale``."""
     return f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+
+
+def number_of(value: object) -> int:
+    """The number of an object in this process; its ``id`` could be that of an object that is gone."""
+    known = _known.get(id(value))
+    if known is not None and known[0]() is value:
+        return known[1]
+    number = next(_numbers)
+    _known[id(value)] = _reference(value), number
+    _known.move_to_end(id(value))
+    while len(_known) > _MAX_OBJECTS:
+        _known.popitem(last=False)
+    return number
+
+
+def _reference(value: object) -> Callable[[], object]:
+    try:
+        return weakref.ref(value)
+    except TypeError as error:  # it is kept alive instead, so that its ``id`` stays its own
+        pass_on_signals(error)
+        return lambda: value

@@ -28,9 +28,9 @@ from ov_backend.guards.describe import (
     attribute_or_none,
     content_of,
     module_of,
+    number_of,
     versioned,
 )
-from ov_backend.guards.identity import number_of
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
 from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
 from ov_backend.guards.reads import chains_of, imports_of, names_in

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ov_backend.guards.describe import BUFFERS, DOCUMENTATION, GENERATORS, STREAMS, keeps_state
-from ov_backend.guards.identity import number_of
+from ov_backend.guards.describe import BUFFERS, DOCUMENTATION, GENERATORS, STREAMS, keeps_state, number_of
 from ov_backend.guards.traced_code import TracedCode
 from ov_backend.guards.watch import LooseTensor, Watch
 from ov_backend.guards.what_differed import Description

@@ -144,11 +144,7 @@ def _join(path: str, key: object) -> str:
 
 
 def restore(spec: Spec, tensors: Sequence[torch.Tensor]) -> Any:
-    """Put together again what :func:`flatten` took apart.
-
-    Raises:
-        CaptureError: the description names something that is not an imported output type.
-    """
+    """Put together again what :func:`flatten` took apart; raises where that names no output type that is imported."""
     if "tensor" in spec:
         return tensors[spec["tensor"]]
     if "value" in spec:

@@ -40,13 +40,13 @@ from ov_backend.guards.describe import (
     is_of_package,
     item_or_none,
     keeps_state,
+    number_of,
     own_kind,
     registered_with,
     slots_of,
     text_of_key,
     which_is_held_by,
 )
-from ov_backend.guards.identity import number_of
 from ov_backend.guards.notes import Notes, is_ours
 from ov_backend.guards.process_state import query_of
 from ov_backend.guards.watch import ShownItems

@@ -25,9 +25,9 @@ from ov_backend.guards.describe import (
     is_called_unnamed,
     is_of_package,
     module_of,
+    number_of,
     versioned,
 )
-from ov_backend.guards.identity import number_of
 from ov_backend.guards.module_walk import ModuleWalk, quiet_tables_read
 from ov_backend.guards.notes import is_ours
 from ov_backend.guards.packages import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from ov_backend.guards.identity import number_of
+from ov_backend.guards.describe import number_of
 
 
 class Object:

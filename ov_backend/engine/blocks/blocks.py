@@ -84,11 +84,7 @@ class Blockwise(Retried):
         self._refused: dict[frozenset[Hashable], str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer one call by OpenVINO, as a whole or by blocks, if possible; otherwise by the original forward.
-
-        Raises:
-            Interrupted: the resources' ``interrupted`` returned true while the network was being prepared.
-        """
+        """Answer one call by OpenVINO, as a whole or by blocks, if possible; otherwise by the original forward."""
         reason = "" if worker.inside() else self.why_left() or self.refusal(self.module)
         if reason:
             return self.by_blocks(reason, self._fallback, args, kwargs)
@@ -254,11 +250,7 @@ class Block(Retried):
         return super()._lookup_or_compile(call, interrupted)
 
     def repeat(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer a call again; it is not counted, and PyTorch does not answer it.
-
-        Raises:
-            OVBackendError: it cannot be computed.
-        """
+        """Answer a call again; it is not counted, and PyTorch does not answer it."""
         call = self._call(args, kwargs)
         with self.low_precision.for_call(call):
             entry = self._lookup_or_compile(call, self.resources.interrupted)
@@ -305,11 +297,7 @@ class BlockPlace:
     path: str | None
 
     def repeat(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer a call of the block that stands here now.
-
-        Raises:
-            BlockGone: the module is no longer here, or it is computed in PyTorch.
-        """
+        """Answer a call of the block that stands here now; :class:`BlockGone` where PyTorch would."""
         block = self._block()
         if block is None:
             raise BlockGone("a block that was observed is no longer in the network")
@@ -326,14 +314,11 @@ class BlockPlace:
 
 
 class RootNetwork(Blockwise):
-    """A network that its host calls beside those that make a picture: an upscaler, a detector, an interrogator.
-
-    Attributes:
-        in_f32: whether it is computed in f32 where the engine's precision is lower.
-    """
+    """A network that its host calls beside those that make a picture: an upscaler, a detector, an interrogator."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        #: Whether it is computed in f32 where the engine's precision is lower.
         self.in_f32 = False
         self._lookup.in_f32 = lambda: self.in_f32
 

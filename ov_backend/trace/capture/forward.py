@@ -223,11 +223,7 @@ def _refuse_attributes(results: Iterable[torch.Tensor], others: Sequence[torch.T
 
 
 def undisturbed(attempt: Callable[[], T]) -> T:
-    """Trace again while something else disturbs it; what is disturbed every time is the forward's own doing.
-
-    Raises:
-        CaptureError: see :func:`capture`.
-    """
+    """Trace again while something else disturbs it; what is disturbed every time is the forward's own doing."""
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(Disturbed):
             return attempt()

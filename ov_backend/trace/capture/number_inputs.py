@@ -46,22 +46,14 @@ class NumberInputs:
         self.inputs: Numbers = {f"{type(each).__name__} {each.node.expr}": each for each in self._symbols}
 
     def tensors(self, numbers: Sequence[Any]) -> list[torch.Tensor]:
-        """The graph's last inputs in a call.
-
-        Raises:
-            Exception: Python raises where it computes them, or one is infinite: less itself that is not 0, as a trace has it.
-        """
+        """The graph's last inputs in a call; raises what Python does, and where one is infinite: a trace takes x - x for 0."""
         if not all(map(math.isfinite, numbers)):
             raise ArithmeticError("a number is not finite")
         values = {symbol.node.expr: value for symbol, value in zip(self._symbols, numbers)}
         return [torch.tensor(number(each, values), dtype=dtype_of(each)) for each in self.inputs.values()]
 
     def captured(self, trace: Trace, names: Sequence[str], reach: Reach | None) -> Captured:
-        """The graph of all such calls, with inputs of these names.
-
-        Raises:
-            CaptureError: there is none; or it has more inputs, which are among :attr:`inputs` now.
-        """
+        """The graph of all such calls, with inputs of these names; raises where it has more inputs, which are known then."""
         plain = [trace(numbers) for numbers in self._calls]
         captured = trace(self._symbols)
         if reach is not None and _asks_for_classes(reach.executed):

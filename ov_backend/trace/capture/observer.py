@@ -8,6 +8,7 @@ for the trace's own doing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import random
@@ -22,12 +23,17 @@ import torch
 from torch._subclasses import FakeTensor
 
 from ov_backend.core import garbage
-from ov_backend.guards.classes_asked import UNNAMED, classes_asked_for, tables_asked_for
 from ov_backend.guards.describe import UNSET, attribute_or_none, content_of
-from ov_backend.guards.reads import compares_with_tensor, globals_set_by, outer_set_by
+from ov_backend.guards.reads import (
+    UNNAMED,
+    classes_asked_for,
+    compares_with_tensor,
+    globals_set_by,
+    outer_set_by,
+    tables_asked_for,
+)
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import impure, trace_detection
-from ov_backend.trace.capture.caches import clear_caches
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
 from ov_backend.trace.capture.impure import IMPURE_CODE, NUMPY_GENERATORS, OF_INTERPRETER, name_of_effect, of_the_forward
 from ov_backend.trace.capture.process_tables import ArithmeticState
@@ -127,7 +133,7 @@ class Observer:
         self.disturbed = (python != python_now and not self._draws) or numpy != numpy_now
         if self._draws:
             self.effects.append("draws random numbers of Python or numpy")
-        self.cached = clear_caches(self.executed, self._caches)
+        self.cached = _clear_caches(self.executed, self._caches)
         made = ((key, reference()) for key, reference in self._made.items() if key not in self.cached)
         self.made = {key: value for key, value in made if value is not None}
         self.effects += self._effects_of_code()
@@ -138,7 +144,7 @@ class Observer:
         if self._draws:
             random.setstate(python)
         if numpy != numpy_now:  # a profiler does not see these draws
-            np.random.set_state(_numpy_state(numpy))
+            np.random.set_state((numpy[0], np.frombuffer(numpy[1], dtype=np.uint32), *numpy[2:]))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -323,5 +329,20 @@ def _random_state() -> tuple[Any, Any]:
     return random.getstate(), (state[0], state[1].tobytes(), *state[2:])
 
 
-def _numpy_state(state: Any) -> Any:
-    return (state[0], np.frombuffer(state[1], dtype=np.uint32), *state[2:])
+def _clear_caches(executed: Mapping[CodeType, str], caches: Iterable[Any]) -> set[int]:
+    """Clear the ``functools.lru_cache`` of every function that ran: it may hold fake tensors now.
+
+    Returns what these and all other caches that the code may have asked held, by its ``id``.
+    """
+    own, found = own_code(executed), list(caches)
+    for module in {sys.modules.get(name) for name in own.values()}:
+        members = list(vars(module).values()) if module is not None else []
+        for cls in [member for member in members if isinstance(member, type)]:
+            members += [getattr(member, "__func__", member) for member in vars(cls).values()]
+        found += [member for member in members if type(member) is functools._lru_cache_wrapper]
+    held = gc.get_referents(*found)
+    held += gc.get_referents(*(each for each in held if type(each) is dict))
+    for cache in found:
+        if getattr(cache.__wrapped__, "__code__", None) in own:
+            cache.cache_clear()
+    return set(map(id, held))

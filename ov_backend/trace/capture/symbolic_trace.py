@@ -67,9 +67,6 @@ def trace(
     """Trace ``function(slots, inputs)`` with symbols for floats and for some dimensions (``dims``) of some inputs.
 
     Of the tensors only shape and dtype are used; the sizes of weights are fixed.
-
-    Raises:
-        CaptureError: Python code depends on values, sizes are 0 or 1, or the code changes tensors in place.
     """
     gm, env, fakes = _traced(function, slots, inputs, dims, decompositions)
     if any(mutates(node) for node in gm.graph.nodes):

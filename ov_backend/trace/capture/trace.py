@@ -57,11 +57,7 @@ def trace(
     inputs: Sequence[Any],
     decompositions: Mapping[Any, Any] | None = None,
 ) -> GraphModule:
-    """Trace ``function(slots, inputs)`` over fake tensors into an ATen graph without in-place operators.
-
-    Raises:
-        CaptureError: Python code depends on a tensor's values, or a tensor from outside is written to.
-    """
+    """Trace ``function(slots, inputs)`` over fake tensors into an ATen graph without in-place operators."""
     try:
         gm = functionalize_intermediates(_without_labels(_make_fx(function, slots, inputs, decompositions)))
         if any(mutates(node) for node in gm.graph.nodes):  # of the graph: torch 2.1 mixes up fake weights in the function's own
