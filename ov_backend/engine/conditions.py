@@ -19,16 +19,16 @@ from ov_backend.trace.capture.forward import Reach
 
 def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
     """Put back what a trace has changed, and raise if there was something; ``Superseded`` if another thread may have done it."""
-    has_put = bool(reach.before) and reach.before[0].restore_process()
-    has_named = bool(reach.before) and reach.before[0].restore_names(guard.names)  # a forward may change both
-    if reach.before and reach.before[0].changed(guard.containers):
-        if request.abandoned.is_set() or not reach.before[0].restore(guard.containers):
-            raise Superseded
-        raise CaptureError("its forward changes a list, dict, array, class or generator, which a compiled graph would not do")
-    if has_named:
-        raise CaptureError("its forward sets a name in a Python module, which a compiled graph would not do")
-    if has_put:
-        raise CaptureError("its forward changes sys.modules or the filters of warnings, which a compiled graph would not do")
+    for state in reach.before[:1]:
+        has_put, has_named = state.restore_process(), state.restore_names(guard.names)  # a forward may change both
+        if state.changed(guard.containers):
+            if request.abandoned.is_set() or not state.restore(guard.containers):
+                raise Superseded
+            raise CaptureError("its forward changes a list, dict, array, class or generator, which a compiled graph would not do")
+        if has_named:
+            raise CaptureError("its forward sets a name in a Python module, which a compiled graph would not do")
+        if has_put:
+            raise CaptureError("its forward changes sys.modules or the filters of warnings, which a compiled graph would not do")
     if guard.refused:
         raise CaptureError(guard.refused)
 

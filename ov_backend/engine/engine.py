@@ -59,9 +59,7 @@ class Engine(Resources):
     def begin_run(self, model: str, request: str) -> Sequence[RememberedCall]:
         """A run of calls begins; returns those that followed when the same was asked for last, for :meth:`prepare_ahead`.
 
-        Args:
-            model: names the kind of model, see :func:`ov_backend.engine.ahead.history.kind_of`.
-            request: what is asked for, in the host's words, such as the pictures' size.
+        The request says in the host's words what is asked for, such as the pictures' size, of what kind of model (``kind_of``).
         """
         self.ahead.cancel()
         self.run = None

@@ -35,7 +35,7 @@ from ov_backend.engine.int8.step_tape import Recorder, paused
 from ov_backend.engine.lookup import Lookup
 from ov_backend.engine.number_arguments import NumberArguments
 from ov_backend.engine.preparing import Preparing
-from ov_backend.engine.request import CompiledEntry, Group
+from ov_backend.engine.request import CompiledEntry
 from ov_backend.engine.resources import Resources
 from ov_backend.engine.stats import NetworkStats
 from ov_backend.guards import autocast
@@ -79,8 +79,10 @@ class Network:
         self._numbers = NumberArguments()
         capturing = Capturing(module, forward, hooks, self._lookup, self._numbers)
         self._preparing = Preparing(resources, name, self._lookup, capturing, self.statistics)
+        #: What jobs get; its group are the compiled graphs that are evicted together with this network's, where there are more.
+        self.context = self._preparing.context
         #: Graphs that cannot be compiled; these are not tried again.
-        self.refusals = self._preparing.context.refusals
+        self.refusals = self.context.refusals
         self._binder = Binder(forward)
         self._pid = os.getpid()
 
@@ -119,15 +121,6 @@ class Network:
                 return self._fall_back(failed, args, kwargs)
         finally:
             del failed  # its traceback leads to this frame
-
-    @property
-    def group(self) -> Group | None:
-        """The compiled graphs that are evicted together with this network's; None where each is on its own."""
-        return self._preparing.context.group
-
-    @group.setter
-    def group(self, group: Group | None) -> None:
-        self._preparing.context.group = group
 
     def _record(self, recorder: Recorder, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Another network calls this one in a step that is recorded; this one's result is given to it."""
@@ -324,4 +317,4 @@ class Network:
         if warmup.active():
             return entry.program.blank(call.tensors)
         with self.statistics.time("infer"):
-            return self.resources.arenas.run(entry.program, call.tensors, is_block=self.group is not None)
+            return self.resources.arenas.run(entry.program, call.tensors, is_block=self.context.group is not None)

@@ -6,13 +6,12 @@ import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from ov_backend.core.errors import OVBackendError, pass_on_signals
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.engine.lookup import remember
-from ov_backend.guards.pytree import Spec, restore
+from ov_backend.guards.pytree import Spec
 from ov_backend.guards.signature import Call, Signature
 from ov_backend.trace.capture.forward import Reach
 from ov_backend.trace.capture.number_inputs import NumberInputs
@@ -118,15 +117,10 @@ class NumberArguments:
 
         def trace(values: Sequence[Any]) -> Captured:
             inputs = [*call.tensors[:count], *(each for each in values if not isinstance(each, (float, int)))]
-            arguments = partial(_arguments, spec, [each for each in values if isinstance(each, (float, int))])
-            return capture(module, forward, weights, names[:count], inputs, arguments, reach)
+            plain, described = [each for each in values if isinstance(each, (float, int))], replace(call, spec=spec)
+            return capture(module, forward, weights, names[:count], inputs, lambda x: described.arguments([*x, *plain]), reach)
 
         return numbers.captured(trace, names, reach)
-
-
-def _arguments(spec: Spec, numbers: Sequence[float], tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    values = [*tensors, *numbers]
-    return restore(spec["args"], values), restore(spec["kwargs"], values)
 
 
 def _without_numbers(spec: Any, count: int, numbers: list[float]) -> Any:

@@ -171,12 +171,8 @@ class CompiledEntry:
     Attributes:
         output: the description of a call's result over the program's flat outputs; what is compiled ahead of every trace gets it
             when a trace has led to it.
-        weights: digest of the weights' content.
-        placement: the live weights of the network that used it last.
-        network: the name of that network.
+        placement: the live weights of the network that used it last, which is the one named.
         unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
-        form: its name, see :class:`Form`.
-        signature: of the call that it was compiled for.
         state: what a call's result depends on beside the call and the form: digest of the weights, text, and the host.
         tried: the results of observed calls that it has computed already, by their numbers.
     """

@@ -152,10 +152,8 @@ class Resources:
         """
         for network in list(self.networks.values()):
             network.release()
-        return self.compiled.evict(lambda key, entry: not (self._kept(entry) or entry.placement.exists()))
-
-    def _kept(self, entry: CompiledEntry) -> bool:
-        return self.keeps_unloaded and entry.program.owns
+        keeps = self.keeps_unloaded
+        return self.compiled.evict(lambda key, entry: not ((keeps and entry.program.owns) or entry.placement.exists()))
 
     def compiling(self, weights: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
         """In this block weights are compiled; where memory is short, they and those of other networks are offloaded before."""

@@ -20,10 +20,8 @@ class NetworkStats:
     """Statistics of one network so far.
 
     Attributes:
-        captures: how often it was traced.
         captured_again: how often although such a call had been traced before, by what differed first.
         graph_hits: how often its program was loaded from the disk, and not converted.
-        compiles: how often OpenVINO compiled it.
         blob_hits: how often a compiled graph was loaded from the disk instead.
         calls: number of calls answered by OpenVINO, as a whole or by blocks.
         by_blocks: number of calls answered by blocks, by the reason.
@@ -33,7 +31,6 @@ class NetworkStats:
         last_reason: why the last call that was not answered as a whole was not.
         corrections: number of calls that were computed again or in another way, by reason.
         in_f32: number of calls that were computed in f32, because an earlier one was not finite in the precision asked for.
-        seconds: time spent, by stage.
         in_pytorch: operators that stay in PyTorch, with counts, in the graph compiled last.
         int8: what precision "int8" does now: its state ("calibrating", "on", "off"), a sentence, and the relative error of a
             call, None while it is not known; empty with another precision.

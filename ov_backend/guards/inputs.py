@@ -42,7 +42,6 @@ _NOT_OF_STAND_INS: dict[str, Callable[[torch.Tensor], bool]] = {
     "is_shared": lambda tensor: tensor.device.type == "cpu" and tensor.is_shared(),
     "is_inference": lambda tensor: tensor.is_inference(),
 }
-_REFUSED = frozenset(_NOT_OF_STAND_INS)
 
 
 def described(call: Call, traced: TracedCode | None, weights: WeightsGuard) -> str:
@@ -56,7 +55,7 @@ def described(call: Call, traced: TracedCode | None, weights: WeightsGuard) -> s
     names = traced.own_names
     _refuse_own_attributes(call, traced)
     _refuse_parameters(call, names, weights)
-    for name in names & _REFUSED:
+    for name in names & _NOT_OF_STAND_INS.keys():
         if any(map(_NOT_OF_STAND_INS[name], (*call.tensors, *weights.tensors.values()))):
             raise CaptureError(f"its forward reads {name} of a tensor, which a trace cannot see")
     if call.inference and not _OF_INFERENCE.isdisjoint(names):

@@ -32,7 +32,7 @@ from ov_backend.guards.describe import (
     versioned,
 )
 from ov_backend.guards.packages import is_by_value, is_container, is_of_user
-from ov_backend.guards.process_state import ARITHMETIC, is_of_thread, query_of
+from ov_backend.guards.process_state import is_of_thread, query_of
 from ov_backend.guards.reads import chains_of, imports_of, names_in
 from ov_backend.guards.values import SHOWN, ValueWalk
 
@@ -75,11 +75,6 @@ class NameWalk(ValueWalk):
         elif read() is member:
             self.watch.attribute(value, name)
         self._held(member, path, read)
-
-    def _arithmetic(self) -> None:
-        """How decimal numbers are rounded and which errors numpy raises: any line of code may depend on it."""
-        for name, read in ARITHMETIC.items():
-            self._state(read, name)
 
     def _value(self, value: Any, path: str) -> None:
         """Describe a value; one that lies too deep in others comes later."""

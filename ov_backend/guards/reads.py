@@ -208,25 +208,16 @@ def names_in(code: types.CodeType) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=16384)
-def classes_asked_for(code: types.CodeType) -> frozenset[tuple[str, tuple[str, ...]]]:
-    """The variables, each with the attributes that are read of it, of which a code object asks for the class.
+def asked_of_variables(code: types.CodeType) -> tuple[tuple[str, frozenset[tuple[str, tuple[str, ...]]]], ...]:
+    """The variables, each with the attributes read of it, of which code asks for the class, or for the table of attributes.
 
-    ``type(x)`` and ``x.__class__`` are meant; :data:`UNNAMED` stands for all other values. ``self`` is left out.
+    ``type(x)``, ``x.__class__``, ``vars(x)`` and ``x.__dict__`` are meant, and ``self`` is left out. :data:`UNNAMED` stands for
+    all other values, of which the table is left out: it is mostly that of a class, ``type(x).__dict__``.
     """
-    return _asked_for(code, "__class__", "type")
-
-
-@functools.lru_cache(maxsize=16384)
-def tables_asked_for(code: types.CodeType) -> frozenset[tuple[str, tuple[str, ...]]]:
-    """The variables of which a code object asks for the table of attributes, ``x.__dict__`` or ``vars(x)``, likewise.
-
-    What no variable's name leads to is left out: it is mostly the table of a class, ``type(x).__dict__``.
-    """
-    return _asked_for(code, "__dict__", "vars") - {UNNAMED}
+    return ("class", _asked_for(code, "__class__", "type")), ("__dict__", _asked_for(code, "__dict__", "vars") - {UNNAMED})
 
 
 def _asked_for(code: types.CodeType, attribute: str, function: str) -> frozenset[tuple[str, tuple[str, ...]]]:
-    """The variables of which an attribute is read, or which a builtin function is called with."""
     if attribute not in code.co_names and function not in code.co_names:
         return frozenset()
     instructions = list(steps_of(code))

@@ -40,6 +40,7 @@ from ov_backend.guards.packages import (
     is_put_there,
     takes_members,
 )
+from ov_backend.guards.process_state import ARITHMETIC
 from ov_backend.guards.reads import chains_of, names_in
 from ov_backend.guards.traced_code import TracedCode
 
@@ -91,7 +92,8 @@ class Walk(ModuleWalk):
                 self.refused = "a hook for all modules of the process is registered"
         self._torch_functions()
         self._kernels()
-        self._arithmetic()
+        for name, read in ARITHMETIC.items():
+            self._state(read, name)
         self._call_of_modules()
         self._einops()
         for cls in (torch.Tensor, torch.nn.Parameter):

@@ -176,7 +176,7 @@ class WeightsGuard:
         if content.marks([value for value in values if value is not None]) != self._marks:
             return False
         for read, value, mark in self._readers:
-            if read() is not value or (isinstance(value, torch.Tensor) and content.mark(value) != mark):
+            if read() is not value or (mark and content.mark(value) != mark):
                 return False
         return bool(self.digest)  # there is none after a release
 
@@ -202,7 +202,8 @@ class WeightsGuard:
         tables, names, values = (list(column) for column in zip(*places)) if places else ([], [], [])
         self._places = tables, names, [_NOTHING if value is None else weakref.ref(value) for value in values]
         self._marks = content.marks([value for value in values if value is not None])
-        self._readers = [(read, value, _mark_or_none(value)) for _, read, _ in loose for value in [read()]]
+        values = [(read, read()) for _, read, _ in loose]
+        self._readers = [(read, x, content.mark(x) if isinstance(x, torch.Tensor) else ()) for read, x in values]
         self._probes = self._gather(known)
         self.digest = _digest(f"{name}={known[name].name}" for name in tensors)
         self.ties = ties_of(self._module, loose, tensors)
@@ -254,10 +255,6 @@ def _places(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
         for table in (child._parameters, child._buffers):
             for name, value in table.items():
                 yield table, name, value
-
-
-def _mark_or_none(value: Any) -> Mark:
-    return content.mark(value) if isinstance(value, torch.Tensor) else ()
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -138,7 +138,7 @@ class Blockwise(Retried):
         if block is None or block.has_another_forward():
             block = self._blocks[id(module)] = Block(self, original, module)
         self._called.add(id(module))
-        block.group, block.low_precision.path = self._group, self._inside.get(id(module))
+        block.context.group, block.low_precision.path = self._group, self._inside.get(id(module))
         return None if block.why_left() else block
 
     def _may_divide_at(self, module: torch.nn.Module) -> bool:

@@ -24,14 +24,7 @@ from torch._subclasses import FakeTensor
 
 from ov_backend.core import garbage
 from ov_backend.guards.describe import UNSET, attribute_or_none, content_of
-from ov_backend.guards.reads import (
-    UNNAMED,
-    classes_asked_for,
-    compares_with_tensor,
-    globals_set_by,
-    outer_set_by,
-    tables_asked_for,
-)
+from ov_backend.guards.reads import UNNAMED, asked_of_variables, compares_with_tensor, globals_set_by, outer_set_by
 from ov_backend.guards.traced_code import own_code
 from ov_backend.trace.capture import impure, trace_detection
 from ov_backend.trace.capture.fast_paths import beside_fast_path, takes_fast_path
@@ -252,7 +245,7 @@ class Observer:
         """A function runs for the first time in this trace."""
         self.executed[code] = table.get("__name__", "")
         if trace_detection.of_program(self.executed[code]):
-            for words, asked in (("class", classes_asked_for(code)), ("__dict__", tables_asked_for(code))):
+            for words, asked in asked_of_variables(code):
                 if named := asked - {UNNAMED}:
                     self._classes.setdefault(code, []).append((words, named))
                 if UNNAMED in asked:
