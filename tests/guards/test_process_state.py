@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from ov_backend import Settings
-from ov_backend.guards import autocast
 from tests.helpers.readers import Scaled, X, assert_eager
 from tests.helpers.small import engine_for
 
@@ -201,20 +200,6 @@ def test_the_answer_follows_what_is_imported_when_it_is_called(
     assert_eager(network, module)
     imported.scale = 3.0  # type: ignore[attr-defined]
     assert_eager(network, module)
-
-
-@pytest.mark.parametrize(("error", "known"), [(None, True), (RuntimeError, False), (TypeError, True)])
-def test_autocast_is_asked_about_the_devices_that_this_pytorch_knows(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None, known: bool
-) -> None:
-    def ask(device: str) -> bool:
-        if error is not None:
-            raise error("unknown device type for autocast")
-        return False
-
-    monkeypatch.setattr(torch, "is_autocast_enabled", ask)
-    assert autocast._is_known("maia") is known
-
 
 
 def _warns(module: Any) -> float:
