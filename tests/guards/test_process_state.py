@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from ov_backend import Settings
+from ov_backend.guards import autocast
 from tests.helpers.readers import Scaled, X, assert_eager
 from tests.helpers.small import engine_for
 
