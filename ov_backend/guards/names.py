@@ -55,11 +55,11 @@ class NameWalk(ValueWalk):
         self._add(path, repr(read()))
 
     def _option(self, value: Any, attributes: list[str], path: str) -> None:
-        """A global object; of options, whose attributes are asked for by code of their own, the one that is read."""
+        """A global object; before a trace, and of options, whose code finds their attributes, only the one that is read."""
         kind = type(value)
         if kind.__module__ in self._host_modules:
             self._add(kind.__qualname__)
-        elif not attributes or not (isinstance(value, SHOWN) or hasattr(kind, "__getattr__")):
+        elif not attributes or not (self._traced is None or isinstance(value, SHOWN) or hasattr(kind, "__getattr__")):
             self._value(value, path)
         else:
             self.watch.type_of(value)
@@ -74,6 +74,8 @@ class NameWalk(ValueWalk):
             self.watch.content(lambda: (type(read()), read()))  # for 1 and True are equal
         elif read() is member:
             self.watch.attribute(value, name)
+        else:  # it is made anew at each reading
+            self._value(value, path)
         self._held(member, path, read)
 
     def _value(self, value: Any, path: str) -> None:
