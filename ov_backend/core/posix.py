@@ -136,7 +136,7 @@ def populate(memory: mmap.mmap, start: int, end: int) -> None:
 
 
 def drop_pages(memory: mmap.mmap) -> None:
-    """Drop a mapped file's pages from memory; Windows does so by itself."""
+    """Drop a mapping's pages: a file keeps its content, other memory loses it. Windows drops those of files by itself."""
     if hasattr(mmap, "MADV_DONTNEED"):
         memory.madvise(mmap.MADV_DONTNEED)
 
@@ -145,15 +145,6 @@ def private_memory(size: int) -> mmap.mmap | None:
     """Memory of this process alone, whose pages can be offloaded later; None where the system has none."""
     flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
     return mmap.mmap(-1, size, flags=flags) if flags and hasattr(mmap, "MADV_DONTNEED") else None
-
-
-def forget(memory: mmap.mmap) -> None:
-    """Give back the memory, and the disk, of a mapping whose content nobody will read again."""
-    if hasattr(mmap, "MADV_REMOVE"):
-        with contextlib.suppress(OSError):  # memory without a file, or a file system that cannot
-            memory.madvise(mmap.MADV_REMOVE)
-            return
-    drop_pages(memory)
 
 
 def has_mapped_memory() -> bool:

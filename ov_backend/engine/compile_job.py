@@ -324,8 +324,8 @@ class CompileJob:
 
     def compile(self, program: Program, bound: Callable[[], object] = bool) -> CompiledProgram:
         """Bind the request's weights and compile; ``bound()`` is called in between."""
-        request = self.request
-        return program.compile(request.weights, request.settings, self._blob_entry(program), request.form.rewrite, bound)
+        request, held = self.request, self.resources.converted(self.request.compiled_key.weights)
+        return program.compile(request.weights, request.settings, self._blob_entry(program), request.form.rewrite, bound, held)
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:
         """The entries of the blob cache by subgraph; None if blobs are off, or if the program is split (its names may vary)."""

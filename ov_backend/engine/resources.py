@@ -29,6 +29,7 @@ from ov_backend.memory.low_memory import LowMemory
 from ov_backend.memory.pressure import Pressure
 from ov_backend.model import compiler
 from ov_backend.model.compiler import Compilation, Compiler
+from ov_backend.model.transformations.convert_precision import WeightBuffer
 from ov_backend.store.store import GraphStore
 from ov_backend.trace.capture.trace import Captured
 
@@ -144,6 +145,12 @@ class Resources:
     def is_compiled(self, key: CompiledKey) -> bool:
         """Whether there is a compiled graph under a key."""
         return any(self.compiled.peek(each) is not None for each in (key.anywhere(), key))
+
+    def converted(self, weights: str) -> list[WeightBuffer]:
+        """What compiled graphs hold of weights of this digest, in the type that a device computes in."""
+        entries = [entry.value for key in self.compiled if (entry := self.compiled.peek(key)) is not None]
+        programs = [entry.program for entry in entries if entry.weights == weights and entry.unverified is None]
+        return [buffer for program in programs for part in program.parts.values() for buffer in part.buffers]
 
     def evict_dead(self) -> int:
         """Evict graphs compiled for weights that no longer exist, unless they are kept for the next; returns their number.

@@ -16,9 +16,14 @@ from ov_backend.core.tensors import TO_OV, constant
 from ov_backend.model import transformations
 from ov_backend.model.conversion.model import WeightlessModel, parameter_name
 from ov_backend.model.transformations.autocast_types import cast_to_bfloat16
-from ov_backend.model.transformations.convert_precision import WeightBuffer, convert_precision, weight_conversion
+from ov_backend.model.transformations.convert_precision import (
+    WeightBuffer,
+    convert_precision,
+    weight_buffer,
+    weight_conversion,
+)
 from ov_backend.model.transformations.nodes import is_packed
-from ov_backend.model.transformations.quantize import Observe, Quantize, Rewrite, observe, quantize, weight_buffer
+from ov_backend.model.transformations.quantize import Observe, Quantize, Rewrite, int8_buffer, observe, quantize
 from ov_backend.model.transformations.timestep_angles import keep_angles_exact
 
 log = logging.getLogger(__name__)
@@ -53,9 +58,14 @@ def bind(graph: WeightlessModel, weights: Mapping[str, torch.Tensor], validate: 
 
 
 def bound_model(
-    graph: WeightlessModel, live: Mapping[str, torch.Tensor], settings: Settings, rewrite: Rewrite | None
+    graph: WeightlessModel,
+    live: Mapping[str, torch.Tensor],
+    settings: Settings,
+    rewrite: Rewrite | None,
+    held: Sequence[WeightBuffer] = (),
 ) -> tuple[ov.Model, tuple[WeightBuffer, ...], Sequence[str] | None, int]:
-    """The model with its weights, as the device gets it; for ``rewrite`` see :func:`.compiled_graph.bind_and_compile`.
+    """The model with its weights, as the device gets it; for ``rewrite`` and ``held`` see
+    :func:`.compiled_graph.bind_and_compile`.
 
     With it come what holds its converted weights, what :func:`observe` returned if it was called, and the number of layers in 8
     bits.
@@ -66,7 +76,7 @@ def bound_model(
     pairs, in_8_bits, precision = None, 0, devices.resolved_precision(settings)
     if isinstance(rewrite, Quantize):
         model = bind(graph, live)
-        buffer = weight_buffer(live, rewrite.ranges, _buffer_folder(settings))
+        buffer = int8_buffer(live, rewrite.ranges, _buffer_folder(settings))
         buffers, in_8_bits = (buffer,), len(quantize(model, live, rewrite.ranges, buffer))
         types = weight_conversion(list(live.values()), "f32")
         if types is not None:
@@ -74,12 +84,13 @@ def bound_model(
         if precision == "bf16":
             keep_angles_exact(model)
     else:
-        model, buffers = _in_computed_type(graph, live, precision, settings) or (_without_float16(graph, live, precision), ())
+        in_type = _in_computed_type(graph, live, precision, settings, held)
+        model, buffers = in_type or (_without_float16(graph, live, precision), ())
         if isinstance(rewrite, Observe):
             pairs = observe(model, live, precision)
     transformations.apply(model, precision)
     if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
-        buffers += cast_to_bfloat16(model, _buffer_folder(settings))
+        buffers += cast_to_bfloat16(model, _buffer_folder(settings), live.values(), held)
     return model, buffers, pairs, in_8_bits
 
 
@@ -89,14 +100,14 @@ def _buffer_folder(settings: Settings) -> Path | None:
 
 
 def _in_computed_type(
-    graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings
+    graph: WeightlessModel, live: Mapping[str, torch.Tensor], precision: str, settings: Settings, held: Sequence[WeightBuffer]
 ) -> tuple[ov.Model, tuple[WeightBuffer, ...]] | None:
     """The bound model with half-precision weights converted to the type that the CPU computes in; None if none need it."""
     types = weight_conversion(list(live.values()), precision)
     if types is None:
         return None
     large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
-    buffer = WeightBuffer(types[1], list(large.values()), _buffer_folder(settings))
+    buffer = weight_buffer(types[1], list(large.values()), _buffer_folder(settings), held)
     converted = {name: buffer.convert(weight) for name, weight in large.items()}
     model = bind(graph, {**live, **converted}, validate=False)
     try:

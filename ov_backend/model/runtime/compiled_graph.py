@@ -58,9 +58,9 @@ class CompiledGraph:
     timings: Timings
     owns: bool
     layers_in_8_bits: int
+    buffers: tuple[WeightBuffer, ...]
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
-    _buffers: tuple[WeightBuffer, ...]
     _observed: _Observed | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -191,12 +191,14 @@ def bind_and_compile(
     blob_entry: BlobEntry | None = None,
     rewrite: Rewrite | None = None,
     bound: Callable[[], object] = bool,
+    held: Sequence[WeightBuffer] = (),
 ) -> CompiledGraph:
     """Bind live weights, given by slot name, to a graph and compile it.
 
     The blob is imported from ``blob_entry`` if it exists, and exported to there otherwise. ``rewrite`` observes the ranges of the
     layers, or computes layers in 8 bits; on the CPU device only, and without blobs. ``bound`` is called when what is left is
-    OpenVINO's, which keeps no other thread of Python waiting.
+    OpenVINO's, which keeps no other thread of Python waiting. ``held`` are converted weights that other graphs hold, of weights
+    with the same content.
 
     Raises:
         InputMismatch: a weight is missing or has another shape or dtype than its slot.
@@ -216,7 +218,7 @@ def bind_and_compile(
         compiled, timings = imported
     else:
         start = time.perf_counter()
-        model, buffers, pairs, in_8_bits = bound_model(graph, live, settings, rewrite)
+        model, buffers, pairs, in_8_bits = bound_model(graph, live, settings, rewrite, held)
         made = time.perf_counter()
         config |= _without_overflow(model, settings.device)
         bound()
@@ -245,7 +247,7 @@ def bind_and_compile(
         layers_in_8_bits=in_8_bits,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
-        _buffers=buffers,
+        buffers=buffers,
         _observed=_Observed(pairs, rewrite.observer) if pairs is not None and isinstance(rewrite, Observe) else None,
     )
 

@@ -17,6 +17,7 @@ from ov_backend.core.fx_utils import output_node, placeholders
 from ov_backend.core.settings import Settings
 from ov_backend.model.conversion.converter import WeightlessModel
 from ov_backend.model.runtime.compiled_graph import BlobEntry, CompiledGraph, Timings, bind_and_compile
+from ov_backend.model.transformations.convert_precision import WeightBuffer
 from ov_backend.model.transformations.quantize import Quantize, Rewrite
 from ov_backend.trace.partitioning.partitioner import Coverage
 
@@ -49,17 +50,18 @@ class Program:
         blob_entry: Callable[[str], BlobEntry] | None = None,
         rewrite: Rewrite | None = None,
         bound: Callable[[], object] = bool,
+        held: Sequence[WeightBuffer] = (),
     ) -> CompiledProgram:
         """Bind live weights, given by slot name, to every subgraph and compile them.
 
-        ``blob_entry`` gives a subgraph's entry in the blob cache, by its name. For ``rewrite`` and ``bound``, which is called for
-        each subgraph, see :func:`bind_and_compile`.
+        ``blob_entry`` gives a subgraph's entry in the blob cache, by its name. For ``rewrite``, ``held`` and ``bound``, which is
+        called for each subgraph, see :func:`bind_and_compile`.
 
         Raises:
             NothingIn8Bits: layers were to be computed in 8 bits, and none is.
         """
         parts = {
-            name: bind_and_compile(model, weights, settings, None if blob_entry is None else blob_entry(name), rewrite, bound)
+            name: bind_and_compile(model, weights, settings, blob_entry and blob_entry(name), rewrite, bound, held)
             for name, model in self.models.items()
         }
         if isinstance(rewrite, Quantize) and not any(part.layers_in_8_bits for part in parts.values()):

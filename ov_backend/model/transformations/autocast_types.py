@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from openvino import opset13
 
 from ov_backend.core.autocast_regions import PREFIX
 from ov_backend.core.tensors import TO_OV, constant
-from ov_backend.model.transformations.convert_precision import WeightBuffer
+from ov_backend.model.transformations.convert_precision import WeightBuffer, weight_buffer
 from ov_backend.model.transformations.nodes import Constants, is_packed
 
 #: What autocast computes in bfloat16 whatever it gets.
@@ -57,11 +57,14 @@ _LARGE = 1 << 20
 _F32 = TO_OV[torch.float32]
 
 
-def cast_to_bfloat16(model: ov.Model, folder: Path | None) -> tuple[WeightBuffer, ...]:
+def cast_to_bfloat16(
+    model: ov.Model, folder: Path | None, live: Iterable[torch.Tensor] = (), held: Iterable[WeightBuffer] = ()
+) -> tuple[WeightBuffer, ...]:
     """Give, in place, what autocast would compute in bfloat16 that type, in a valid model with its weights bound.
 
     Returns the memory of large converted weights that the device packs, a file in ``folder`` or ordinary memory without one; it
-    must live until the device has done so.
+    must live until the device has done so. For ``held`` see :func:`weight_buffer`; only what lies in the memory of ``live``
+    weights may be in one of them.
     """
     nodes = model.get_ordered_ops()
     low = _low_nodes(nodes, Constants(model))
@@ -69,7 +72,8 @@ def cast_to_bfloat16(model: ov.Model, folder: Path | None) -> tuple[WeightBuffer
     weights = {source.get_name(): source for port in ports if (source := _source(port)).get_type_name() == "Constant"}
     contents = {name: torch.from_numpy(weight.get_tensor_view().data) for name, weight in weights.items()}
     packed = [contents[name] for name, weight in weights.items() if _is_large(weight)]
-    buffer = WeightBuffer(torch.bfloat16, packed, folder, packed=True) if packed else None
+    known = held if {weight.data_ptr() for weight in packed} <= {weight.data_ptr() for weight in live} else ()
+    buffer = weight_buffer(torch.bfloat16, packed, folder, known, packed=True) if packed else None
     casts: dict[tuple[str, int], ov.Output] = {}
     for port in ports:
         value = port.get_source_output()

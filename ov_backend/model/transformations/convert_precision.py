@@ -14,7 +14,7 @@ import math
 import mmap
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import openvino as ov
@@ -48,12 +48,14 @@ class WeightBuffer:
     """Memory for these weights in another dtype, mapped to a file without a name; ordinary memory without a folder.
 
     When a device has copied the weights into its own layout, :meth:`release` drops them from memory. A later read gets them from
-    the file. The system removes the file when the process ends. Weights that are ``packed`` the device then reads no more.
+    the file, also for the graph of another size. The system removes the file when the process ends. Weights that are ``packed``
+    the device then reads no more.
     """
 
     def __init__(self, dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None, packed: bool = False) -> None:
-        self._dtype, self._used, self._packed = dtype, 0, packed
-        self._tensors: list[torch.Tensor] = []
+        self._dtype, self._used = dtype, 0
+        self._sources = {_place(weight) for weight in weights}
+        self._converted: dict[Hashable, torch.Tensor] = {}
         size = sum(_aligned(weight.numel() * dtype.itemsize) for weight in weights)
         self._memory = _mapped(size, folder) if size and folder is not None else None
         self._is_file = self._memory is not None
@@ -62,23 +64,41 @@ class WeightBuffer:
 
     def convert(self, weight: torch.Tensor) -> torch.Tensor:
         """The weight in the dtype of the buffer; the buffer must live as long as it is used."""
+        place = _place(weight)
+        if place in self._converted:
+            return self._converted[place]
         if self._memory is None:
             tensor = torch.empty(weight.shape, dtype=self._dtype)
         else:
             tensor = torch.frombuffer(self._memory, dtype=self._dtype, count=weight.numel(), offset=self._used)
             posix.populate(self._memory, self._used, self._used + tensor.nbytes)
             self._used += _aligned(tensor.nbytes)
-        self._tensors.append(tensor.view(weight.shape).copy_(weight))
-        return self._tensors[-1]
+        self._converted[place] = tensor.view(weight.shape).copy_(weight)
+        return self._converted[place]
 
     def release(self, owned: bool = False) -> None:
-        """Drop the pages of the file from memory; it keeps its content, unless it is packed and the device has copied it
+        """Drop the pages from memory; a file keeps its content, other memory only has pages to drop once the device has copied it
         (``owned``).
         """
-        if self._memory is not None and self._packed and owned:
-            posix.forget(self._memory)
-        elif self._memory is not None and self._is_file:
+        if self._memory is not None and (self._is_file or owned):
             posix.drop_pages(self._memory)
+
+    def is_of(self, dtype: torch.dtype, weights: Sequence[torch.Tensor]) -> bool:
+        """Whether it still has the content of weights that lie where these do."""
+        has_content = self._is_file or self._memory is None
+        places = {_place(weight) for weight in weights}
+        return has_content and self._dtype is dtype and self._sources == places == self._converted.keys()
+
+
+def weight_buffer(
+    dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None, held: Iterable[WeightBuffer], packed: bool = False
+) -> WeightBuffer:
+    """A buffer for live weights: the one of ``held``, which are of equal content, that was made of them, otherwise a new one."""
+    return next((buffer for buffer in held if buffer.is_of(dtype, weights)), None) or WeightBuffer(dtype, weights, folder, packed)
+
+
+def _place(weight: torch.Tensor) -> Hashable:
+    return weight.data_ptr(), weight.shape, weight.stride(), weight.dtype
 
 
 def _aligned(size: int) -> int:

@@ -146,7 +146,7 @@ def quantize(
     return done
 
 
-def weight_buffer(weights: Mapping[str, torch.Tensor], layers: Collection[str], folder: Path | None) -> WeightBuffer:
+def int8_buffer(weights: Mapping[str, torch.Tensor], layers: Collection[str], folder: Path | None) -> WeightBuffer:
     """Memory for the 8-bit weights of layers, whose pages can be dropped when the device has packed them.
 
     It must live as long as the model and what is compiled from it. Without a folder for its file it is ordinary memory.

@@ -100,6 +100,32 @@ def test_a_changed_weight_reaches_the_copy(strict: Strict, dtype: torch.dtype) -
     assert network.statistics.compiles == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_another_size_takes_the_weights_that_were_converted(
+    strict: Strict, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, x, t = case(dtype)
+    network = engine_for(strict(precision="bf16"), module)
+    network(x, t)
+    monkeypatch.setattr(WeightBuffer, "__init__", lambda *_, **__: pytest.fail("weights are converted again"))
+    larger = x.repeat(1, 1, 2, 2)
+    outputs = network(larger, t)
+    assert network.statistics.compiles == 2
+    for output, expected in zip(outputs, in_float(module, larger, t)):
+        assert error(output, expected) < TOLERANCE[torch.float16, "bf16"]
+
+
+def test_changed_weights_are_converted_again_at_another_size(strict: Strict) -> None:
+    module, x, t = case(torch.float32)
+    network = engine_for(strict(precision="bf16"), module)
+    network(x, t)
+    address = module.large.weight.data_ptr()
+    module.large.weight.data.mul_(-2)
+    assert module.large.weight.data_ptr() == address
+    larger = x.repeat(1, 1, 2, 2)
+    assert error(network(larger, t)[0], in_float(module, larger, t)[0]) < TOLERANCE[torch.float16, "bf16"]
+
+
 def test_nothing_is_left_in_the_folder(strict: Strict, tmp_path: Path) -> None:
     module, x, t = case(torch.float16)
     settings = strict(precision="f32")
@@ -145,6 +171,7 @@ def test_packed_weights_are_given_back_once_the_device_owns_them(tmp_path: Path,
     placed = buffer.convert(weight)
     buffer.release(owned=False)
     assert torch.equal(placed, weight.bfloat16())
+    assert buffer.is_of(torch.bfloat16, [weight]) is in_file
     before = psutil.Process().memory_info().rss
     buffer.release(owned=True)
     assert before - psutil.Process().memory_info().rss > placed.nbytes / 2 or not placed.any()
