@@ -260,6 +260,9 @@ def write_all(folder: Path, forge: bool) -> None:
     linear_projection = {"use_linear_projection": True, "attention_head_dim": [5, 10]}
     sd2 = unet([320, 640], 0, cross_attention_dim=1024, **linear_projection)
     write(checkpoints / "e2e-sd2.safetensors", sd2 | vae() | open_clip(OPEN_CLIP, 1024), 6)
+    for config in folder.glob("repositories/*/configs/stable-diffusion/v2-inference.yaml"):
+        # without it reForge loads the weights into a UNet of true size, to see what they predict
+        (checkpoints / "e2e-sd2.yaml").write_text(config.read_text(encoding="utf-8"), encoding="utf-8")
     sizes = {"addition_embed_type": "text_time", "addition_time_embed_dim": 256}
     size_of = "projection_class_embeddings_input_dim"
     xl = unet([320, 640], 1, cross_attention_dim=2048, **linear_projection, **sizes, **{size_of: 2816})
@@ -307,10 +310,7 @@ _SIZES = {
         "'guidance_hidden_dim': 5120": f"'guidance_hidden_dim': {WIDTH}",
         "'guidance_n_layers': 5": "'guidance_n_layers': 2",
     },
-    "ldm_patched/modules/supported_models.py": {
-        "[0, 0, 2, 2, 10, 10]": "[0, 1]",
-        "[0, 0, 4, 4, 4, 4, 0, 0]": "[0, 1]",
-    },
+    "ldm_patched/modules/supported_models.py": {"[0, 0, 2, 2, 10, 10]": "[0, 1]", "[0, 0, 4, 4, 4, 4, 0, 0]": "[0, 1]"},
     "ldm_patched/modules/sd.py": {"'ch': 128,": "'ch': 32,"},
 }
 
