@@ -178,8 +178,9 @@ def short_repr(value: object, length: int = 200) -> str:
 
 
 def first_line(error: object) -> str:
-    """The first line of an error's message."""
-    return cleaned(_lines(error)[0])
+    """The first line of an error's message, :func:`cleaned` unless it is of this project."""
+    line = _lines(error)[0]
+    return line if isinstance(error, OVBackendError) else cleaned(line)
 
 
 def last_line(error: object) -> str:

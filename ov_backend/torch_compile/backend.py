@@ -167,13 +167,11 @@ class CompiledDynamoGraph:
         try:
             if self._parts is not None or self._divides(full, gradients):
                 return self._in_parts(full)
-            if not gradients and self.graph.enables_gradients and any(getattr(value, "requires_grad", False) for value in full):
-                raise OVBackendError("it asks for gradients of its own, under torch.no_grad()")
             effects = self._analyze(full, gradients)
             if effects.written or (gradients and (self.engine.settings.aot_autograd or effects.random or effects.aliases)):
                 return self._by_aot(full, effects)
-            if not gradients and effects.aliases and any(effects.differentiable):
-                raise OVBackendError("it returns a view of a tensor that asks for gradients, which asks for them too")
+            if not gradients and any(effects.differentiable) and (effects.aliases or self.graph.enables_gradients):
+                raise OVBackendError("it returns a tensor that asks for gradients, under torch.no_grad()")
             if gradients and any(effects.differentiable):
                 self._analyze(full, gradients=False)  # what only runs with gradients, such as a tensor's hook, is PyTorch's
                 return RecomputeBackward.run(self.graph, self.infer, effects.differentiable, full)

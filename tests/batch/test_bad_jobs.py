@@ -37,6 +37,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"negative_prompt": True}, "negative_prompt is True"),
     ({"prompt": []}, "prompt is an empty list"),
     ({"seed": "many"}, "seed is 'many'; it must be a whole number"),
+    ({"seed": "0x10"}, "seed is '0x10'; it must be a whole number"),
     ({"seed": -2}, "the seed is -2"),
     ({"seed": 1 << 63}, "the seed is"),
     ({"seed": (1 << 63) - 1, "batch_size": 2}, "too large for a batch of 2"),

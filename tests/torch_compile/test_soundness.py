@@ -101,6 +101,16 @@ def test_gradients_that_a_graph_asks_for_itself_are_there_under_no_grad() -> Non
         assert compiled(function, fallback="pytorch")(x).requires_grad == function(x).requires_grad
 
 
+def test_a_graph_that_switches_gradients_on_for_what_asks_for_none_runs_in_openvino() -> None:
+    layer = torch.nn.Linear(3, 3)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.distributions.Categorical(logits=layer(x)).entropy()
+
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(function, fallback="raise")(torch.ones(2, 3)), function(torch.ones(2, 3)))
+
+
 def test_slices_of_one_tensor_share_a_compile() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
     function = compiled(module, aot_autograd=True)
