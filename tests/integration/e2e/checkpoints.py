@@ -21,8 +21,8 @@ from ov_backend.checkpoint import keys
 from ov_backend.checkpoint.header import CLIP, OPEN_CLIP, UNET, VAE, XL_CLIP, XL_OPEN_CLIP
 
 Shapes = dict[str, tuple[int, ...]]
-#: The width of the small Flux and Chroma, which their T5 shares; heads have 128 channels there.
-WIDTH, DOUBLE, SINGLE = 256, 2, 2
+#: The width of the small Flux and Chroma, which their T5 shares; heads have 128 channels there. And that of SD3's T5.
+WIDTH, DOUBLE, SINGLE, _SD3_WIDTH = 256, 2, 2, 4096
 _VAE_CHANNELS = [32, 64, 128, 128]
 
 
@@ -80,17 +80,17 @@ def open_clip(prefix: str, width: int) -> Shapes:
     return {prefix + name: shape for name, shape in {**found, **thirds}.items() if "#" not in name}
 
 
-def t5(layers: int = 2) -> Shapes:
-    """A T5 encoder of Flux's width; see ``_T5``."""
+def t5(width: int, layers: int = 2) -> Shapes:
+    """A T5 encoder; see ``_T5``."""
     inner, hidden = _T5["num_heads"] * _T5["d_kv"], _T5["d_ff"]
-    shapes: Shapes = {"shared.weight": (32128, WIDTH), "encoder.final_layer_norm.weight": (WIDTH,)}
+    shapes: Shapes = {"shared.weight": (32128, width), "encoder.final_layer_norm.weight": (width,)}
     shapes["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (32, _T5["num_heads"])
     for block in range(layers):
         attention, dense = f"encoder.block.{block}.layer.0.", f"encoder.block.{block}.layer.1."
-        shapes |= {f"{attention}SelfAttention.{name}.weight": (inner, WIDTH) for name in "qkv"}
-        shapes |= {f"{attention}SelfAttention.o.weight": (WIDTH, inner), f"{attention}layer_norm.weight": (WIDTH,)}
-        shapes |= {f"{dense}DenseReluDense.{name}.weight": (hidden, WIDTH) for name in ("wi_0", "wi_1")}
-        shapes |= {f"{dense}DenseReluDense.wo.weight": (WIDTH, hidden), f"{dense}layer_norm.weight": (WIDTH,)}
+        shapes |= {f"{attention}SelfAttention.{name}.weight": (inner, width) for name in "qkv"}
+        shapes |= {f"{attention}SelfAttention.o.weight": (width, inner), f"{attention}layer_norm.weight": (width,)}
+        shapes |= {f"{dense}DenseReluDense.{name}.weight": (hidden, width) for name in ("wi_0", "wi_1")}
+        shapes |= {f"{dense}DenseReluDense.wo.weight": (width, hidden), f"{dense}layer_norm.weight": (width,)}
     return shapes
 
 
@@ -133,7 +133,7 @@ def sd3(depth: int = 2) -> Shapes:
     """The transformer of Stable Diffusion 3, whose width is 64 times its depth."""
     w = 64 * depth
     shapes: Shapes = {"pos_embed": (1, 36864, w), "x_embedder.proj.weight": (w, 16, 2, 2), "x_embedder.proj.bias": (w,)}
-    shapes |= linear("context_embedder", w, 4096) | linear("final_layer.linear", 64, w)
+    shapes |= linear("context_embedder", w, _SD3_WIDTH) | linear("final_layer.linear", 64, w)
     shapes |= linear("final_layer.adaLN_modulation.1", 2 * w, w)
     shapes |= two_layers("t_embedder.mlp", w, 256, ("0", "2")) | two_layers("y_embedder.mlp", w, 2048, ("0", "2"))
     for number, side in ((number, side) for number in range(depth) for side in ("x", "context")):
@@ -285,16 +285,16 @@ def write_transformers(models: Path) -> None:
     """Write what Forge alone has: Stable Diffusion 3, Flux and Chroma."""
     text_encoders = {f"text_encoders.clip_l.transformer.{name}": shape for name, shape in text(768, 12).items()}
     text_encoders |= {f"text_encoders.clip_g.transformer.{name}": shape for name, shape in text(1280, 3).items()}
-    whole = sd3() | vae(latents=16, quantised=False) | text_encoders
-    write(models / "Stable-diffusion" / "e2e-sd3.safetensors", whole, 13)
+    text_encoders |= {f"text_encoders.t5xxl.transformer.{name}": shape for name, shape in t5(_SD3_WIDTH).items()}
+    write(models / "Stable-diffusion" / "e2e-sd3.safetensors", sd3() | vae(latents=16, quantised=False) | text_encoders, 13)
     write(models / "Stable-diffusion" / "e2e-flux.safetensors", flux(), 14)
     write(models / "Stable-diffusion" / "e2e-chroma.safetensors", flux(chroma=True), 15)
     write(models / "VAE" / "e2e-flux-ae.safetensors", vae("", latents=16, quantised=False), 16)
     write(models / "text_encoder" / "e2e-flux-clip.safetensors", clip(""), 17)
-    write(models / "text_encoder" / "e2e-flux-t5.safetensors", t5(), 18)
+    write(models / "text_encoder" / "e2e-flux-t5.safetensors", t5(WIDTH), 18)
 
 
-_T5: dict[str, Any] = {"d_ff": 512, "d_kv": 64, "d_model": WIDTH, "num_heads": 4, "num_layers": 2}
+_T5: dict[str, Any] = {"d_ff": 512, "d_kv": 64, "num_heads": 4, "num_layers": 2}
 #: In a file of a WebUI, a text and what takes its place.
 _SIZES = {
     "huggingface_guess/huggingface_guess/model_list.py": {"[0, 0, 2, 2, 10, 10]": "[0, 1]", "[0, 0, 4, 4, 4, 4, 0, 0]": "[0, 1]"},
@@ -323,8 +323,8 @@ def configurations(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield file, {"block_out_channels": _VAE_CHANNELS}
         elif config.get("hidden_size") in (1024, 1280) and "text_encoder" in file.parent.name:
             yield file, {"num_hidden_layers": 3}
-        elif config.get("model_type") == "t5" and "stable-diffusion-3" not in str(file):
-            yield file, _T5
+        elif config.get("model_type") == "t5":
+            yield file, {**_T5, "d_model": _SD3_WIDTH if "stable-diffusion-3" in str(file) else WIDTH}
     for file in (folder / "ldm_patched" / "modules").glob("**/*clip*config*.json"):
         if file.name in ("clip_config_bigg.json", "sd2_clip_config.json"):
             yield file, {"num_hidden_layers": 3}

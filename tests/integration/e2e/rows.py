@@ -111,10 +111,11 @@ def rows_of_forge(webui: WebUI, first: dict[str, Any]) -> Iterator[tuple[str, di
     """What Forge alone has."""
     for words in ("flux",), ("chroma",), ("flux", "nf4"), *((name, "gguf", bits) for name, bits in _GGUF):
         yield " ".join(words), fields_of(webui, *words)
-    no_preview = options(live_previews_enable=False)
+    own = {"forge_additional_modules": []}  # Forge goes on with those of Flux where nothing else is asked for
+    no_preview = options(live_previews_enable=False, **own)
     yield "sd3", {"checkpoint": webui.checkpoint("sd3"), "sampler_name": "Euler", "scheduler": "Simple", **no_preview}
     for name, lora in ("", PROMPT), ("the same with a LoRA: ", with_lora("e2e-both")), ("the same without: ", PROMPT):
-        yield f"{name}float8", {**first, "prompt": lora, **options(forge_unet_storage_dtype="float8-e4m3fn")}
+        yield f"{name}float8", {**first, "prompt": lora, **options(forge_unet_storage_dtype="float8-e4m3fn", **own)}
 
 
 _GGUF = (("flux", "q8_0"), ("flux", "q4_0"), ("flux", "q4_k"), ("chroma", "q8_0"))
