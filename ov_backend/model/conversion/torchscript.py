@@ -77,7 +77,12 @@ def _replace(gm: GraphModule, node: Node, target: Any, args: tuple[Any, ...]) ->
     gm.graph.erase_node(node)
 
 
-#: By operator, how its arguments become another operator and that one's arguments.
+def _copied(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """What ``x.copy_(source)`` leaves in ``x``; of the operator the converter would return ``x``."""
+    return source.to(x.dtype).expand(x.shape)
+
+
+#: By operator, how its arguments become another operator or function and that one's arguments.
 _RULES: dict[Any, Rule] = {
     _aten._softmax.default: lambda x, dim, half: (_aten.softmax.int, (x, dim)),
     _aten._log_softmax.default: lambda x, dim, half: (_aten.log_softmax.int, (x, dim)),
@@ -89,4 +94,5 @@ _RULES: dict[Any, Rule] = {
         (x, w, b, mean, var, False, momentum, eps, False),
     ),
     _aten.max_pool2d_with_indices.default: lambda *args: (_aten.max_pool2d.default, args),
+    _aten.copy.default: lambda x, source, non_blocking=False: (_copied, (x, source)),
 }

@@ -47,6 +47,15 @@ def test_openvino_ts_keeps_inputs_and_results_apart() -> None:
     assert calls() == 1
 
 
+def test_openvino_ts_copies_into_what_the_forward_makes() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(2, 3).copy_(x) * 2 + torch.ones(2, 3, dtype=torch.int32).copy_(x)
+
+    x = torch.randn(3) * 4
+    agree(compile_ts(f)(x), f(x))
+    assert calls() == 1
+
+
 def test_openvino_ts_indices() -> None:
     net = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.LayerNorm(4))
     x = torch.tensor([[1, 2, 9]])
