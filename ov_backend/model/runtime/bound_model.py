@@ -108,7 +108,7 @@ def _in_computed_type(
         return None
     large = {name: w for name, w in live.items() if w.dtype is types[0] and w.nbytes >= COPY_BELOW_BYTES}
     buffer = weight_buffer(types[1], list(large.values()), _buffer_folder(settings), held)
-    converted = {name: buffer.convert(weight) for name, weight in large.items()}
+    converted = {name: buffer.converted(weight) for name, weight in large.items()}
     model = bind(graph, {**live, **converted}, validate=False)
     try:
         convert_precision(model, *types)

@@ -122,7 +122,7 @@ def _rounded(weight: ov.Node, content: torch.Tensor, buffer: WeightBuffer | None
         limit = torch.finfo(torch.bfloat16).max
         half = content.clamp(-limit, limit).where(content.isfinite(), content).to(torch.bfloat16)
     else:
-        half = buffer.convert(content)
+        half = buffer.converted(content)
     converted = constant(half, shared=buffer is not None)
     converted.set_friendly_name(weight.get_friendly_name())
     return converted

@@ -64,17 +64,19 @@ class WeightBuffer:
 
     def convert(self, weight: torch.Tensor) -> torch.Tensor:
         """The weight in the dtype of the buffer; the buffer must live as long as it is used."""
-        place = _place(weight)
-        if place in self._converted:
-            return self._converted[place]
         if self._memory is None:
             tensor = torch.empty(weight.shape, dtype=self._dtype)
         else:
             tensor = torch.frombuffer(self._memory, dtype=self._dtype, count=weight.numel(), offset=self._used)
             posix.populate(self._memory, self._used, self._used + tensor.nbytes)
             self._used += _aligned(tensor.nbytes)
-        self._converted[place] = tensor.view(weight.shape).copy_(weight)
-        return self._converted[place]
+        self._converted[_place(weight)] = tensor = tensor.view(weight.shape).copy_(weight)
+        return tensor
+
+    def converted(self, weight: torch.Tensor) -> torch.Tensor:
+        """As :meth:`convert`, but what lies where a weight did that was converted is that weight, and not converted again."""
+        known = self._converted.get(_place(weight))
+        return self.convert(weight) if known is None else known
 
     def release(self, owned: bool = False) -> None:
         """Drop the pages from memory; a file keeps its content, other memory only has pages to drop once the device has copied it

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from ov_backend import Settings
 from ov_backend.model.conversion.converter import convert
 from ov_backend.model.runtime.bound_model import bind
 from ov_backend.model.runtime.compiled_graph import CompiledGraph, bind_and_compile
@@ -62,6 +63,21 @@ CASES: dict[str, tuple[Function, dict[str, torch.Tensor], torch.Tensor]] = {
     "values below zero": (lambda w, b, x: F.conv2d(-x.abs() - 1, w, b, padding=1), CONVOLUTION, PICTURE),
     "an output channel of zeros": (lambda w, b, x: F.linear(x.sin(), w, b), ZEROS, ROWS),
 }
+
+
+def two_layers(v: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.linear(x.sin(), v).sin(), w)
+
+
+@needs_vnni
+def test_layers_of_one_shape_keep_their_own_weights(strict: Callable[..., Settings]) -> None:
+    weights = {"v": random(32, 32, seed=2) / 6, "w": random(32, 32, seed=3) / 6}
+    rewrite = Quantize(observed(two_layers, weights, ROWS))
+    settings = strict(precision="int8", model_caching=True)
+    graph = bind_and_compile(model_of(two_layers, weights, ROWS), weights, settings, rewrite=rewrite)
+    (result,), expected = graph([ROWS]), two_layers(*weights.values(), ROWS)
+    assert graph.layers_in_8_bits == 2
+    assert float((result - expected).norm() / expected.norm()) < 0.05
 
 
 @needs_vnni
