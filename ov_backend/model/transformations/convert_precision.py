@@ -55,7 +55,8 @@ class WeightBuffer:
     def __init__(self, dtype: torch.dtype, weights: Sequence[torch.Tensor], folder: Path | None, packed: bool = False) -> None:
         self._dtype, self._used = dtype, 0
         self._sources = {_place(weight) for weight in weights}
-        self._converted: dict[Hashable, torch.Tensor] = {}
+        self._tensors: list[torch.Tensor] = []
+        self._converted: dict[Hashable, torch.Tensor] = {}  # by where the weight lies: those that share memory have one place
         size = sum(_aligned(weight.numel() * dtype.itemsize) for weight in weights)
         self._memory = _mapped(size, folder) if size and folder is not None else None
         self._is_file = self._memory is not None
@@ -70,8 +71,9 @@ class WeightBuffer:
             tensor = torch.frombuffer(self._memory, dtype=self._dtype, count=weight.numel(), offset=self._used)
             posix.populate(self._memory, self._used, self._used + tensor.nbytes)
             self._used += _aligned(tensor.nbytes)
-        self._converted[_place(weight)] = tensor = tensor.view(weight.shape).copy_(weight)
-        return tensor
+        self._tensors.append(tensor.view(weight.shape).copy_(weight))
+        self._converted[_place(weight)] = self._tensors[-1]
+        return self._tensors[-1]
 
     def converted(self, weight: torch.Tensor) -> torch.Tensor:
         """As :meth:`convert`, but what lies where a weight did that was converted is that weight, and not converted again."""

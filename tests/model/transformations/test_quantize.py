@@ -70,10 +70,11 @@ def two_layers(v: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> torch.Tenso
 
 
 @needs_vnni
-def test_layers_of_one_shape_keep_their_own_weights(strict: Callable[..., Settings]) -> None:
+@pytest.mark.parametrize("caching", [True, False], ids=["with a folder", "without"])
+def test_layers_of_one_shape_keep_their_own_weights(strict: Callable[..., Settings], caching: bool) -> None:
     weights = {"v": random(32, 32, seed=2) / 6, "w": random(32, 32, seed=3) / 6}
     rewrite = Quantize(observed(two_layers, weights, ROWS))
-    settings = strict(precision="int8", model_caching=True)
+    settings = strict(precision="int8", model_caching=caching)
     graph = bind_and_compile(model_of(two_layers, weights, ROWS), weights, settings, rewrite=rewrite)
     (result,), expected = graph([ROWS]), two_layers(*weights.values(), ROWS)
     assert graph.layers_in_8_bits == 2

@@ -101,6 +101,7 @@ CALLS: dict[str, list[Call]] = {
     "aten.arange.start_step": [call(1, 7), call(1, 7, 2), call(2, 4.5, 0.5, dtype=torch.float32, **FACTORY)],
     **{f"aten.{name}.default": [call(X)] for name in ("alias", "lift_fresh", "detach", "lift_fresh_copy")},
     **{f"aten.{name}.default": RESHAPED for name in ("reshape", "_unsafe_view", "view")},
+    "aten.copy.default": [call(X, X[:1]), call(WHOLE.int(), WHOLE * 2.5, non_blocking=True)],
     "aten._scaled_dot_product_flash_attention_for_cpu.default": ATTENTION,
     "aten.scaled_dot_product_attention.default": [*ATTENTION, call(HEADS, FEWER, FEWER, enable_gqa=True)],
     "aten._softmax.default": SOFTMAX,
