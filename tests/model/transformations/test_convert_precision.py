@@ -126,6 +126,21 @@ def test_changed_weights_are_converted_again_at_another_size(strict: Strict) -> 
     assert error(network(larger, t)[0], in_float(module, larger, t)[0]) < TOLERANCE[torch.float16, "bf16"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_equal_weights_that_have_changed_places_are_not_mixed_up_at_another_size(strict: Strict, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*(torch.nn.Linear(768, 768, bias=False) for _ in range(2))).to(dtype).eval()
+    network, x = engine_for(strict(precision="bf16"), module), torch.randn(4, 768).to(dtype)
+    network(x)
+    first, second = (layer.weight.data for layer in module)
+    content = first.clone()
+    first.copy_(second)
+    second.copy_(content)
+    module[0].weight.data, module[1].weight.data = second, first
+    larger = x.repeat(2, 1) * 2
+    assert error(network(larger), module.forward(larger)) < TOLERANCE[torch.float16, "bf16"]
+
+
 def test_nothing_is_left_in_the_folder(strict: Strict, tmp_path: Path) -> None:
     module, x, t = case(torch.float16)
     settings = strict(precision="f32")
