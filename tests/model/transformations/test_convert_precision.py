@@ -17,6 +17,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.core import posix
+from ov_backend.guards import checksums
 from ov_backend.model.transformations import convert_precision
 from ov_backend.model.transformations.convert_precision import WeightBuffer, weight_conversion
 from tests.helpers.alone import alone
@@ -139,6 +140,16 @@ def test_equal_weights_that_have_changed_places_are_not_mixed_up_at_another_size
     module[0].weight.data, module[1].weight.data = second, first
     larger = x.repeat(2, 1) * 2
     assert error(network(larger), module.forward(larger)) < TOLERANCE[torch.float16, "bf16"]
+
+
+def test_a_write_that_no_look_shows_counts_at_another_size(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "_PATIENCE_AT_START", 1e9)  # everything was read a moment ago
+    module, x, t = case(torch.float32)
+    network = engine_for(strict(precision="bf16"), module)
+    network(x, t)
+    module.large.weight.data[5:9, 3:] *= 100
+    larger = x.repeat(1, 1, 2, 2)
+    assert error(network(larger, t)[0], in_float(module, larger, t)[0]) < TOLERANCE[torch.float16, "bf16"]
 
 
 def test_nothing_is_left_in_the_folder(strict: Strict, tmp_path: Path) -> None:
