@@ -288,6 +288,7 @@ class CompileJob:
             self.context.name,
             form=request.form.name,
             signature=request.call.signature,
+            address=request.compiled_key.address,
             state=(request.compiled_key.weights, request.text, request.state.host),
         )
 
@@ -324,7 +325,7 @@ class CompileJob:
 
     def compile(self, program: Program, bound: Callable[[], object] = bool) -> CompiledProgram:
         """Bind the request's weights and compile; ``bound()`` is called in between."""
-        request, held = self.request, self.resources.converted(self.request.compiled_key.weights)
+        request, held = self.request, self.resources.converted(self.request.compiled_key)
         return program.compile(request.weights, request.settings, self._blob_entry(program), request.form.rewrite, bound, held)
 
     def _blob_entry(self, program: Program) -> Callable[[str], blobs.Blob] | None:

@@ -116,6 +116,8 @@ class Lookup:
                     resources.codes.use(kind, guard.code.traced)
                 return entry
             self._check_integers(guard.weights.tensors.values())
+            if starts and resources.converted(keys[1]):
+                self.guards.read_again()  # what is bound was converted earlier, and has to be what the weights are now
             guard.check()  # reading everything once more may have shown a change
             form = self._form(guard)
             requests.append(self._compile_request(call, guard, self._keys(guard, call, form), kind, form))

@@ -172,6 +172,7 @@ class CompiledEntry:
         output: the description of a call's result over the program's flat outputs; what is compiled ahead of every trace gets it
             when a trace has led to it.
         placement: the live weights of the network that used it last, which is the one named.
+        address: of the weights that it was compiled from.
         unverified: set while it was compiled ahead and no call has asked for it: see :class:`Unverified`.
         state: what a call's result depends on beside the call and the form: digest of the weights, text, and the host.
         tried: the results of observed calls that it has computed already, by their numbers.
@@ -185,6 +186,7 @@ class CompiledEntry:
     unverified: Unverified | None = None
     form: str = ""
     signature: Signature | None = None
+    address: int = 0
     state: tuple[str, str, str] = ("", "", "")
     tried: dict[int, list[torch.Tensor]] = field(default_factory=dict)
 

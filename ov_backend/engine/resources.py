@@ -146,10 +146,11 @@ class Resources:
         """Whether there is a compiled graph under a key."""
         return any(self.compiled.peek(each) is not None for each in (key.anywhere(), key))
 
-    def converted(self, weights: str) -> list[WeightBuffer]:
-        """What compiled graphs hold of weights of this digest, in the type that a device computes in."""
+    def converted(self, key: CompiledKey) -> list[WeightBuffer]:
+        """What compiled graphs hold of a key's weights in the type that a device computes in; each lies where it did then."""
+        made_of = key.weights, key.address
         entries = [entry.value for key in self.compiled if (entry := self.compiled.peek(key)) is not None]
-        programs = [entry.program for entry in entries if entry.weights == weights and entry.unverified is None]
+        programs = [each.program for each in entries if (each.weights, each.address) == made_of and each.unverified is None]
         return [buffer for program in programs for part in program.parts.values() for buffer in part.buffers]
 
     def evict_dead(self) -> int:

@@ -27,6 +27,7 @@ from ov_backend.guards.describe import (
     versioned,
 )
 from ov_backend.guards.names import NameWalk
+from ov_backend.guards.packages import is_put_there
 from ov_backend.guards.traced_code import TracedCode
 
 #: What stands in modules of torch, and the names of their operators.
@@ -193,6 +194,8 @@ class ModuleWalk(NameWalk):
                     self.watch.key(package, name)
                 if isinstance(value, types.FunctionType) and not self._is_accounted_for(value):
                     self.refused = f"{package['__name__']}.{name} was replaced by {module_of(value)}.{value.__qualname__}"
+                elif callable(value) and is_put_there(value) and type(value).__module__ not in self._host_modules:
+                    self.refused = f"{package['__name__']}.{name} was replaced by a {type(value).__name__}"
 
     def _kernels(self) -> None:
         """A kernel that was replaced; there are two thousand names, and comparing them takes 30 microseconds."""

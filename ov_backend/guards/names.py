@@ -25,6 +25,7 @@ from ov_backend.guards.describe import (
     SCALARS,
     TORCH_VALUES,
     UNSET,
+    attribute_or,
     attribute_or_none,
     content_of,
     module_of,
@@ -67,10 +68,10 @@ class NameWalk(ValueWalk):
             self._attribute_of(value, attributes[0], f"{path}.{attributes[0]}")
 
     def _attribute_of(self, value: Any, name: str, path: str) -> None:
-        read = functools.partial(attribute_or_none, value, name)
+        read = functools.partial(attribute_or, value, name, UNSET)
         member = read()
         self._add("option", name)
-        if isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
+        if member is UNSET or isinstance(member, (*SCALARS, *TORCH_VALUES, enum.Enum)):
             self.watch.content(lambda: (type(read()), read()))  # for 1 and True are equal
         elif read() is member:
             self.watch.attribute(value, name)

@@ -109,10 +109,20 @@ def _with_hook() -> tuple[torch.nn.Module, Callable[[Any], Any]]:
     return module, assign(hook, "scale", 7.0)
 
 
+def _missing_option() -> float:
+    try:
+        return 2.0 if OPTIONS.missing is None else 3.0
+    except AttributeError:
+        return 4.0
+
+
 CASES: dict[str, Callable[[], tuple[torch.nn.Module, Callable[..., Any]]]] = {
     "an attribute read by a decorated function": lambda: case(
         Scaled(read_decorated, scale=2.0),
         lambda m: setattr(m, "scale", 3.0),
+    ),
+    "an attribute of options that was missing and is None": lambda: case(
+        Scaled(lambda m: _missing_option()), lambda m: setattr(OPTIONS, "missing", None)
     ),
     "an attribute read by name": lambda: case(
         Scaled(lambda m: getattr(m, "scale"), scale=2.0),  # noqa: B009
@@ -213,6 +223,7 @@ def _restored() -> Any:
     yield
     globals().update(before)
     Object.strength, Child.scale = strength, scale  # type: ignore[method-assign]
+    vars(OPTIONS).pop("missing", None)
     NUMBERS[0], TABLE["scale"], OPTIONS.scale, TENSORS[0] = 2.0, 2.0, 2.0, torch.full((4,), 2.0)
     TENSOR.copy_(tensor)
     torch.nn.modules.module._global_forward_hooks.clear()

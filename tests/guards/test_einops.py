@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import pkgutil
 from collections.abc import Callable
 
 import pytest
@@ -41,3 +43,19 @@ def test_the_first_use_of_einops_may_be_a_trace(strict: Strict, monkeypatch: pyt
     for _ in range(2):
         torch.testing.assert_close(network(X), module(X))
     assert network.statistics.calls == 2
+
+
+@pytest.mark.parametrize("name", ["einops.einops._apply_recipe", "torch.nn.functional.silu"])
+def test_a_function_of_a_library_that_an_object_replaces_is_called(
+    name: str, strict: Strict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    einops, silu = pytest.importorskip("einops"), torch.nn.SiLU()
+    module = Scaled(lambda m: einops.rearrange(silu(m.t), "a b -> b a"), t=torch.arange(12.0).reshape(4, 3))
+    network = engine_for(strict(fallback="pytorch"), module)
+    assert_eager(network, module)
+    original = pkgutil.resolve_name(name)
+    monkeypatch.setattr(name, functools.partial(lambda *args, **kwargs: original(*args, **kwargs) * 2))
+    assert_eager(network, module)
+    assert network.statistics.last_reason == f"{name} was replaced by a partial"
+    monkeypatch.undo()
+    assert_eager(network, module)

@@ -17,6 +17,7 @@ import torch
 
 from ov_backend import Settings
 from ov_backend.core import posix
+from ov_backend.guards import checksums
 from ov_backend.model.transformations import convert_precision
 from ov_backend.model.transformations.convert_precision import WeightBuffer, weight_conversion
 from tests.helpers.alone import alone
@@ -124,6 +125,32 @@ def test_changed_weights_are_converted_again_at_another_size(strict: Strict) -> 
     assert module.large.weight.data_ptr() == address
     larger = x.repeat(1, 1, 2, 2)
     assert error(network(larger, t)[0], in_float(module, larger, t)[0]) < TOLERANCE[torch.float16, "bf16"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_equal_weights_that_have_changed_places_are_not_mixed_up_at_another_size(strict: Strict, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(*(torch.nn.Linear(768, 768, bias=False) for _ in range(2))).to(dtype).eval()
+    network, x = engine_for(strict(precision="bf16"), module), torch.randn(4, 768).to(dtype)
+    network(x)
+    first, second = (layer.weight.data for layer in module)
+    content = first.clone()
+    first.copy_(second)
+    second.copy_(content)
+    module[0].weight.data, module[1].weight.data = second, first
+    larger = x.repeat(2, 1) * 2
+    assert error(network(larger), module.forward(larger)) < TOLERANCE[torch.float16, "bf16"]
+
+
+def test_a_write_that_no_look_shows_counts_at_another_size(strict: Strict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "_PATIENCE_AT_START", 1e9)  # everything was read a moment ago
+    module = torch.nn.Sequential(*(torch.nn.Linear(768, 768, bias=False) for _ in range(2))).eval()
+    network, x = engine_for(strict(precision="bf16"), module), torch.randn(4, 768)
+    network(x)
+    module[1].weight.data[5, 3:] += 3
+    assert network(x)[:, 5].norm() < module.forward(x)[:, 5].norm() / 2, "a look shows it"
+    larger = x.repeat(2, 1)
+    assert error(network(larger), module.forward(larger)) < TOLERANCE[torch.float16, "bf16"]
 
 
 def test_nothing_is_left_in_the_folder(strict: Strict, tmp_path: Path) -> None:
