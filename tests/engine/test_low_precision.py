@@ -122,7 +122,7 @@ def test_what_was_compiled_to_try_a_recipe_is_evicted_where_it_is_not_needed(set
 def test_the_8_bit_weights_are_not_kept_in_memory_beside_the_packed_ones(calibrated: Network) -> None:
     compiled = calibrated.resources.compiled
     (part,) = compiled.peek(list(compiled)[-1]).value.program.parts.values()
-    (buffer,) = part._buffers
+    (buffer,) = part.buffers
     assert buffer._memory is not None, "it is a file, whose pages are dropped"
 
 
