@@ -23,6 +23,7 @@ from ov_backend.guards.describe import (
     SAVES_STATE,
     asks_for_gradients,
     module_of,
+    number_of,
     own_member,
     versioned,
 )
@@ -222,12 +223,19 @@ class ModuleWalk(NameWalk):
             self.refused = f"torch.nn.Module.__call__ was replaced by a function of {replaced}"
 
     def _einops(self) -> None:
-        """The object by which einops calls torch; it is made at the first use, and holds nothing but torch itself."""
+        """The object by which einops calls torch, which is made at the first use and holds nothing but torch, and its classes."""
+        for module in (sys.modules[name] for name in _EINOPS if name in sys.modules):
+            values = list(vars(module).values())
+            for cls in (value for value in values if isinstance(value, type) and value.__module__ == module.__name__):
+                self.watch.class_members(cls)
+                for function in (member for member in vars(cls).values() if isinstance(member, types.FunctionType)):
+                    self.watch.attribute(function, "__code__")
+                    self._add(number_of(function.__code__))
+                    if not versioned(module_of(function)):
+                        self._value(function, function.__qualname__)
         members = vars(sys.modules["einops._backends"]) if "einops._backends" in sys.modules else {}
         backends = members.get("_loaded_backends", members.get("_backends", {}))  # the second name is that before 0.7
         self.watch.content(functools.partial(backends.get, "torch"))  # not by its key: a trace may be the first use
-        if "torch" in backends:
-            self._package_class(type(backends["torch"]))
         attributes = vars(backends["torch"]) if "torch" in backends else {}
         self.watch.length(attributes)
         for name, value in sorted(attributes.items()):
