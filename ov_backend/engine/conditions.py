@@ -19,7 +19,8 @@ from ov_backend.trace.capture.forward import Reach
 
 def restore_containers(guard: CodeGuard, reach: Reach, request: CompileRequest) -> None:
     """Put back what a trace has changed, and raise if there was something; ``Superseded`` if another thread may have done it."""
-    for state in reach.before[:1]:
+    state = reach.before[0] if reach.before else None
+    if state is not None:
         has_put, has_named = state.restore_process(), state.restore_names(guard.names)  # a forward may change both
         if state.changed(guard.containers):
             if request.abandoned.is_set() or not state.restore(guard.containers):

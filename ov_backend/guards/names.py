@@ -56,7 +56,7 @@ class NameWalk(ValueWalk):
         self._add(path, repr(read()))
 
     def _option(self, value: Any, attributes: list[str], path: str) -> None:
-        """A global object; before a trace, and of options, whose code finds their attributes, only the one that is read."""
+        """Look at a global object, or only at the attribute that is read: before a trace, and of an object of options."""
         kind = type(value)
         if kind.__module__ in self._host_modules:
             self._add(kind.__qualname__)

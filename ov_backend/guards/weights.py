@@ -26,7 +26,6 @@ from ov_backend.guards.content import Mark
 from ov_backend.guards.watch import LooseTensor
 from ov_backend.memory.regions import Region, regions
 
-_NOTHING: Callable[[], None] = lambda: None  # noqa: E731
 #: Networks whose weights take no more than this are compared in full at every check.
 SMALL_BYTES = 1 << 20
 
@@ -200,7 +199,7 @@ class WeightsGuard:
         self._by_id = {id(tensor): ref for tensor, ref in zip(tensors.values(), self._tensors.values())}
         places = list(_places(self._module))
         tables, names, values = (list(column) for column in zip(*places)) if places else ([], [], [])
-        self._places = tables, names, [_NOTHING if value is None else weakref.ref(value) for value in values]
+        self._places = tables, names, [(lambda: None) if value is None else weakref.ref(value) for value in values]
         self._marks = content.marks([value for value in values if value is not None])
         values = [(read, read()) for _, read, _ in loose]
         self._readers = [(read, x, content.mark(x) if isinstance(x, torch.Tensor) else ()) for read, x in values]

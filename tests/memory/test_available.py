@@ -1,4 +1,4 @@
-"""Free memory is given back to the system, and garbage is not collected while Dynamo compiles in another thread."""
+"""What the process has freed goes back to the system. While Dynamo compiles, no other thread collects garbage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 
-import torch._dynamo  # noqa: F401  # imports the modules that the test looks up in sys.modules
+import torch._dynamo  # noqa: F401  # the test finds its modules in sys.modules
 
 from ov_backend.memory.available import release_free_memory
 

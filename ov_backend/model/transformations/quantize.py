@@ -117,7 +117,7 @@ def quantize(
         model: the model with its weights bound.
         weights: the live weights by name.
         ranges: of the layers' inputs; a layer without a range is left as it is, and so is one whose weight is not finite.
-        buffer: memory for the 8-bit weights, see :func:`weight_buffer`; None leaves them to the model.
+        buffer: memory for the 8-bit weights, see :func:`int8_buffer`; None leaves them to the model.
 
     Returns:
         the names of the layers that were replaced.
