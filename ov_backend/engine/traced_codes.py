@@ -6,7 +6,6 @@ goes through the code of one trace.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 import torch
@@ -27,7 +26,7 @@ class TracedCodes:
     """The code of all traces of an engine by the kind of call, the one used last first."""
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[str, list[TracedCode]] = OrderedDict()
+        self._kinds: dict[str, list[TracedCode]] = {}
 
     def of(self, kind: str) -> list[TracedCode]:
         """The code of a kind's traces."""
@@ -39,7 +38,7 @@ class TracedCodes:
         if codes[:1] != [code]:
             self._kinds[kind] = [code, *(each for each in codes if each != code)][:_MAX_CODES]
             if len(self._kinds) > _MAX_KINDS:
-                self._kinds.popitem(last=False)
+                del self._kinds[next(iter(self._kinds))]
 
     def forget(self, kind: str, code: TracedCode) -> None:
         """Look no calls of a kind up by a code any more."""

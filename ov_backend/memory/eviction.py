@@ -1,9 +1,13 @@
-"""Bounded stores in memory. One evicts what costs least to make again for its bytes, the other what was used least recently."""
+"""Bounded stores in memory. One evicts what costs least to make again for its bytes, the other what was used least recently.
+
+Keys are compared by Python code, where a signal's handler may raise: a plain dictionary is as it was then, an ``OrderedDict`` has
+lost a link. What was used when is therefore a number of each entry.
+"""
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +21,17 @@ DEFAULT_SHARE = 0.5
 
 @dataclass
 class Entry:
-    """A value in a store, its measured memory, and what it is evicted with.
+    """A value in a store, and what it is evicted with.
 
-    ``seconds`` is what making it again costs, ``base`` the store's level when it was used last (see :class:`MemoryLRU`), ``hits``
-    how often it was used since it was put.
+    ``group`` is evicted together, ``used`` grows with each use of a store's values, ``bytes`` is measured memory; ``seconds`` is
+    what making it again costs, ``base`` the store's level when it was used last (see :class:`MemoryLRU`), ``hits`` how often it
+    was used since it was put.
     """
 
     value: Any
-    bytes: int
-    group: Hashable = None
+    group: Hashable
+    used: int
+    bytes: int = 0
     seconds: float = 0.0
     base: float = 0.0
     hits: int = 0
@@ -44,7 +50,8 @@ class MemoryLRU:
 
     def __init__(self, budget_mb: int = 0) -> None:
         self.budget = budget_bytes(budget_mb)
-        self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._entries: dict[Hashable, Entry] = {}
+        self._uses = itertools.count()
         self._lock = threading.RLock()
         self._level = 0.0
         #: Number of values evicted to stay within the budget, or to make room.
@@ -69,8 +76,7 @@ class MemoryLRU:
             entry = self._entries.get(key)
             if entry is None:
                 return None
-            self._entries.move_to_end(key)
-            entry.hits, entry.base = entry.hits + 1, self._level
+            entry.used, entry.hits, entry.base = next(self._uses), entry.hits + 1, self._level
             return entry.value
 
     def peek(self, key: Hashable) -> Entry | None:
@@ -83,8 +89,7 @@ class MemoryLRU:
         Values of one group are used together, and evicted together; None where a value is on its own.
         """
         with self._lock:
-            self._entries[key] = Entry(value, size, key if group is None else group, seconds, self._level)
-            self._entries.move_to_end(key)
+            self._entries[key] = Entry(value, key if group is None else group, next(self._uses), size, seconds, self._level)
         self.shrink()
 
     def evict(self, selects: Callable[[Hashable, Any], bool]) -> int:
@@ -140,12 +145,12 @@ class MemoryLRU:
 
     def _priorities(self) -> dict[Hashable, float]:
         """The priority of each group but the most recent one, the least recently used first."""
-        newest = next(reversed(self._entries.values())).group if self._entries else None
+        entries = sorted(self._entries.values(), key=_used)
         groups: dict[Hashable, list[Entry]] = {}
-        for entry in self._entries.values():
-            if entry.group != newest:
+        for entry in entries:
+            if entry.group != entries[-1].group:
                 groups.setdefault(entry.group, []).append(entry)
-        return {group: _priority(entries) for group, entries in groups.items()}
+        return {group: _priority(of_group) for group, of_group in groups.items()}
 
 
 def _priority(entries: list[Entry]) -> float:
@@ -159,8 +164,8 @@ class CountLRU:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        #: Value and group by key.
-        self._entries: OrderedDict[Hashable, tuple[Any, Hashable]] = OrderedDict()
+        self._entries: dict[Hashable, Entry] = {}
+        self._uses = itertools.count()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -169,25 +174,29 @@ class CountLRU:
     def get(self, key: Hashable) -> Any:
         """The value under ``key``, now the most recently used, or None."""
         with self._lock:
-            if key not in self._entries:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
-            self._entries.move_to_end(key)
-            return self._entries[key][0]
+            entry.used = next(self._uses)
+            return entry.value
 
     def put(self, key: Hashable, value: Any, group: Hashable = None) -> None:
         """Hold a value, and evict the least recently used group if there are too many; None is a group of its own."""
         with self._lock:
-            self._entries[key] = value, key if group is None else group
-            self._entries.move_to_end(key)
-            groups = list(dict.fromkeys(each for _, each in reversed(self._entries.values())))
-            if len(groups) > self._count:
-                kept = set(groups[: self._count])
-                self._entries = OrderedDict((each, entry) for each, entry in self._entries.items() if entry[1] in kept)
+            self._entries[key] = Entry(value, key if group is None else group, next(self._uses))
+            if len(self._entries) > self._count:
+                latest = sorted(self._entries.values(), key=_used, reverse=True)
+                kept = set([*dict.fromkeys(entry.group for entry in latest)][: self._count])
+                self._entries = {each: entry for each, entry in self._entries.items() if entry.group in kept}
 
     def clear(self) -> None:
         """Release all values."""
         with self._lock:
             self._entries.clear()
+
+
+def _used(entry: Entry) -> int:
+    return entry.used
 
 
 def budget_bytes(budget_mb: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,9 +29,44 @@ def test_the_least_recently_used_is_evicted_first() -> None:
         lru.put(name, name.upper(), 10 * MIB)
     assert lru.get("a") == "A"
     lru.put("d", "D", 10 * MIB)
-    assert list(lru) == ["c", "a", "d"]
+    assert set(lru) == {"c", "a", "d"}
     assert lru.get("b") is None
     assert lru.evictions == 1
+
+
+class Key:
+    """Equal to others of its number; comparing one raises once, after ``left`` times."""
+
+    left = -1
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        Key.left -= 1
+        if Key.left == 0:
+            raise InterruptedError
+        return isinstance(other, Key) and other.number == self.number
+
+
+@pytest.mark.parametrize("comparison", range(1, 9))
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_store_is_whole_after_a_signal_that_raises_while_keys_are_compared(counts: bool, comparison: int) -> None:
+    lru: Any = CountLRU(4) if counts else MemoryLRU(1)
+    size = () if counts else (MIB // 4,)
+    for number in range(3):
+        lru.put(Key(number), number, *size)
+    Key.left = comparison
+    with contextlib.suppress(InterruptedError):
+        lru.put(Key(1), 1, *size)
+    Key.left = -1
+    for number in range(20):
+        lru.put(Key(number), number, *size)
+        assert lru.get(Key(number)) == number
+    assert len(lru) == 4
 
 
 def generations(seed: int, count: int = 100) -> Iterator[tuple[str, int, float]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ class AheadWorker:
 
     def __init__(self, front: Worker) -> None:
         self._front = front
-        self._waiting: OrderedDict[Hashable, Job] = OrderedDict()
+        self._waiting: dict[Hashable, Job] = {}
         self._running: tuple[Hashable, threading.Event] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._has_thread = False
@@ -126,7 +125,8 @@ class AheadWorker:
                 self._has_thread = False
                 self._idle.notify_all()
                 return
-            key, job = self._waiting.popitem(last=False)
+            key = next(iter(self._waiting))
+            job = self._waiting.pop(key)
             ended = threading.Event()
             self._running, self.changes = (key, ended), self.changes + 1
         try:
