@@ -16,6 +16,8 @@ from ov_backend.model.transformations.rule import Rule, apply_rules
 #: Of two factors between this and its reciprocal the product is neither 0 nor infinite.
 _SMALL = np.float32(2.0**-62)
 _FLOATS = frozenset({"f16", "bf16", "f32"})
+_CASTS, _SUMS = frozenset({"Convert", "ConvertLike"}), frozenset({"Add", "Subtract"})
+_LINEAR = _SUMS | {"Multiply", "Divide"}
 
 
 def _has_one_axis(node: ov.Node, constants: Constants) -> bool:
@@ -107,7 +109,7 @@ def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
     if len(sides) != 1 or not node.get_output_element_type(0).is_real():
         return None
     factor = node.input_value(sides[0]).get_node()
-    while factor.get_type_name() in ("Convert", "ConvertLike"):
+    while factor.get_type_name() in _CASTS:
         factor = factor.input_value(0).get_node()
     if factor.get_type_name() != "Constant" or factor.get_output_element_type(0).to_string() not in _FLOATS:
         return None
@@ -115,7 +117,36 @@ def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
     return sides[0] if (((size >= 1 / _SMALL) | (size <= _SMALL)) & (size > 0)).any() else None
 
 
+def _is_added_to_a_converted_sum(node: ov.Node, constants: Constants) -> bool:
+    """Whether a constant is added to a product of matrices that has another one and is of another type now."""
+    seen, value = set[str](), _other_side(node, constants)
+    while value is not None and (source := value.get_node()).get_type_name() != "MatMul":
+        seen.add(source.get_type_name())
+        value = source.input_value(0) if source.get_type_name() in _CASTS else _other_side(source, constants)
+    return value is not None and bool(seen & _CASTS) and bool(seen & _SUMS)
+
+
+def roll_sum(node: ov.Node, constants: Constants) -> None:
+    """Have the second constant be added to a sum that is rolled by nothing."""
+    side = 0 if node.input_value(1) in constants else 1
+    node.input(side).replace_source_output(rolled(node.input_value(side)).output(0))
+
+
+def _other_side(node: ov.Node, constants: Constants) -> ov.Output | None:
+    """What a constant is added to, subtracted from or multiplied by; None where the node does something else."""
+    if node.get_type_name() not in _LINEAR:
+        return None
+    first, second = node.input_values()
+    return first if second in constants else second if first in constants else None
+
+
 _OWN = (
+    Rule(
+        "of two constants that are added to a product of matrices the first is left out, where the types differ",
+        _SUMS,
+        _is_added_to_a_converted_sum,
+        roll_sum,
+    ),
     Rule(
         "of one axis, an absolute value of a constant that is broadcast is left out, and one after a concatenation is moved"
         " in front of it, also for those who read the concatenation itself",
