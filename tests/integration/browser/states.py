@@ -229,9 +229,20 @@ def violations(page: Any, within: str = "html") -> list[str]:
     ]
 
 
+#: Of input fields, the values that do not fit: without a sign of it, or below the arrow of a list.
+CUT = """es => es.filter(e => {
+    const style = getComputedStyle(e), arrow = e.nextElementSibling?.matches('.icon-wrap') && e.nextElementSibling;
+    const end = e.getBoundingClientRect().right - parseFloat(style.paddingRight);
+    const covered = arrow && arrow.getBoundingClientRect().left < end;
+    return e.scrollWidth > e.clientWidth + 1 && (covered || style.textOverflow !== 'ellipsis');
+}).map(e => e.value)"""
+
+
 def wider(page: Any, within: str = "html") -> list[str]:
-    """What of the page and of the panel is wider than its place."""
+    """What of the page and of the panel is wider than its place, and values that are cut off without a sign of it."""
     fits = page.locator(within).first.evaluate("e => e.getBoundingClientRect().right <= innerWidth + 1")
     overflowing = "es => es.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
     texts = page.locator(".openvino-panel :is(label, .block)").evaluate_all(overflowing)
-    return [*([] if fits else ["it is wider than the window"]), *(f"too wide: {text[:80]}" for text in texts)]
+    values = page.locator(".openvino-panel .form input").evaluate_all(CUT)
+    wide = [*(f"too wide: {text[:80]}" for text in texts), *(f"cut off: {value}" for value in values)]
+    return [*([] if fits else ["it is wider than the window"]), *wide]
