@@ -29,6 +29,8 @@ from tests.integration.e2e.offline import cache_with_tokenizers
 ROOT = Path(__file__).parents[3]
 TITLE = "Accelerate with OpenVINO"
 PROMPT = "a cat on a red chair"
+#: The budget for compiled networks in MiB; 0 is half of the machine's memory, too much where other programs need it.
+MEMORY_MB = int(os.environ.get("WEBUI_MEMORY_MB", "0"))
 
 Picture = np.ndarray[Any, Any]
 
@@ -163,7 +165,7 @@ class WebUI:
 
 def argument_list(precision: str = "f32", **switches: bool) -> list[Any]:
     """The script's arguments."""
-    return ["CPU", precision, *(switches.get(name, True) for name in SWITCHES), True, 0, ""]
+    return ["CPU", precision, *(switches.get(name, True) for name in SWITCHES), True, MEMORY_MB, ""]
 
 
 def to_png(array: Picture, **texts: str) -> str:
@@ -213,8 +215,17 @@ def _serving(folder: Path, python: str, scratch: Path, *more_flags: str) -> Iter
         port = free.getsockname()[1]
     log = scratch / "webui.log"
     flags = os.environ.get("WEBUI_FLAGS", "--skip-torch-cuda-test --use-cpu all --no-half --precision full").split()
-    command = [python, "launch.py", "--skip-prepare-environment", "--api", "--no-download-sd-model", "--port", str(port),
-        *flags, *more_flags]
+    command = [
+        python,
+        "launch.py",
+        "--skip-prepare-environment",
+        "--api",
+        "--no-download-sd-model",
+        "--port",
+        str(port),
+        *flags,
+        *more_flags,
+    ]
     command += ["--ui-settings-file", str(scratch / "config.json"), "--ui-config-file", str(scratch / "ui-config.json")]
     offline = {"HF_HUB_OFFLINE": "1", **cache_with_tokenizers(scratch / "huggingface")}
     environment = {**os.environ, "SD_WEBUI_RESTARTING": "1", "GRADIO_ANALYTICS_ENABLED": "False", **offline}
