@@ -10,6 +10,7 @@ import openvino as ov
 from openvino import opset13
 
 from ov_backend.model.transformations import attention, convolutions, functions, reductions, weight_copies
+from ov_backend.model.transformations.autocast_types import MOVES
 from ov_backend.model.transformations.nodes import Constants, hidden, replace, rolled
 from ov_backend.model.transformations.rule import Rule, apply_rules
 
@@ -117,35 +118,49 @@ def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
     return sides[0] if (((size >= 1 / _SMALL) | (size <= _SMALL)) & (size > 0)).any() else None
 
 
-def _is_added_to_a_converted_sum(node: ov.Node, constants: Constants) -> bool:
-    """Whether a constant is added to a product of matrices that has another one and is of another type now."""
-    seen, value = set[str](), _other_side(node, constants)
-    while value is not None and (source := value.get_node()).get_type_name() != "MatMul":
-        seen.add(source.get_type_name())
-        value = source.input_value(0) if source.get_type_name() in _CASTS else _other_side(source, constants)
-    return value is not None and bool(seen & _CASTS) and bool(seen & _SUMS)
+def _gets_constants_of_two_types(node: ov.Node, constants: Constants) -> bool:
+    """Whether a constant is added to a product with a weight that has another one, and is or was of another type."""
+    return any(value in constants for value in node.input_values()) and bool(_second_constants(node, constants))
 
 
-def roll_sum(node: ov.Node, constants: Constants) -> None:
-    """Have the second constant be added to a sum that is rolled by nothing."""
-    side = 0 if node.input_value(1) in constants else 1
-    node.input(side).replace_source_output(rolled(node.input_value(side)).output(0))
+def hide_second_constants(node: ov.Node, constants: Constants) -> None:
+    """Have the device not see that the second one is constant."""
+    for port in _second_constants(node, constants):
+        sum_ = port.get_node()
+        port.replace_source_output(hidden(port.get_source_output(), sum_.input_value(1 - port.get_index())).output(0))
 
 
-def _other_side(node: ov.Node, constants: Constants) -> ov.Output | None:
-    """What a constant is added to, subtracted from or multiplied by; None where the node does something else."""
-    if node.get_type_name() not in _LINEAR:
-        return None
-    first, second = node.input_values()
-    return first if second in constants else second if first in constants else None
+def _second_constants(product: ov.Node, constants: Constants) -> list[ov.Input]:
+    """The inputs that add another constant to what is made of a product by moves, conversions and arithmetic with constants."""
+    found: dict[str, ov.Input] = {}
+    seen, front = set[tuple[str, bool, bool]](), [(product, False, False)]
+    while front:
+        node, is_sum, is_cast = front.pop()
+        for port in (port for output in node.outputs() for port in output.get_target_inputs()):
+            reader = port.get_node()
+            kind, name = reader.get_type_name(), reader.get_name()
+            if kind in _LINEAR:
+                other = reader.input(1 - port.get_index())
+                if other.get_source_output() not in constants:
+                    continue
+                if kind in _SUMS and is_sum and is_cast:
+                    found[name] = other
+                    continue
+            elif kind not in _CASTS | MOVES:
+                continue
+            state = name, is_sum or kind in _SUMS, is_cast or kind in _CASTS
+            if state not in seen:
+                seen.add(state)
+                front.append((reader, *state[1:]))
+    return list(found.values())
 
 
 _OWN = (
     Rule(
-        "of two constants that are added to a product of matrices the first is left out, where the types differ",
-        _SUMS,
-        _is_added_to_a_converted_sum,
-        roll_sum,
+        "of two constants that are added to a product with a weight the first is left out, where the types differ",
+        frozenset({"MatMul"}),
+        _gets_constants_of_two_types,
+        hide_second_constants,
     ),
     Rule(
         "of one axis, an absolute value of a constant that is broadcast is left out, and one after a concatenation is moved"

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Compute, tuple[int, ...]]] = {
     "erf_by_series": (lambda x, w: (x * 1e-6).erf() * 1e6, (4, 4)),
     "round_constant": (lambda x, w: x * w.bfloat16().float(), (256,)),
     "copy_weight_per_packing": (lambda x, w: of(w, 8, 8) @ (x @ of(w, 8, 8)), (8, 8)),
-    "roll_sum": (
+    "hide_second_constants": (
         lambda x, w: functional.linear(x.sign().half(), of(w, 4, 4).sign().half(), of(w, 4).sign().half()).float() + of(w, 4),
         (3, 4),
     ),
@@ -102,3 +102,33 @@ def test_every_rule_has_one_name_and_says_one_fault() -> None:
 
 def test_the_page_lists_what_the_code_does() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "write it with: python -m tests.helpers.rewrites"
+
+
+#: What does nothing in the end: the device leaves it out, and has a product next to both constants again.
+MOVES: dict[str, Callable[[ov.Node], ov.Node]] = {
+    "nothing": lambda value: value,
+    "reshape": lambda value: ops.reshape(value, [-1, value.get_output_shape(0)[-1]], False),
+    "slice": lambda value: ops.slice(value, [0], [3], [1], [0]),
+    "transposes": lambda value: ops.transpose(ops.transpose(value, [1, 0]), [1, 0]),
+    "concat": lambda value: ops.concat([ops.slice(value, [0], [1], [1], [0]), ops.slice(value, [1], [3], [1], [0])], 0),
+    "select": lambda value: ops.select(ops.constant(np.True_), value, value),
+}
+
+
+@pytest.mark.parametrize("features", [1, 4])
+@pytest.mark.parametrize("order", ["add, move, convert", "add, convert, move", "convert, move, add"])
+@pytest.mark.parametrize("move", MOVES)
+def test_two_constants_of_two_types_are_added_to_a_product(move: str, order: str, features: int) -> None:
+    weight, first, second = (of(WEIGHTS, *shape).numpy().round() + 2 for shape in ((features, 8), (features,), (features,)))
+    x = np.arange(24, dtype=np.float32).reshape(3, 8) / 8
+    parameter = ops.parameter([3, 8], np.float32)
+    value = ops.matmul(ops.convert(parameter, "f16"), ops.constant(weight.astype(np.float16)), False, True)
+    for step in order.split(", "):
+        if step == "add":
+            value = ops.add(value, ops.convert(ops.constant(first), value.get_output_element_type(0).to_string()))
+        else:
+            value = ops.convert(value, "f32") if step == "convert" else MOVES[move](value)
+    model = ov.Model([ops.add(value, ops.constant(second))], [parameter])
+    apply_rules(model, RULES)
+    found = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([x])[0]
+    np.testing.assert_allclose(found, x @ weight.T + first + second, rtol=1e-3)
