@@ -8,6 +8,7 @@ from pathlib import Path
 
 import openvino as ov
 import torch
+from openvino import opset13
 
 from ov_backend.core import devices
 from ov_backend.core.errors import is_failure, last_line
@@ -91,7 +92,18 @@ def bound_model(
     transformations.apply(model, precision)
     if devices.takes_autocast_types(settings) and not isinstance(rewrite, Quantize):
         buffers += cast_to_bfloat16(model, _buffer_folder(settings), live.values(), held)
+    elif precision == "f32":
+        _leave_rounding_to_pytorch(model)
     return model, buffers, pairs, in_8_bits
+
+
+def _leave_rounding_to_pytorch(model: ov.Model) -> None:
+    """Have results in bfloat16 be float32: without AVX-512 the device cuts half of the numbers off where it should round them."""
+    half = [result for result in model.get_results() if result.get_input_element_type(0) == TO_OV[torch.bfloat16]]
+    for result in half:
+        result.input(0).replace_source_output(opset13.convert(result.input_value(0), "f32").output(0))
+    if half:
+        model.validate_nodes_and_infer_types()
 
 
 def _buffer_folder(settings: Settings) -> Path | None:

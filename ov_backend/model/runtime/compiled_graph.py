@@ -61,6 +61,8 @@ class CompiledGraph:
     buffers: tuple[WeightBuffer, ...]
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
+    #: Of the device's results: float32 where PyTorch rounds to bfloat16.
+    _types: tuple[torch.dtype, ...]
     _observed: _Observed | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -121,21 +123,22 @@ class CompiledGraph:
             self._request.get_compiled_model().release_memory()
 
     def _empty(self) -> list[torch.Tensor]:
-        return [torch.empty(spec.shape, dtype=FROM_NAME[spec.dtype]) for spec in self.outputs]
+        return [torch.empty(spec.shape, dtype=dtype) for spec, dtype in zip(self.outputs, self._types)]
 
     def _copied(self) -> list[torch.Tensor]:
         """Copies of the device's outputs, whose shapes are known only after the run."""
         results = []
-        for i, spec in enumerate(self.outputs):
+        for i, (spec, dtype) in enumerate(zip(self.outputs, self._types)):
             output = self._request.get_output_tensor(i)
             if not spec.takes(tuple(output.shape)):
                 raise InputMismatch(f"Output {i} is {list(output.shape)}; the graph was compiled for {list(spec.shape)}.")
-            result = torch.empty(tuple(output.shape), dtype=FROM_NAME[spec.dtype])
+            result = torch.empty(tuple(output.shape), dtype=dtype)
             output.copy_to(share(result))
             results.append(result)
         return results
 
     def _returned(self, results: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        results = [x.to(FROM_NAME[spec.dtype]) for x, spec in zip(results, self.outputs)]
         results = [with_strides(x, spec.strides) if spec.strides else x for x, spec in zip(results, self.outputs)]
         sources = {"output": results, "input": tensors, "slot": self.weights}
         return [sources[kind][i] for kind, i in self.returns]
@@ -247,9 +250,14 @@ def bind_and_compile(
         layers_in_8_bits=in_8_bits,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
+        _types=tuple(_type(spec, port) for spec, port in zip(graph.outputs, compiled.outputs)),
         buffers=buffers,
         _observed=_Observed(pairs, rewrite.observer) if pairs is not None and isinstance(rewrite, Observe) else None,
     )
+
+
+def _type(spec: TensorSpec, port: ov.ConstOutput) -> torch.dtype:
+    return torch.float32 if port.get_element_type() == ov.Type.f32 else FROM_NAME[spec.dtype]
 
 
 def _without_overflow(model: ov.Model, device: str) -> dict[str, str]:

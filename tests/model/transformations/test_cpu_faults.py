@@ -248,6 +248,16 @@ def test_constants_are_rounded_to_bfloat16() -> None:
         np.testing.assert_allclose(found, constant.to(torch.bfloat16).float().numpy(), rtol=0, atol=1e-38)
 
 
+@pytest.mark.parametrize("size", [1000, 1001])
+def test_results_are_rounded_to_bfloat16(size: int) -> None:
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).bfloat16()
+
+    x = torch.cat([torch.randn(size - 4), torch.tensor([3.4e38, math.inf, math.nan, 1e-3])])
+    found = torch.compile(half, backend="openvino_fx", options={"precision": "f32"}, dynamic=size % 2 == 1)(x)
+    torch.testing.assert_close(found, half(x), rtol=0, atol=0, equal_nan=True)
+
+
 def test_a_layer_under_autocast_is_as_exact_as_in_pytorch() -> None:
     layer, x = torch.nn.Linear(64, 64), torch.rand(8, 64)
 
