@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Compute, tuple[int, ...]]] = {
     "round_constant": (lambda x, w: x * w.bfloat16().float(), (256,)),
     "copy_weight_per_packing": (lambda x, w: of(w, 8, 8) @ (x @ of(w, 8, 8)), (8, 8)),
     "hide_second_constants": (
-        lambda x, w: functional.linear(x.sign().half(), of(w, 4, 4).sign().half(), of(w, 4).sign().half()).float() + of(w, 4),
+        lambda x, w: functional.linear(*(y.sign().bfloat16() for y in (x, of(w, 4, 4), of(w, 4)))).float() + of(w, 4),
         (3, 4),
     ),
     "abs_of_two_axes": (lambda x, w: torch.cat([x, x.tanh()]).abs() + torch.full((8,), -1.5).abs(), (4,)),
