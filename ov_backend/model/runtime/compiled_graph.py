@@ -15,7 +15,7 @@ import torch
 from ov_backend.core import devices
 from ov_backend.core.errors import InputMismatch, PositionOutOfRange, as_failure, is_failure, last_line
 from ov_backend.core.settings import Settings
-from ov_backend.core.tensors import FROM_NAME, TensorSpec, share, with_strides
+from ov_backend.core.tensors import FROM_NAME, TO_OV, TensorSpec, share, with_strides
 from ov_backend.model.conversion.index_limits import Limit, check_limits
 from ov_backend.model.conversion.model import WeightlessModel
 from ov_backend.model.runtime import shared_kernels
@@ -257,7 +257,7 @@ def bind_and_compile(
 
 
 def _type(spec: TensorSpec, port: ov.ConstOutput) -> torch.dtype:
-    return torch.float32 if port.get_element_type() == ov.Type.f32 else FROM_NAME[spec.dtype]
+    return torch.float32 if port.get_element_type() == TO_OV[torch.float32] else FROM_NAME[spec.dtype]
 
 
 def _without_overflow(model: ov.Model, device: str) -> dict[str, str]:
