@@ -61,8 +61,9 @@ class MemoryLRU:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Hashable]:
+        """The keys, the least recently used first."""
         with self._lock:
-            return iter(list(self._entries))
+            return iter(sorted(self._entries, key=lambda key: self._entries[key].used))
 
     @property
     def bytes(self) -> int:

@@ -62,7 +62,7 @@ class CompiledGraph:
     _request: ov.InferRequest
     _ports: tuple[tuple[int, int], ...]
     #: Of the device's results: float32 where PyTorch rounds to bfloat16.
-    _types: tuple[torch.dtype, ...]
+    _result_types: tuple[torch.dtype, ...]
     _observed: _Observed | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -123,12 +123,12 @@ class CompiledGraph:
             self._request.get_compiled_model().release_memory()
 
     def _empty(self) -> list[torch.Tensor]:
-        return [torch.empty(spec.shape, dtype=dtype) for spec, dtype in zip(self.outputs, self._types)]
+        return [torch.empty(spec.shape, dtype=dtype) for spec, dtype in zip(self.outputs, self._result_types)]
 
     def _copied(self) -> list[torch.Tensor]:
         """Copies of the device's outputs, whose shapes are known only after the run."""
         results = []
-        for i, (spec, dtype) in enumerate(zip(self.outputs, self._types)):
+        for i, (spec, dtype) in enumerate(zip(self.outputs, self._result_types)):
             output = self._request.get_output_tensor(i)
             if not spec.takes(tuple(output.shape)):
                 raise InputMismatch(f"Output {i} is {list(output.shape)}; the graph was compiled for {list(spec.shape)}.")
@@ -250,13 +250,13 @@ def bind_and_compile(
         layers_in_8_bits=in_8_bits,
         _request=request,
         _ports=tuple((i, int(_input_name(port).removeprefix("input_"))) for i, port in enumerate(compiled.inputs)),
-        _types=tuple(_type(spec, port) for spec, port in zip(graph.outputs, compiled.outputs)),
+        _result_types=tuple(_result_type(spec, port) for spec, port in zip(graph.outputs, compiled.outputs)),
         buffers=buffers,
         _observed=_Observed(pairs, rewrite.observer) if pairs is not None and isinstance(rewrite, Observe) else None,
     )
 
 
-def _type(spec: TensorSpec, port: ov.ConstOutput) -> torch.dtype:
+def _result_type(spec: TensorSpec, port: ov.ConstOutput) -> torch.dtype:
     return torch.float32 if port.get_element_type() == TO_OV[torch.float32] else FROM_NAME[spec.dtype]
 
 
