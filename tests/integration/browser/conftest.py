@@ -146,7 +146,7 @@ def open_page(context: Any, errors: list[str]) -> Iterator[Any]:
         pages.append(page)
         page.set_viewport_size({"width": 1280, "height": 1000})
         page.emulate_media(**options)
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)  # of a busy machine; only a failure waits that long
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(url)
         return page

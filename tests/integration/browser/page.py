@@ -100,7 +100,7 @@ class Page:
     def wait_for_message(self, text: str) -> None:
         self.page.wait_for_function("text => document.querySelector('#message').textContent.includes(text)", arg=text)
 
-    def wait_for(self, part: str, pattern: str, seconds: float = 60) -> str:
+    def wait_for(self, part: str, pattern: str, seconds: float = 120) -> str:
         """The text of a part of the panel, once it matches."""
         self.page.wait_for_function(
             "([selector, pattern]) => new RegExp(pattern).test(document.querySelector(selector).textContent)",
@@ -111,7 +111,7 @@ class Page:
 
     def finish(self) -> str:
         """Wait for the end of this page's generation; returns the headline."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while (run := self.run)["number"] < self.number or run["active"]:
             assert time.monotonic() < deadline, run
             self.page.wait_for_timeout(100)

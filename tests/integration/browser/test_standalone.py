@@ -246,6 +246,7 @@ def test_what_is_drawn_on_a_picture_is_made_anew(at: Callable[..., Page], server
     page.page.mouse.up()
     page.page.wait_for_timeout(500)  # until the field has the mask
     page.set(steps=4, width=256, height=256, seed=3, prompt="drawn").generate()
+    page.finish()
     page.wait_for_message("Mask blur: 4")
     with Image.open(pictures(server)[-1]) as picture:
         made = picture.convert("L").resize((256, 256))
