@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,23 @@ except ImportError:  # torch 2.1 does not have it; there the code is generated e
 
 #: The numbers of a trace with symbolic sizes.
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-#: Computes an expression as Python does; torch 2.1 does not have it.
-_PythonAnalysis = getattr(reference, "PythonReferenceAnalysis", None)
+#: Torch 2.1 does not have it.
+_HAS_ANALYSIS = hasattr(reference, "PythonReferenceAnalysis")
+
+
+class _PythonAnalysis(getattr(reference, "PythonReferenceAnalysis", object)):  # type: ignore[misc]
+    """Computes an expression as Python does, in Python's numbers throughout.
+
+    PyTorch's own leaves these two to sympy, whose numbers its other methods refuse.
+    """
+
+    @staticmethod
+    def trunc_to_int(x: float, dtype: Any) -> int:
+        return math.trunc(x)
+
+    @staticmethod
+    def int_truediv(a: int, b: int) -> float:
+        return a / b
 
 
 def is_getitem(node: Node) -> bool:
@@ -193,12 +209,12 @@ def number(value: Any, sizes: Mapping[Any, float]) -> Any:
     if not isinstance(value, NUMBERS):
         return value
     expression = value.node.expr
-    if _PythonAnalysis is None and isinstance(value, torch.SymFloat) and expression.is_integer and expression.has(sympy.Pow):
+    if not _HAS_ANALYSIS and isinstance(value, torch.SymFloat) and expression.is_integer and expression.has(sympy.Pow):
         raise CaptureError("this version of PyTorch takes powers of sizes for decimal numbers")
     if isinstance(expression, sympy.Basic):
         try:
             expression = sympy_interp(_PythonAnalysis, dict(sizes), expression)
-        except AttributeError:  # the analysis has no sines, for one; torch 2.1 does not have the analysis
+        except (AssertionError, AttributeError):  # the analysis has no sines or logarithms; torch 2.1 has no analysis
             expression = expression.subs(dict(sizes))
     if isinstance(value, torch.SymBool):
         return bool(expression)

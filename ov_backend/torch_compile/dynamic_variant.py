@@ -140,7 +140,9 @@ class Variant:
         if self._traced is None or any(full[i] != value for i, value in self.holder.fixed.items()):
             return False
         try:
-            return self._serves(self._shapes(full)) and self._returned(tuple(self.holder.sizes(full).values())) is not None
+            shapes = self._shapes(full)
+            self._returned(tuple(self.holder.sizes(full).values())), self._traced.strides(shapes)
+            return self._serves(shapes)
         except _ARITHMETIC as error:  # a condition or a number is beyond what can be computed
             pass_on_signals(error)
             return False

@@ -220,3 +220,35 @@ def test_resizing_and_means(compiled: Compile) -> None:
         agree(g(x), f(x))
     assert counts()["calls"] == 3
     assert not corrections()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"scale_factor": 1.7}, {"scale_factor": 1.5, "mode": "linear"}, {"scale_factor": 0.6, "recompute_scale_factor": True}],
+    ids=str,
+)
+def test_sizes_that_a_decimal_number_gives(compiled: Compile, options: dict[str, Any]) -> None:
+    layer = torch.nn.Conv1d(4, 4, 1).eval()
+    g = compiled(lambda x: F.interpolate(layer(x), **options))
+    for length in (3, 5, 9, 4, 30):
+        x = torch.randn(1, 4, length)
+        agree(g(x), F.interpolate(layer(x), **options))
+    assert not fallbacks()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_has_the_layout_of_pytorch_s_kernel(compiled: Compile, is_causal: bool) -> None:
+    layer = torch.nn.Linear(8, 24).requires_grad_(False)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = layer(x).view(1, x.shape[1], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    g = compiled(attend, dynamic=True, dynamic_shapes=True)
+    joined = compiled(lambda x: attend(x).transpose(1, 2).view(1, x.shape[1], 8), dynamic=True, dynamic_shapes=True)
+    for length in (3, 9, 4):
+        x = torch.randn(1, length, 8)
+        agree(g(x), attend(x))
+        assert g(x).stride() == attend(x).stride()
+        agree(joined(x), attend(x).transpose(1, 2).view(1, length, 8))
+    assert not corrections()

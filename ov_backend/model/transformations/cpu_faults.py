@@ -5,6 +5,8 @@ All were seen with OpenVINO 2026.4. ``RULES`` has those of the other modules too
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import openvino as ov
 from openvino import opset13
@@ -47,6 +49,38 @@ def _is_as_pytorch_was(node: ov.Node, constants: Constants) -> bool:
 def resize_to_the_middle(node: ov.Node, constants: Constants) -> None:
     """Have a single pixel be the middle one, as all others are."""
     node.set_attribute("coordinate_transformation_mode", "half_pixel")
+
+
+def _takes_other_pixels(node: ov.Node, constants: Constants) -> bool:
+    attributes = node.get_attributes()
+    kind = attributes["mode"], attributes["coordinate_transformation_mode"], attributes["nearest_mode"]
+    shapes = node.get_input_partial_shape(0), node.get_output_partial_shape(0)
+    if kind != ("nearest", "asymmetric", "floor") or any(shape.is_dynamic for shape in shapes):
+        return False
+    return any((_positions(size, of) != np.floor(_counted(size) / (size / of))).any() for _, size, of in _resized(node))
+
+
+def gather_nearest(node: ov.Node, constants: Constants) -> None:
+    """Take the pixels that PyTorch takes."""
+    value = node.input_value(0)
+    for axis, size, of in _resized(node):
+        value = opset13.gather(value, _positions(size, of).astype(np.int64), np.int64(axis)).output(0)
+    replace(node, value.get_node())
+
+
+def _resized(node: ov.Node) -> list[tuple[int, np.float32, np.float32]]:
+    """The axes that get another size, with the new size and the old one."""
+    sizes = zip(node.get_output_shape(0), node.get_input_shape(0))
+    return [(axis, np.float32(size), np.float32(of)) for axis, (size, of) in enumerate(sizes) if size != of]
+
+
+def _positions(size: np.float32, of: np.float32) -> np.ndarray[Any, Any]:
+    """Where the pixels come from, as ``nearest_neighbor_compute_source_index`` in PyTorch's UpSample.h computes it."""
+    return np.minimum(np.floor(_counted(size) * (of / size)), of - 1)
+
+
+def _counted(size: np.float32) -> np.ndarray[Any, Any]:
+    return np.arange(int(size), dtype=np.float32)
 
 
 def _has_two_axes(node: ov.Node, constants: Constants) -> bool:
@@ -118,8 +152,8 @@ def _extreme_factor(node: ov.Node, constants: Constants) -> int | None:
     return sides[0] if (((size >= 1 / _SMALL) | (size <= _SMALL)) & (size > 0)).any() else None
 
 
-def _gets_constants_of_two_types(node: ov.Node, constants: Constants) -> bool:
-    """Whether a constant is added to a product with a weight that has another one, and is or was of another type."""
+def _gets_two_constants(node: ov.Node, constants: Constants) -> bool:
+    """Whether a constant is added to a product with a weight that has another one."""
     return any(value in constants for value in node.input_values()) and bool(_second_constants(node, constants))
 
 
@@ -133,9 +167,9 @@ def hide_second_constants(node: ov.Node, constants: Constants) -> None:
 def _second_constants(product: ov.Node, constants: Constants) -> list[ov.Input]:
     """The inputs that add another constant to what is made of a product by moves, conversions and arithmetic with constants."""
     found: dict[str, ov.Input] = {}
-    seen, front = set[tuple[str, bool, bool]](), [(product, False, False)]
+    seen, front = set[tuple[str, bool]](), [(product, False)]
     while front:
-        node, is_sum, is_cast = front.pop()
+        node, is_sum = front.pop()
         for port in (port for output in node.outputs() for port in output.get_target_inputs()):
             reader = port.get_node()
             kind, name = reader.get_type_name(), reader.get_name()
@@ -143,23 +177,24 @@ def _second_constants(product: ov.Node, constants: Constants) -> list[ov.Input]:
                 other = reader.input(1 - port.get_index())
                 if other.get_source_output() not in constants:
                     continue
-                if kind in _SUMS and is_sum and is_cast:
+                if kind in _SUMS and is_sum:
                     found[name] = other
                     continue
             elif kind not in _CASTS | MOVES:
                 continue
-            state = name, is_sum or kind in _SUMS, is_cast or kind in _CASTS
+            state = name, is_sum or kind in _SUMS
             if state not in seen:
                 seen.add(state)
-                front.append((reader, *state[1:]))
+                front.append((reader, state[1]))
     return list(found.values())
 
 
 _OWN = (
     Rule(
-        "of two constants that are added to a product with a weight the first is left out, where the types differ",
+        "two constants that are added to a product with a weight become one, which is rounded to bfloat16 there; where the types"
+        " differ the first is left out",
         frozenset({"MatMul"}),
-        _gets_constants_of_two_types,
+        _gets_two_constants,
         hide_second_constants,
     ),
     Rule(
@@ -181,6 +216,12 @@ _OWN = (
         frozenset({"Interpolate"}),
         _is_as_pytorch_was,
         resize_to_the_middle,
+    ),
+    Rule(
+        "in the mode nearest a pixel comes from a neighbour where the quotient of the sizes is rounded",
+        frozenset({"Interpolate"}),
+        _takes_other_pixels,
+        gather_nearest,
     ),
     Rule(
         "the process ends at a group normalisation of two axes, less another value",

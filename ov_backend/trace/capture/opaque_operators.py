@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ov_backend.core.autocast_regions import is_float32_kept
 
@@ -111,8 +112,16 @@ def _by_layer(weights: Sequence[torch.Tensor], has_biases: bool) -> Iterator[tup
         yield own if has_biases else (*own, *(own[0].new_zeros(own[0].shape[0]) for _ in range(2)))
 
 
-_LIBRARY.define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale) -> Tensor")
-_LIBRARY.impl("attention", lambda q, k, v, mask, causal, scale: q.new_empty((*q.shape[:-1], v.shape[-1])), "Meta")
+def _attention_result(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, is_fused: bool) -> torch.Tensor:
+    """An empty result in the layout of PyTorch's kernel, which has the heads after the tokens, or of products and a softmax."""
+    *batch, tokens, _ = q.shape
+    if is_fused:
+        return q.new_empty((batch[0], tokens, batch[1], v.shape[-1])).transpose(1, 2)
+    return q.new_empty((*batch, tokens, v.shape[-1]))
+
+
+_LIBRARY.define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale, bool is_fused) -> Tensor")
+_LIBRARY.impl("attention", _attention_result, "Meta")
 
 _FUNCTION = torch.nn.functional.scaled_dot_product_attention
 
@@ -142,7 +151,22 @@ def _attention(
     if dropout_p or any(others.values()) or len(ranks) > 1 or not _have_heads(query, key, value, enable_gqa):
         named = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, **others}
         return _FUNCTION(query, key, value, **named, **({"enable_gqa": True} if enable_gqa else {}))
-    return torch.ops.ov_backend.attention(query, key, value, attn_mask, is_causal, scale)
+    is_fused = _is_fused(is_causal, query, key, value, attn_mask)
+    return torch.ops.ov_backend.attention(query, key, value, attn_mask, is_causal, scale, is_fused)
+
+
+def _is_fused(is_causal: bool, *tensors: torch.Tensor | None) -> bool:
+    """Whether PyTorch computes attention by its kernel for the CPU, for tensors of the traced call's sizes."""
+    with _disable_current_modes():
+        return torch._fused_sdp_choice(*map(_example, tensors), 0.0, is_causal) != 0
+
+
+def _example(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return tensor if tensor is None else torch.empty_strided(_sizes(tensor.shape), _sizes(tensor.stride()), dtype=tensor.dtype)
+
+
+def _sizes(sizes: Sequence[Any]) -> list[int]:
+    return [size if isinstance(size, int) else size.node.hint for size in sizes]
 
 
 def _have_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:
@@ -157,7 +181,7 @@ def write_attention(gm: GraphModule) -> GraphModule:
     """Spell attention as PyTorch does."""
     for node in gm.graph.nodes:
         if node.target is torch.ops.ov_backend.attention.default:
-            *tensors, causal, scale = node.args
+            *tensors, causal, scale, _ = node.args
             node.target = torch.ops.aten.scaled_dot_product_attention.default
             node.args = (*tensors, 0.0, causal)
             node.kwargs = {} if scale is None else {"scale": scale}

@@ -176,6 +176,12 @@ def _integers_to_float(node: Node) -> bool:
     return not _floating_point(node) and bool(node.meta["val"].dtype.is_floating_point)
 
 
+def _far(node: Node) -> bool:
+    """Elements are moved by more places than an int32 holds."""
+    shifts = argument(node, "shifts")
+    return any(isinstance(shift, int) and abs(shift) >= 1 << 31 for shift in ([shifts] if isinstance(shifts, int) else shifts))
+
+
 def _decimals(node: Node) -> bool:
     return bool(argument(node, "decimals", 0))
 
@@ -286,6 +292,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(("round",), _decimals, "OpenVINO rounds to whole numbers only"),
     Fault(("repeat",), _scalar_result, "OpenVINO does not write the result of a scalar"),
     Fault(("expand", "expand_copy"), _scalar_result, "OpenVINO's compiler crashes where it is alone"),
+    Fault(("roll",), _far, "OpenVINO cuts the number of places off"),
     Fault(("rot90",), _ALWAYS, "OpenVINO does not write the whole result"),
     Fault((), _beyond_float16, "computes with a number that float16 does not hold"),
 )

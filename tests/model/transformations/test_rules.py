@@ -66,6 +66,7 @@ CASES: dict[str, tuple[Compute, tuple[int, ...]]] = {
     "abs_of_two_axes": (lambda x, w: torch.cat([x, x.tanh()]).abs() + torch.full((8,), -1.5).abs(), (4,)),
     "roll_slice": (lambda x, w: x[1:].gather(1, x[1:].abs().long().clamp(0, 3)), (4, 4)),
     "resize_to_the_middle": (lambda x, w: functional.interpolate(x, size=(1, 1), mode="bilinear"), (1, 2, 5, 5)),
+    "gather_nearest": (lambda x, w: functional.interpolate(x, size=(18, 4)), (1, 2, 30, 2)),
     "group_norm_in_3d": (lambda x, w: functional.group_norm(x, 2) - x.exp(), (3, 4)),
     "reshape_to_no_axes": (lambda x, w: x.expand(()), ()),
     "compare_with_zero": (lambda x, w: x.topk(1).values.bool().float() + 1, (2, 4)),

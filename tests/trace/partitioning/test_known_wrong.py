@@ -39,6 +39,7 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: traced(lambda x: torch.linalg.vector_norm(x), x),
     ),
     "round": (lambda: traced(lambda x: x.round(decimals=2), x), lambda: traced(lambda x: x.round(), x)),
+    "roll": (lambda: traced(lambda x: x.roll(1 << 33, 2), x), lambda: traced(lambda x: x.roll(-(1 << 30), 2), x)),
     "repeat": (
         lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
         lambda: traced(lambda x: aten.repeat(x, [2]), torch.tensor(1.0)),
