@@ -176,6 +176,10 @@ def _integers_to_float(node: Node) -> bool:
     return not _floating_point(node) and bool(node.meta["val"].dtype.is_floating_point)
 
 
+def _nearest(node: Node) -> bool:
+    return argument(node, "interpolation_mode") == 1
+
+
 def _far(node: Node) -> bool:
     """Elements are moved by more places than an int32 holds."""
     shifts = argument(node, "shifts")
@@ -292,6 +296,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(("round",), _decimals, "OpenVINO rounds to whole numbers only"),
     Fault(("repeat",), _scalar_result, "OpenVINO does not write the result of a scalar"),
     Fault(("expand", "expand_copy"), _scalar_result, "OpenVINO's compiler crashes where it is alone"),
+    Fault(("grid_sampler_2d", "grid_sampler"), _nearest, "OpenVINO rounds positions between two pixels otherwise"),
     Fault(("roll",), _far, "OpenVINO cuts the number of places off"),
     Fault(("rot90",), _ALWAYS, "OpenVINO does not write the whole result"),
     Fault((), _beyond_float16, "computes with a number that float16 does not hold"),

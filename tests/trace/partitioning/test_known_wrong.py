@@ -39,6 +39,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: traced(lambda x: torch.linalg.vector_norm(x), x),
     ),
     "round": (lambda: traced(lambda x: x.round(decimals=2), x), lambda: traced(lambda x: x.round(), x)),
+    "grid_sampler_2d": (
+        lambda: traced(lambda x: F.grid_sample(x, x.new_zeros(1, 3, 3, 2), "nearest", align_corners=False), x),
+        lambda: traced(lambda x: F.grid_sample(x, x.new_zeros(1, 3, 3, 2), "bilinear", align_corners=False), x),
+    ),
     "roll": (lambda: traced(lambda x: x.roll(1 << 33, 2), x), lambda: traced(lambda x: x.roll(-(1 << 30), 2), x)),
     "repeat": (
         lambda: traced(lambda x: aten.repeat(x, []), torch.tensor(1.0)),
