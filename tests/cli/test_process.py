@@ -135,6 +135,35 @@ def test_commands_that_need_no_pytorch_do_not_import_it(tmp_path: Path, argument
     assert not ({"torch", "diffusers", "gradio"} | ({"openvino"} if arguments != ["devices"] else set())) & imported
 
 
+#: Runs the command line as after ``pip install ov-backend``, without what only the extra [demo] installs.
+BASE_INSTALLATION = """
+import sys
+from importlib.machinery import PathFinder
+find, extra = PathFinder.find_spec, {"PIL", "accelerate", "diffusers", "gradio", "tqdm", "transformers", "yaml"}
+PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in extra else find(name, *more)
+from ov_backend.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+MODULE = "import torch\ndef pair(): return torch.nn.Linear(3, 3), (torch.zeros(1, 3),)\n"
+BASE_COMMANDS = [*WITHOUT_PYTORCH[:-1], ["report", "planted:pair"]]
+EXTRA_COMMANDS = [["generate", "a fox"], ["demo"], ["serve", "--port", "0"], ["batch", "jobs.jsonl", "--out", "out"]]
+EXTRA_COMMANDS += [["precompile", "CHECKPOINT"], ["report", "CHECKPOINT"]]
+
+
+@pytest.mark.parametrize("arguments", BASE_COMMANDS + EXTRA_COMMANDS, ids=lambda each: " ".join(each))
+def test_without_the_extra_packages_only_what_draws_asks_for_them(tmp_path: Path, checkpoint: Path, arguments: list[str]) -> None:
+    (tmp_path / "planted.py").write_text(MODULE)
+    (tmp_path / "jobs.jsonl").write_text('{"prompt": "a fox"}\n')
+    given = [str(checkpoint) if each == "CHECKPOINT" else each for each in arguments]
+    run = [sys.executable, "-c", BASE_INSTALLATION, *given]
+    variables = environment(tmp_path, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    needs = arguments in EXTRA_COMMANDS
+    assert done.returncode == (2 if needs else 0), done.stderr
+    assert (len(done.stderr.splitlines()), "This command needs more packages (No module" in done.stderr) == (needs, needs)
+    assert (".[demo]'" in done.stderr) == needs
+
+
 REFUSED = [
     ["demo", "--sampler", "none"],
     ["demo", "--checkpoint", "none.safetensors"],
