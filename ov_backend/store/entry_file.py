@@ -23,9 +23,9 @@ from ov_backend.store.ownership import check_entry
 
 MANIFEST = "manifest.json"
 MAX_MEMBERS = 16
-#: The exceptions that reading a truncated, damaged, foreign or malicious zip file can raise.
+#: The exceptions that reading a truncated, damaged, foreign or malicious entry can raise, its zip file and what is in it.
 DAMAGE = (
-    *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, ArithmeticError, MemoryError),
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, ArithmeticError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 

@@ -14,17 +14,19 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ov_backend.core import posix
-from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.errors import first_line, pass_on_signals
 from ov_backend.core.settings import Settings
 from ov_backend.store import ownership
 from ov_backend.store.entry_file import DAMAGE, GRAPHS, RUNS, Kind, OtherVersion, pack, unpack
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 _KEY = re.compile(r"[0-9a-f]+")
 _ABANDONED_AFTER_S = 3600.0
@@ -54,18 +56,18 @@ class GraphStore:
 
     def get(self, key: str) -> dict[str, bytes] | None:
         """The byte strings stored under ``key``, or None. A damaged or foreign file is a miss and causes a warning."""
-        path = self._path(key)
-        files = self._read(path, key)
-        if files is not None:
-            with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
-                os.utime(path)
-        return files
+        return self.read(key, dict)
 
-    def _read(self, path: Path, key: str) -> dict[str, bytes] | None:
+    def read(self, key: str, parse: Callable[[dict[str, bytes]], _T]) -> _T | None:
+        """What ``parse`` makes of the byte strings, or None. One that raises any of :data:`DAMAGE` has found them damaged."""
+        path = self._path(key)
         if self.problem():
             return None
         try:
-            return unpack(path, self.kind, key)
+            parsed = parse(unpack(path, self.kind, key))
+            with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
+                os.utime(path)
+            return parsed
         except FileNotFoundError:
             return None
         except DAMAGE as error:
@@ -225,8 +227,7 @@ def _is_abandoned(path: Path) -> bool:
 
 def _line(error: BaseException) -> str:
     """An error as one line; of an OSError only the system's message."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return " ".join(text.split())
+    return (error.strerror if isinstance(error, OSError) else None) or (first_line(error) if str(error) else type(error).__name__)
 
 
 def _unlink(path: Path) -> bool:
