@@ -16,6 +16,7 @@ from ov_backend.core.errors import SettingsError, first_line
 from ov_backend.core.settings import Settings
 from ov_backend.int8.recipe_store import recipe_store
 from ov_backend.store.entry_file import DAMAGE, OtherVersion, unpack
+from ov_backend.store.ownership import folder_problem
 from ov_backend.store.store import Entry, GraphStore, open_store, run_store
 from ov_backend.ui.snapshot import network_label, size_and_batch
 
@@ -38,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     store = open_store(Settings(cache_dir=cache_dir(options)))
     if options.cache_dir is not None and not store.folder.is_dir():
         raise SettingsError(f"--cache-dir is {options.cache_dir!r}, which is no folder; give the folder of the stored graphs.")
+    if options.action == "clear" and (problem := folder_problem(store.folder)):
+        raise SettingsError(f"The graphs in {store.folder} are not removed: {problem}.")
     if options.action == "clear" and not options.yes:
         _confirm(store, options.json)
     actions = {"info": _info, "list": _list, "verify": _verify, "clear": _clear}
@@ -115,7 +118,7 @@ def _clear(store: GraphStore, as_json: bool) -> int:
             print(f"So are {' and '.join(also)}.")
     left = len(store.entries())
     if left:
-        raise SettingsError(f"{counted(left, 'graph')} in {store.folder} cannot be removed; check the permissions of the folder.")
+        raise SettingsError(f"{counted(left, 'graph')} in {store.folder} cannot be removed; check their owner and the folder's.")
     return 0
 
 

@@ -3,7 +3,7 @@
 An entry is one zip file that appears whole or not at all: it is written under a temporary name, flushed to the disk and
 renamed. Nothing in an entry is ever executed or unpickled; sizes are checked before they are trusted, and a checksum covers
 every byte. The size of the store is bounded (the least recently used entry is removed first), and it removes only files that
-it wrote. Any fault of an entry or of the folder is a miss and one warning.
+this user wrote. Any fault of an entry or of the folder is a miss and one warning.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class GraphStore:
         return damaged, old
 
     def clear(self) -> int:
-        """Remove all entries, and temporary files that no process is writing any more; returns the number of entries."""
+        """Remove all entries of a folder that is used, and what killed processes were writing; returns the number of entries."""
+        if self.problem():
+            return 0
         self._sweep()
         return sum(_unlink(entry.path) for entry in self.entries())
 
@@ -190,7 +192,7 @@ class GraphStore:
         for path in self._own(self.kind.temporary):
             with contextlib.suppress(OSError):
                 if _is_abandoned(path):
-                    path.unlink()
+                    _unlink(path)
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -231,7 +233,10 @@ def _line(error: BaseException) -> str:
 
 
 def _unlink(path: Path) -> bool:
+    """Remove a file, unless it is another user's; whether it is gone."""
     try:
+        if posix.foreign_owner(path.lstat()):
+            return False
         path.unlink()
     except OSError:
         return False
