@@ -51,14 +51,15 @@ def load_pipeline(path: Path) -> Any:
 
 
 def check_weights(path: Path) -> None:
-    """Check the shapes of all weights of a checkpoint; none is read.
+    """Check the shapes of all weights of a checkpoint, and that safetensors can open it; none is read.
 
     Raises:
-        CheckpointError: the file is no such checkpoint, or weights are missing or have wrong shapes.
+        CheckpointError: the file is no such checkpoint, or damaged, or weights are missing or have wrong shapes.
     """
     header, config = read_configuration(path)
-    for part in _parts(header, config):
-        part.check(header)
+    with _File(header):
+        for part in _parts(header, config):
+            part.check(header)
 
 
 def read_tokenizer(path: Path) -> Any:
