@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ pytest.importorskip("diffusers")
 
 from safetensors.torch import save_file
 
-from ov_backend.checkpoint import keys, load_any_pipeline, load_pipeline, read_header
-from ov_backend.checkpoint.loader import check_weights
+from ov_backend.checkpoint import TOKENIZER, keys, load_any_pipeline, load_pipeline, read_header
+from ov_backend.checkpoint.loader import check_weights, read_tokenizer
 from tests.helpers.random_checkpoint import write_random_checkpoint
 
 UNET, VAE, CLIP = "model.diffusion_model.", "first_stage_model.", "cond_stage_model.transformer."
@@ -290,6 +291,18 @@ def test_a_header_that_contradicts_itself_is_damaged(write: Callable[..., Path],
     assert_refused(path, "is damaged")
     with pytest.raises(CheckpointError, match="is damaged"):
         check_weights(path)
+
+
+@pytest.mark.parametrize("number", [lambda own: own + 500_000, lambda own: own % 49407, lambda own: 0], ids=["high", "same", "0"])
+def test_a_vocabulary_that_does_not_fit_its_text_encoder_is_refused(
+    checkpoint: Path, tmp_path: Path, number: Callable[[int], int]
+) -> None:
+    path = Path(shutil.copy(checkpoint, tmp_path))
+    shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
+    vocabulary = json.loads((TOKENIZER / "vocab.json").read_text())
+    (tmp_path / "tokenizer" / "vocab.json").write_text(json.dumps({word: number(own) for word, own in vocabulary.items()}))
+    with pytest.raises(CheckpointError, match=r"in vocab\.json must differ and be below 49408; correct or remove it"):
+        read_tokenizer(path)
 
 
 def test_other_architectures_are_refused(write: Callable[..., Path]) -> None:
