@@ -184,13 +184,14 @@ def test_a_bad_file_is_one_sentence(make_batch: MakeBatch, name: str, text: str,
 
 BAD_YAML = {
     "{denoiser_config: {target: 0x" + "f" * 20000 + "}}": "broken.yaml has target: a number of hundreds of digits; it must be",
+    "{timesteps: 20}": "Steps is 20, for which 21 timesteps are needed, and the checkpoint has 20; give fewer steps, or",
     "{unet_config: {params: {num_head_channels: 0}}}": "broken.yaml has num_head_channels: 0; it must be -1 or a whole number",
     "{unet_config: {params: {num_head_channels: 1000}}}": "broken.safetensors has an unknown architecture (its .yaml says"
     " num_head_channels: 1000, but a level has 32 channels; correct it there)",
 }
 
 
-@pytest.mark.parametrize("params,words", BAD_YAML.items(), ids=["target", "num_head_channels", "too_large"])
+@pytest.mark.parametrize("params,words", BAD_YAML.items(), ids=["target", "timesteps", "num_head_channels", "too_large"])
 def test_a_value_beside_a_checkpoint_is_told_with_the_row(
     make_batch: MakeBatch, folder: Path, params: str, words: str
 ) -> None:

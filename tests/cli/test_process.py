@@ -65,12 +65,12 @@ def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, 
 
 
 def demo_of_steps(checkpoint: Path, folder: Path) -> None:
-    """The demo of a thousand steps, whose output goes to the files "out" and "err" of a folder."""
+    """The demo of 999 steps, whose output goes to the files "out" and "err" of a folder."""
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
     sys.stdout, sys.stderr = (os.fdopen(each, "w", buffering=1) for each in (1, 2))
     interrupts.install()  # as in a command
-    arguments = ["demo", "--checkpoint", str(checkpoint), "--steps", "1000", "--out", str(folder / "x.png")]
+    arguments = ["demo", "--checkpoint", str(checkpoint), "--steps", "999", "--out", str(folder / "x.png")]
     sys.exit(main([*arguments, "--cache-dir", str(folder / "graphs")]))
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_during_a_picture_of_the_demo_is_130_and_leaves_no_picture(checkp
     err = tmp_path / "err"
     process = fresh_process(demo_of_steps, checkpoint, tmp_path)
     process.start()
-    while process.is_alive() and not (err.exists() and " of 1000" in err.read_text()):  # of the progress bar
+    while process.is_alive() and not (err.exists() and " of 999" in err.read_text()):  # of the progress bar
         time.sleep(0.05)
     assert process.is_alive(), err.read_text()
     assert process.pid is not None
@@ -95,7 +95,7 @@ def test_ctrl_c_during_a_picture_of_the_demo_is_130_and_leaves_no_picture(checkp
 @only_in_full
 @pytest.mark.parametrize("seconds", [1.5])
 def test_ctrl_c_during_a_demo_is_130_and_leaves_no_picture(tmp_path: Path, seconds: float) -> None:
-    arguments = command("demo", "--steps", "1000", "--size", "256", "--out", "x.png")
+    arguments = command("demo", "--steps", "999", "--size", "256", "--out", "x.png")
     process = subprocess.Popen(
         arguments, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
