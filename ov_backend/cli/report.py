@@ -53,6 +53,14 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     """
     if _is_file(target):
         return of_checkpoint(Path(target), size)
+    sys.path.insert(0, str(Path.cwd()))  # as python -m does
+    try:
+        return _of_callable(target)
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def _of_callable(target: str) -> Report:
     name, colon, attribute = target.partition(":")
     if not colon:
         raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
