@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -79,14 +80,19 @@ def _of_callable(target: str) -> Report:
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], (tuple, list, dict)):
         raise SettingsError(f"{target!r} returned {type(returned).__name__}; module:callable must return (model, inputs).")
     model, inputs = returned
+    import torch
+
     from ov_backend.torch_compile.explain import explain
 
     if not callable(model):
         raise SettingsError(f"{target!r} returned a {type(model).__name__} as its model; it must be a module or a function.")
+    call = functools.partial(model, **inputs) if isinstance(inputs, dict) else functools.partial(model, *inputs)
     try:
-        return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
+        with torch.no_grad():
+            call()  # Dynamo would log a traceback, and keep the cause to itself
     except Exception as error:
         raise SettingsError(f"{target!r} cannot be called with its inputs ({_what(error)}); make them fit the model.") from error
+    return explain(model, *call.args, **call.keywords)
 
 
 def _is_file(target: str) -> bool:

@@ -130,6 +130,14 @@ def test_a_report_finds_the_modules_of_the_current_folder(folder: Path, capsys: 
     assert sys.path == before
 
 
+def test_a_report_says_why_the_model_cannot_be_called_and_nothing_else(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "planted:wrong_shape"]) == 2
+    cause = "mat1 and mat2 shapes cannot be multiplied (1x4 and 3x3)"
+    assert capfd.readouterr().err == (
+        f"'planted:wrong_shape' cannot be called with its inputs (RuntimeError: {cause}); make them fit the model.\n"
+    )
+
+
 ENVIRONMENT = [("OPENVINO_TORCH_BACKEND_DEVICE", value) for value in ("TOASTER", " ", "GPU.99", "HETERO:", "AUTO:,", LONG)]
 ENVIRONMENT += [("OPENVINO_TORCH_MODEL_CACHING", value) for value in ("maybe", "2", "tru", " yes no")]
 ENVIRONMENT += [("OPENVINO_TORCH_CACHE_DIR", value) for value in (" ", "/proc/nothing", "/dev/null/x", LONG)]
