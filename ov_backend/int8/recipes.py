@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ov_backend.int8.recipe import Recipe
-from ov_backend.int8.recipe_store import recipe_store
-from ov_backend.store.store import GraphStore
+from ov_backend.store.store import GraphStore, recipe_store
 
 
 class Recipes:

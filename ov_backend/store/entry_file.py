@@ -65,6 +65,8 @@ class Kind:
 GRAPHS = Kind(".ovgraph", "ov_backend graph 2", 256 << 20, packed=True)
 #: A compiled graph with its weights, as large as these.
 BLOBS = Kind(".ovblob", "ov_backend blob 2", 64 << 30, packed=False)
+#: What int8 has learnt.
+RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 16 << 20, packed=True)
 #: What networks were called with, for the next process.
 RUNS = Kind(".ovruns", "ov_backend run 1", 1 << 20, packed=True)
 

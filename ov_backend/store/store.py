@@ -23,7 +23,7 @@ from ov_backend.core import posix
 from ov_backend.core.errors import first_line, pass_on_signals
 from ov_backend.core.settings import Settings
 from ov_backend.store import ownership
-from ov_backend.store.entry_file import DAMAGE, GRAPHS, RUNS, Kind, OtherVersion, pack, unpack
+from ov_backend.store.entry_file import BLOBS, DAMAGE, GRAPHS, RECIPES, RUNS, Kind, OtherVersion, pack, unpack
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -31,7 +31,8 @@ _T = TypeVar("_T")
 _KEY = re.compile(r"[0-9a-f]+")
 _ABANDONED_AFTER_S = 3600.0
 _TRIES = 8
-_RUN_BYTES = 4 << 20
+#: Bounds of all recipes, and of all runs, on disk.
+_RECIPE_BYTES, _RUN_BYTES = 64 << 20, 4 << 20
 _PAUSES_S = (0.01, 0.04, 0.1)
 
 
@@ -205,9 +206,25 @@ def open_store(settings: Settings) -> GraphStore:
     return GraphStore(settings.cache_folder, settings.cache_mb << 20)
 
 
+def open_blobs(settings: Settings, graphs: Path) -> GraphStore:
+    """The store of blobs, a folder inside that of the graph store."""
+    return GraphStore(graphs / "blobs", settings.blob_mb << 20, BLOBS)
+
+
+def recipe_store(graphs: Path) -> GraphStore:
+    """The store of what int8 has learnt, a folder inside that of the graph store."""
+    return GraphStore(graphs / "recipes", _RECIPE_BYTES, RECIPES)
+
+
 def run_store(graphs: Path) -> GraphStore:
     """The store of what earlier runs have called, a folder inside that of the graph store."""
     return GraphStore(graphs / "runs", _RUN_BYTES, RUNS)
+
+
+def open_all(settings: Settings) -> tuple[GraphStore, ...]:
+    """The graph store that the settings describe, and every store inside its folder."""
+    graphs = open_store(settings)
+    return graphs, open_blobs(settings, graphs.folder), recipe_store(graphs.folder), run_store(graphs.folder)
 
 
 def _replace(temporary: Path, path: Path) -> None:
