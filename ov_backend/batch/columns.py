@@ -142,7 +142,7 @@ def _loras(value: Any) -> str:
     if isinstance(value, str):
         pairs = [part.partition(":")[::2] for part in value.split(",") if part.strip()]
     elif isinstance(value, Mapping):
-        pairs = [(name, strength) for name, strength in value.items() if strength is not None]  # Parquet gives all rows all names
+        pairs = [*value.items()]
     else:
         raise _Unexpected(expected)
     tags = []

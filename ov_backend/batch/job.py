@@ -194,11 +194,11 @@ def _made(source: SourceRow, before: int, places: Places, precision: Callable[[s
 
 
 def _row(number: int, source: int, values: dict[str, Any], places: Places, precision: Callable[[str | None], str]) -> Row:
-    checkpoint, side = places.checkpoint(values.get("checkpoint"))
+    checkpoint, configuration = places.checkpoint(values.get("checkpoint"))
     prompt = " ".join(text for text in (values.get("prompt", ""), values.get("loras", "")) if text)
     loras = _loras(prompt, checkpoint, places)
     picture = places.picture(values["init_image"]) if "init_image" in values else None
-    width, height = _size(values, side)
+    width, height = _size(values, configuration.trained_side)
     own = suggestions_for(checkpoint.stem)
     parameters = Parameters(
         prompt=prompt,
@@ -213,7 +213,7 @@ def _row(number: int, source: int, values: dict[str, Any], places: Places, preci
         sampler=_sampler(values.get("sampler_name", samplers.DEFAULT), values.get("scheduler", "")),
     )
     _check_named(parameters)
-    check(parameters)
+    check(parameters, configuration.timesteps)
     if parameters.seed + parameters.batch > (1 << 63):
         raise SettingsError(f"seed is {parameters.seed}, too large for a batch of {parameters.batch}; make it smaller.")
     parameters = parameters.with_seed(_chosen_seed(number, parameters))

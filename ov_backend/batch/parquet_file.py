@@ -96,7 +96,14 @@ def _rows(path: Path, file: Any, bounds: Bounds) -> Iterator[dict[str, Any]]:
         if left < 0:
             raise _too_large(path, bounds)
         for values in batch.to_pylist():
-            yield {name: value for name, value in values.items() if value is not None}
+            yield _without_nulls(values)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A value without what is null in its mappings: Parquet gives all rows all columns, and all LoRAs the names of all."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _text_bytes(array: Any) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.checkpoint.config import read_configuration
+from ov_backend.checkpoint.config import Configuration, read_configuration
 from ov_backend.checkpoint.lora_file import check_fits
 from ov_backend.core.errors import OVBackendError, SettingsError, first_line
 from ov_backend.core.package_files import TRAINED
@@ -40,18 +40,18 @@ class Places:
         self._tokenizers: dict[Path, Any] = {}
         self._chunks: dict[tuple[Path, str], int] = {}
 
-    def checkpoint(self, name: str | None) -> tuple[Path, int]:
-        """The file of a checkpoint, and the side in pixels of the square picture that it was trained for.
+    def checkpoint(self, name: str | None) -> tuple[Path, Configuration]:
+        """The file of a checkpoint, and its configuration.
 
         Raises:
             OVBackendError: there is no such file, or it is no checkpoint.
         """
         if name is not None:
             path = self._named_checkpoint(name)
-            return path, self._check(path, _trained_side)
+            return path, self._check(path, _configuration)
         path = checkpoint_file(self._default)
         try:
-            return path, self._check(path, _trained_side)
+            return path, self._check(path, _configuration)
         except OVBackendError as error:
             option = "the --checkpoint, which rows without one need, cannot be used"
             raise SettingsError(f"{option}: {first_line(error)}") from error
@@ -136,8 +136,8 @@ class Places:
         return result
 
 
-def _trained_side(path: Path) -> int:
-    return read_configuration(path)[1].trained_side
+def _configuration(path: Path) -> Configuration:
+    return read_configuration(path)[1]
 
 
 def _first_file(name: str, folders: list[Path], suffixes: Sequence[str] = ("", ".safetensors")) -> Path | None:

@@ -52,6 +52,11 @@ class Configuration:
     prediction: str
 
     @property
+    def timesteps(self) -> int:
+        """The number of steps of noise that the checkpoint was trained with."""
+        return int(self.scheduler["num_train_timesteps"])
+
+    @property
     def trained_side(self) -> int:
         """The side in pixels of the square picture that the checkpoint was trained for."""
         return int(self.unet["sample_size"]) << (len(self.vae["block_out_channels"]) - 1)

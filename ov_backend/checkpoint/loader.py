@@ -51,14 +51,15 @@ def load_pipeline(path: Path) -> Any:
 
 
 def check_weights(path: Path) -> None:
-    """Check the shapes of all weights of a checkpoint; none is read.
+    """Check the shapes of all weights of a checkpoint, and that safetensors can open it; none is read.
 
     Raises:
-        CheckpointError: the file is no such checkpoint, or weights are missing or have wrong shapes.
+        CheckpointError: the file is no such checkpoint, or damaged, or weights are missing or have wrong shapes.
     """
     header, config = read_configuration(path)
-    for part in _parts(header, config):
-        part.check(header)
+    with _File(header):
+        for part in _parts(header, config):
+            part.check(header)
 
 
 def read_tokenizer(path: Path) -> Any:
@@ -241,14 +242,17 @@ def _tokenizer(path: Path, text: TextConfig) -> Any:
     from transformers import CLIPTokenizer
 
     folder = _tokenizer_folder(path)
-    if text.config["vocab_size"] < _VOCABULARY:
-        raise CheckpointError(
-            f"{path.name} has a text encoder of {text.config['vocab_size']} words; CLIP's vocabulary of {_VOCABULARY} is known."
-        )
+    words = text.config["vocab_size"]
+    if words < _VOCABULARY:
+        raise CheckpointError(f"{path.name} has a text encoder of {words} words; CLIP's vocabulary of {_VOCABULARY} is known.")
     changes = {"pad_token": "!"} if text.open_clip else {}
     check_vocabulary(folder / "vocab.json")
     try:
-        return CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, model_max_length=77, **changes)
+        tokenizer = CLIPTokenizer.from_pretrained(str(folder), local_files_only=True, model_max_length=77, **changes)
+        numbers = tokenizer.get_vocab().values()
+        if len({*numbers}) < len(numbers) or max(numbers) >= words:
+            raise ValueError(f"the numbers of its words in vocab.json must differ and be below {words}")
+        return tokenizer
     except Exception as error:  # transformers and its tokenizers raise what they like
         raise CheckpointError(f"The tokenizer in {folder} cannot be used: {first_line(error)}; correct or remove it.") from error
 

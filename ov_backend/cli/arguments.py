@@ -7,12 +7,11 @@ import contextlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_backend.core.errors import OVBackendError, SettingsError, first_line, short_repr
-from ov_backend.core.package_files import IS_INSTALLED
+from ov_backend.core.errors import SettingsError, first_line, short_repr
 from ov_backend.core.settings import ENV_CACHE_DIR, LOW_MEMORY, PRECISIONS, Settings, environment
 from ov_backend.hosts.standalone import samplers
 from ov_backend.pipelines.sizes import GUIDANCE, check_guidance, parse_size
@@ -168,8 +167,8 @@ def check_device(settings: Settings) -> None:
     Raises:
         DeviceError: it is not there, or cannot compute in that precision.
     """
-    with demo_packages("This command"):
-        from ov_backend.core import devices
+    from ov_backend.core import devices
+
     devices.check(settings)
 
 
@@ -251,16 +250,6 @@ def check_file(path: Path, option: str) -> None:
     if not path.parent.is_dir():
         raise SettingsError(f"{option} is {str(path)!r}, and there is no folder {str(path.parent)!r}; make it or give another.")
     check_folder(path.parent, f"{option}'s folder")
-
-
-@contextlib.contextmanager
-def demo_packages(subject: str) -> Iterator[None]:
-    """In this block, a missing package is reported together with what installs it. Raises OVBackendError if an import failed."""
-    try:
-        yield
-    except ImportError as error:
-        how = "pip install 'ov-backend[demo]'" if IS_INSTALLED else "pip install -e '.[demo]' in the project's folder"
-        raise OVBackendError(f"{subject} needs more packages ({error}); run {how}.") from error
 
 
 def print_json(value: Any) -> None:

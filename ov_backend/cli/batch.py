@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
     check_folder(options.out)
     check_job_file(options.jobs)
     arguments.check_device(settings)
-    with arguments.demo_packages("A batch"):
-        from ov_backend.batch.api import Batch
+    from ov_backend.batch.api import Batch
+
     without_ray_messages()
     interrupts.install_for_termination()
     with interrupts.work():

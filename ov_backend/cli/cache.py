@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ from ov_backend.cli.arguments import add_cache_dir, add_command, cache_dir, prin
 from ov_backend.core.amounts import counted, size_text
 from ov_backend.core.errors import SettingsError, first_line
 from ov_backend.core.settings import Settings
-from ov_backend.int8.recipe_store import recipe_store
 from ov_backend.store.entry_file import DAMAGE, OtherVersion, unpack
-from ov_backend.store.store import Entry, GraphStore, open_store, run_store
+from ov_backend.store.ownership import folder_problem
+from ov_backend.store.store import Entry, GraphStore, open_all
 from ov_backend.ui.snapshot import network_label, size_and_batch
+
+Stores = Sequence[GraphStore]
 
 #: Columns of ``list``: heading and width; a negative width is for figures.
 _COLUMNS = {"NETWORK": 22, "SIZE": 14, "BATCH": -5, "ON DISK": -10, "LAST USED": 20, "KEY": 0}
@@ -27,7 +30,7 @@ def add(commands: Any) -> None:
     """Add the subcommand to the command line."""
     parser = add_command(commands, "cache", run, "Look at the stored graphs on disk, check them, or remove them.")
     what = "info: how many and how large; list: each of them; verify: read every byte and look for damage;"
-    what += " clear: remove all, also what int8 has learnt"
+    what += " clear: remove all, also blobs and what int8 has learnt"
     parser.add_argument("action", choices=("info", "list", "verify", "clear"), help=what)
     add_cache_dir(parser)
     parser.add_argument("--yes", action="store_true", help="clear without asking")
@@ -35,35 +38,33 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show, check or remove the graphs; 1 where ``verify`` finds a damaged graph or a folder that is not used."""
-    store = open_store(Settings(cache_dir=cache_dir(options)))
-    if options.cache_dir is not None and not store.folder.is_dir():
+    stores = open_all(Settings(cache_dir=cache_dir(options)))
+    graphs, *beside = stores
+    if options.cache_dir is not None and not graphs.folder.is_dir():
         raise SettingsError(f"--cache-dir is {options.cache_dir!r}, which is no folder; give the folder of the stored graphs.")
-    if options.action == "clear" and not options.yes:
-        _confirm(store, options.json)
-    actions = {"info": _info, "list": _list, "verify": _verify, "clear": _clear}
-    return actions[options.action](store, options.json)
+    if options.action == "list":
+        return _list(graphs, options.json)
+    if options.action == "clear":
+        return _clear(stores, options)
+    act = {"info": _info, "verify": _verify}[options.action]
+    return act([graphs, *(store for store in beside if store.entries())], options.json)
 
 
-def _confirm(store: GraphStore, as_json: bool) -> None:
-    """Ask whether the graphs are to be removed, if there are any and somebody can be asked."""
-    count = len(store.entries()) + len(recipe_store(store.folder).entries())
-    what = f"{counted(len(store.entries()), 'graph')}, {size_text(store.bytes)}, in {store.folder}"
-    if count and (as_json or not sys.stdin or not sys.stdin.isatty()):
-        raise SettingsError(f"clear would remove {what}; give --yes to have that done.")
-    if count:
-        print(f"Remove {what}? The next pictures need them made again. [y/N] ", end="", flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise SettingsError("Nothing is removed; answer y, or give --yes, to have it removed.")
-
-
-def _info(store: GraphStore, as_json: bool) -> int:
-    facts = _facts(store)
+def _info(stores: Stores, as_json: bool) -> int:
+    facts = _facts(stores[0])
     if as_json:
-        print_json(facts)
+        beside = {f"{store.kind.noun}s": _facts(store) for store in stores[1:]}
+        print_json({**facts, "beside": beside})
     else:
-        amount = f"{size_text(store.bytes)} of at most {size_text(store.max_bytes)}"
-        print(f"{counted(facts['graphs'], 'graph')}, {amount}, in {store.folder}")
+        for store in stores:
+            print(f"{_amount([store])} of at most {size_text(store.max_bytes)}, in {store.folder}")
     return 0
+
+
+def _amount(stores: Stores) -> str:
+    """How many entries of each kind there are, and their size."""
+    kinds = ", ".join(counted(len(store.entries()), store.kind.noun) for store in stores)
+    return f"{kinds}, {size_text(sum(store.bytes for store in stores))}"
 
 
 def _list(store: GraphStore, as_json: bool) -> int:
@@ -90,45 +91,64 @@ def _list(store: GraphStore, as_json: bool) -> int:
     return 0
 
 
-def _verify(store: GraphStore, as_json: bool) -> int:
-    facts, (damaged, old) = _facts(store), store.check()
-    problem, whole = facts.get("problem"), facts["graphs"] - len(damaged) - len(old)
+def _verify(stores: Stores, as_json: bool) -> int:
+    facts, problems = _facts(stores[0]), [store.problem() for store in stores]  # which warn on stderr
+    whole, damaged, old = 0, dict[str, str](), list[str]()
+    for store in stores:
+        bad, other = store.check()
+        good = len(store.entries()) - len(bad) - len(other)
+        whole, damaged, old = whole + good, {**damaged, **bad}, [*old, *other]
+        if not as_json:
+            found = f"{good} whole, {len(bad)} damaged, {len(other)} of another version"
+            print(f"Read every byte of {_amount([store])}, in {store.folder}: {found}.")
+            _print_damaged(store, bad)
+            for key in other:
+                print(f"{key} is an old entry of another version; it is not used, and goes when the space is needed")
     if as_json:
         print_json({**facts, "whole": whole, "damaged": damaged, "old": old})
-        return 1 if damaged or problem else 0
-    found = f"{whole} whole, {len(damaged)} damaged, {len(old)} of another version"
-    print(f"Read every byte of {counted(facts['graphs'], 'graph')}, {size_text(store.bytes)}, in {store.folder}: {found}.")
-    _print_damaged(store, damaged)
-    for key in old:
-        print(f"{key} is an old entry of another version; it is not used, and goes when the space is needed")
-    return 1 if damaged or problem else 0
+    return 1 if damaged or any(problems) else 0
 
 
-def _clear(store: GraphStore, as_json: bool) -> int:
-    removed, recipes, runs = store.clear(), recipe_store(store.folder).clear(), run_store(store.folder).clear()
-    if as_json:
-        print_json({"folder": str(store.folder), "removed": removed, "recipes": recipes, "runs": runs})
+def _clear(stores: Stores, options: argparse.Namespace) -> int:
+    for store in stores:
+        if problem := folder_problem(store.folder):
+            raise SettingsError(f"The {store.kind.noun}s in {store.folder} are not removed: {problem}.")
+    present = [store for store in stores if store.entries()]
+    folder = stores[0].folder
+    if present and not options.yes:
+        _confirm(f"{_amount(present)}, in {folder}", options.json)
+    removed = {store.kind.noun: store.clear() for store in stores}
+    if options.json:
+        counts = {f"{noun}s": count for noun, count in removed.items()}
+        print_json({"folder": str(folder), "removed": counts.pop("graphs"), **counts})
     else:
-        also = [f"{counted(recipes, 'recipe')} of int8"] * bool(recipes) + ["the notes of earlier runs"] * bool(runs)
-        print(f"{counted(removed, 'graph')} removed from {store.folder}.")
-        if also:
-            print(f"So are {' and '.join(also)}.")
-    left = len(store.entries())
+        listed = ", ".join(counted(count, noun) for noun, count in removed.items() if count or noun == "graph")
+        print(f"{listed} removed from {folder}.")
+    left = [store for store in stores if store.entries()]
     if left:
-        raise SettingsError(f"{counted(left, 'graph')} in {store.folder} cannot be removed; check the permissions of the folder.")
+        raise SettingsError(f"{_amount(left)}, in {folder} cannot be removed; check their owner and the folder's.")
     return 0
+
+
+def _confirm(what: str, as_json: bool) -> None:
+    """Ask whether it is to be removed, if somebody can be asked. Raises SettingsError if it is not."""
+    if as_json or not sys.stdin or not sys.stdin.isatty():
+        raise SettingsError(f"clear would remove {what}; give --yes to have that done.")
+    print(f"Remove {what}? The next pictures need them made again. [y/N] ", end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise SettingsError("Nothing is removed; answer y, or give --yes, to have it removed.")
 
 
 def _facts(store: GraphStore) -> dict[str, Any]:
     problem = store.problem()  # it warns on stderr
-    facts = {"folder": str(store.folder), "graphs": len(store.entries()), "bytes": store.bytes, "bound": store.max_bytes}
-    return {**facts, "problem": problem} if problem else facts
+    facts = {"folder": str(store.folder), f"{store.kind.noun}s": len(store.entries())}
+    return {**facts, "bytes": store.bytes, "bound": store.max_bytes, **({"problem": problem} if problem else {})}
 
 
 def _print_damaged(store: GraphStore, damaged: dict[str, str]) -> None:
     for key, reason in damaged.items():
         file = store.folder / f"{key}{store.kind.suffix}"
-        advice = f"The next call does not use it, and captures its network again. You can remove {file}."
+        advice = f"It is not used, and made again when it is needed. You can remove {file}."
         print(f"{key} is damaged: {reason}. {advice}")
 
 

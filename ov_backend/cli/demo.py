@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
         raise SettingsError(f"--out is {options.out}; it must be the name of a .png file.")
     wanted = picture.read(options, PROMPT)
     arguments.check_device(settings)
-    with arguments.demo_packages("The demo"):
-        from ov_backend.hosts.standalone import demo
+    from ov_backend.hosts.standalone import demo
+
     with interrupts.work():
         result = demo.run(wanted.checkpoint, wanted.parameters, wanted.loras, options.out, settings)
     arguments.print_json(result) if options.json else print(_table(result))

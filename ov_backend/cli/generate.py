@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
     arguments.check_folder(options.out, "--out")
     wanted = picture.read(options, count=options.count)
     arguments.check_device(settings)
-    with arguments.demo_packages("Generating"):
-        from ov_backend.batch.renderer import PipelineRenderer
+    from ov_backend.batch.renderer import PipelineRenderer
+
     with interrupts.work():
         made = _generate(PipelineRenderer, wanted, options, settings)
     if options.json:

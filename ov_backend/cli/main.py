@@ -23,6 +23,7 @@ from ov_backend.cli import batch, cache, demo, devices, generate, precompile, re
 from ov_backend.cli.output import OutputLost, checked_output
 from ov_backend.core import interrupts
 from ov_backend.core.errors import OVBackendError, first_line, short_repr
+from ov_backend.core.package_files import IS_INSTALLED
 
 log = logging.getLogger(__name__)
 
@@ -117,8 +118,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _refuse(str(error))
     except OutputLost:
         raise
-    except ModuleNotFoundError as error:
-        return _refuse(f"This command needs a package that is not installed here ({error.name}); run: pip install {error.name}")
+    except ImportError as error:
+        how = "pip install 'ov-backend[demo]'" if IS_INSTALLED else "pip install -e '.[demo]' in the project's folder"
+        return _refuse(f"This command needs more packages ({error}); run {how}.")
     except MemoryError:
         return _refuse("There is not enough memory for this; choose a smaller size or batch, or end other programs.")
     except OSError as error:

@@ -73,7 +73,7 @@ def read(options: argparse.Namespace, prompt: str | None = None, count: int = 1)
         height=height,
         sampler=samplers.sampler_named(options.sampler) or options.sampler or " ",
     ).with_seed(random.randrange(1 << 32))
-    check(parameters)
+    check(parameters, configuration.timesteps)
     if parameters.seed + count > 1 << 63:
         raise SettingsError(f"--seed is {parameters.seed}, too large for {count} pictures; make it smaller.")
     return Picture(checkpoint, parameters, loras)

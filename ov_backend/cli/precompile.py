@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     _check_store(settings, arguments.cache_dir_name(options))
     check_any_checkpoint(options.checkpoint)
     arguments.check_device(settings)
-    with arguments.demo_packages("Reading a checkpoint"):
-        from ov_backend.checkpoint import load_any_pipeline
+    from ov_backend.checkpoint import load_any_pipeline
+
     with interrupts.work():
         return _precompile(options, settings, load_any_pipeline(options.checkpoint))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -53,6 +54,14 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     """
     if _is_file(target):
         return of_checkpoint(Path(target), size)
+    sys.path.insert(0, str(Path.cwd()))  # as python -m does
+    try:
+        return _of_callable(target)
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def _of_callable(target: str) -> Report:
     name, colon, attribute = target.partition(":")
     if not colon:
         raise SettingsError(f"{target!r} is no file; give a checkpoint, or module:callable that returns (model, inputs).")
@@ -71,14 +80,19 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], (tuple, list, dict)):
         raise SettingsError(f"{target!r} returned {type(returned).__name__}; module:callable must return (model, inputs).")
     model, inputs = returned
+    import torch
+
     from ov_backend.torch_compile.explain import explain
 
     if not callable(model):
         raise SettingsError(f"{target!r} returned a {type(model).__name__} as its model; it must be a module or a function.")
+    call = functools.partial(model, **inputs) if isinstance(inputs, dict) else functools.partial(model, *inputs)
     try:
-        return explain(model, **inputs) if isinstance(inputs, dict) else explain(model, *inputs)
+        with torch.no_grad():
+            call()  # Dynamo would log a traceback, and keep the cause to itself
     except Exception as error:
         raise SettingsError(f"{target!r} cannot be called with its inputs ({_what(error)}); make them fit the model.") from error
+    return explain(model, *call.args, **call.keywords)
 
 
 def _is_file(target: str) -> bool:

@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
     names = [each.name for each in dataclasses.fields(Options)]
     serve_options = Options(**{**{name: getattr(options, name) for name in names}, "checkpoint": path, "device": settings.device})
     print(f"Loading {path}; this takes some seconds.", flush=True)
-    with arguments.demo_packages("The page"):
-        from ov_backend.hosts.standalone import serve
+    from ov_backend.hosts.standalone import serve
+
     with interrupts.work():
         return serve.serve(serve_options, lambda url: _announce(url, options.out))
 

@@ -32,6 +32,7 @@ from ov_backend.model import compiler
 from ov_backend.model.conversion.model import WeightlessModel
 from ov_backend.model.runtime.program import CompiledProgram, Program
 from ov_backend.store import blobs
+from ov_backend.store.store import open_blobs
 from ov_backend.trace.capture.trace import Captured
 
 log = logging.getLogger(__name__)
@@ -333,6 +334,6 @@ class CompileJob:
         store, request = self.resources.store, self.request
         if store is None or program.outer is not None or not blobs.enabled(request.settings):
             return None
-        blob_store = blobs.open_blobs(request.settings, store.folder)
+        blob_store = open_blobs(request.settings, store.folder)
         of_request = request.compiled_key.weights, request.settings, str(torch.__version__)
         return lambda part: blobs.blob(blob_store, program.key, part, *of_request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from ov_backend.engine.request import State
 from ov_backend.guards.code import Guard
@@ -72,12 +72,12 @@ class KnownTexts:
         return self._last[kind]
 
     def _read(self, kind: str) -> list[str]:
-        files = None if self._graphs is None else run_store(self._graphs.folder).get(kind)
-        try:
-            listed = json.loads(files[_FILE])["texts"] if files is not None else []
-            return [text for text in listed if isinstance(text, str) and _TEXT.fullmatch(text)][:_MAX_TEXTS]
-        except (ValueError, LookupError, TypeError):
-            return []
+        return [] if self._graphs is None else run_store(self._graphs.folder).read(kind, _texts_of) or []
+
+
+def _texts_of(files: Mapping[str, bytes]) -> list[str]:
+    listed = json.loads(files[_FILE])["texts"]
+    return [text for text in listed if isinstance(text, str) and _TEXT.fullmatch(text)][:_MAX_TEXTS]
 
 
 class LastStates:

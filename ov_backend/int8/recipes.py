@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from ov_backend.int8.recipe import Recipe
-from ov_backend.int8.recipe_store import recipe_store
-from ov_backend.store.store import GraphStore
-
-log = logging.getLogger(__name__)
+from ov_backend.store.store import GraphStore, recipe_store
 
 
 class Recipes:
@@ -48,15 +45,10 @@ class Recipes:
         self._known.clear()
 
     def _read(self, architecture: str, checkpoint: str) -> Recipe | None:
-        files = None if self.store is None else self.store.get(architecture + checkpoint)
-        if files is None or self.store is None:
-            return None
-        try:
+        def parse(files: Mapping[str, bytes]) -> Recipe:
             recipe = Recipe.from_files(files)
             if recipe.checkpoint != checkpoint:
                 raise ValueError("it belongs to another checkpoint")
             return recipe
-        except ValueError as error:
-            log.warning("Ignoring a stored recipe: %s. It will be made again.", error)
-            self.store.remove(architecture + checkpoint)
-            return None
+
+        return None if self.store is None else self.store.read(architecture + checkpoint, parse)

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ov_backend.core import devices, fx_utils
-from ov_backend.core.errors import ConversionError, NothingToCompute, first_line, last_line, pass_on_signals
+from ov_backend.core.errors import ConversionError, NothingToCompute, last_line, pass_on_signals
 from ov_backend.core.settings import Settings, operator_name
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.model.conversion import serialization
@@ -230,12 +230,4 @@ def _specs(gm: GraphModule, names: Sequence[str]) -> list[TensorSpec]:
 
 def load(store: GraphStore, key: str) -> WeightlessModel | None:
     """A model from the store, or None; an entry that cannot be read is removed with a warning."""
-    files = store.get(key)
-    if files is None:
-        return None
-    try:
-        return serialization.load(files)
-    except ConversionError as error:
-        log.warning("Ignoring a stored graph: %s. It will be captured again.", first_line(error))
-        store.remove(key)
-        return None
+    return store.read(key, serialization.load)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from ov_backend.core import devices
 from ov_backend.core.settings import Settings
-from ov_backend.store.entry_file import BLOBS
 from ov_backend.store.key import cache_key
 from ov_backend.store.store import GraphStore
 
@@ -50,11 +48,6 @@ def enabled(settings: Settings) -> bool:
     if settings.blob_cache == "auto" and settings.device.partition(".")[0] not in _SLOW_TO_COMPILE:
         return False
     return devices.exports(settings.device)
-
-
-def open_blobs(settings: Settings, graphs: Path) -> GraphStore:
-    """The store of blobs, a folder inside that of the graph store."""
-    return GraphStore(graphs / "blobs", settings.blob_mb << 20, BLOBS)
 
 
 def blob(store: GraphStore, graph: str, part: str, weights: str, settings: Settings, torch_version: str) -> Blob:

@@ -23,9 +23,9 @@ from ov_backend.store.ownership import check_entry
 
 MANIFEST = "manifest.json"
 MAX_MEMBERS = 16
-#: The exceptions that reading a truncated, damaged, foreign or malicious zip file can raise.
+#: The exceptions that reading a truncated, damaged, foreign or malicious entry can raise, its zip file and what is in it.
 DAMAGE = (
-    *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError, ArithmeticError, MemoryError),
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, ArithmeticError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 
@@ -65,6 +65,8 @@ class Kind:
 GRAPHS = Kind(".ovgraph", "ov_backend graph 2", 256 << 20, packed=True)
 #: A compiled graph with its weights, as large as these.
 BLOBS = Kind(".ovblob", "ov_backend blob 2", 64 << 30, packed=False)
+#: What int8 has learnt.
+RECIPES = Kind(".ovrecipe", "ov_backend recipe 1", 16 << 20, packed=True)
 #: What networks were called with, for the next process.
 RUNS = Kind(".ovruns", "ov_backend run 1", 1 << 20, packed=True)
 

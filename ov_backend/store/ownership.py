@@ -40,11 +40,11 @@ _ADVICE = "choose a folder of your own (--cache-dir or OPENVINO_TORCH_CACHE_DIR)
 
 
 def check_entry(status: os.stat_result) -> None:
-    """Check the status of an entry's open file. Raises ValueError if another user wrote it, or may change it."""
+    """Check the status of an entry's open file. Raises PermissionError if another user wrote it, or may change it."""
     if posix.foreign_owner(status):
-        raise ValueError(f"it belongs to user {status.st_uid}")
+        raise PermissionError(f"it belongs to user {status.st_uid}")
     if posix.others_may_write(status):
-        raise ValueError(f"other users may write to it (mode {status.st_mode & 0o7777:04o})")
+        raise PermissionError(f"other users may write to it (mode {status.st_mode & 0o7777:04o})")
 
 
 def make_folder(folder: Path) -> None:

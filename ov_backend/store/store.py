@@ -3,7 +3,7 @@
 An entry is one zip file that appears whole or not at all: it is written under a temporary name, flushed to the disk and
 renamed. Nothing in an entry is ever executed or unpickled; sizes are checked before they are trusted, and a checksum covers
 every byte. The size of the store is bounded (the least recently used entry is removed first), and it removes only files that
-it wrote. Any fault of an entry or of the folder is a miss and one warning.
+this user wrote. Any fault of an entry or of the folder is a miss and one warning.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ov_backend.core import posix
-from ov_backend.core.errors import pass_on_signals
+from ov_backend.core.errors import first_line, pass_on_signals
 from ov_backend.core.settings import Settings
 from ov_backend.store import ownership
-from ov_backend.store.entry_file import DAMAGE, GRAPHS, RUNS, Kind, OtherVersion, pack, unpack
+from ov_backend.store.entry_file import BLOBS, DAMAGE, GRAPHS, RECIPES, RUNS, Kind, OtherVersion, pack, unpack
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 _KEY = re.compile(r"[0-9a-f]+")
 _ABANDONED_AFTER_S = 3600.0
 _TRIES = 8
-_RUN_BYTES = 4 << 20
+#: Bounds of all recipes, and of all runs, on disk.
+_RECIPE_BYTES, _RUN_BYTES = 64 << 20, 4 << 20
 _PAUSES_S = (0.01, 0.04, 0.1)
 
 
@@ -54,18 +57,18 @@ class GraphStore:
 
     def get(self, key: str) -> dict[str, bytes] | None:
         """The byte strings stored under ``key``, or None. A damaged or foreign file is a miss and causes a warning."""
-        path = self._path(key)
-        files = self._read(path, key)
-        if files is not None:
-            with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
-                os.utime(path)
-        return files
+        return self.read(key, dict)
 
-    def _read(self, path: Path, key: str) -> dict[str, bytes] | None:
+    def read(self, key: str, parse: Callable[[dict[str, bytes]], _T]) -> _T | None:
+        """What ``parse`` makes of the byte strings, or None. One that raises any of :data:`DAMAGE` has found them damaged."""
+        path = self._path(key)
         if self.problem():
             return None
         try:
-            return unpack(path, self.kind, key)
+            parsed = parse(unpack(path, self.kind, key))
+            with contextlib.suppress(OSError):  # a read-only store works too, but cannot record the use
+                os.utime(path)
+            return parsed
         except FileNotFoundError:
             return None
         except DAMAGE as error:
@@ -151,7 +154,9 @@ class GraphStore:
         return damaged, old
 
     def clear(self) -> int:
-        """Remove all entries, and temporary files that no process is writing any more; returns the number of entries."""
+        """Remove all entries of a folder that is used, and what killed processes were writing; returns the number of entries."""
+        if self.problem():
+            return 0
         self._sweep()
         return sum(_unlink(entry.path) for entry in self.entries())
 
@@ -188,7 +193,7 @@ class GraphStore:
         for path in self._own(self.kind.temporary):
             with contextlib.suppress(OSError):
                 if _is_abandoned(path):
-                    path.unlink()
+                    _unlink(path)
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -201,9 +206,25 @@ def open_store(settings: Settings) -> GraphStore:
     return GraphStore(settings.cache_folder, settings.cache_mb << 20)
 
 
+def open_blobs(settings: Settings, graphs: Path) -> GraphStore:
+    """The store of blobs, a folder inside that of the graph store."""
+    return GraphStore(graphs / "blobs", settings.blob_mb << 20, BLOBS)
+
+
+def recipe_store(graphs: Path) -> GraphStore:
+    """The store of what int8 has learnt, a folder inside that of the graph store."""
+    return GraphStore(graphs / "recipes", _RECIPE_BYTES, RECIPES)
+
+
 def run_store(graphs: Path) -> GraphStore:
     """The store of what earlier runs have called, a folder inside that of the graph store."""
     return GraphStore(graphs / "runs", _RUN_BYTES, RUNS)
+
+
+def open_all(settings: Settings) -> tuple[GraphStore, ...]:
+    """The graph store that the settings describe, and every store inside its folder."""
+    graphs = open_store(settings)
+    return graphs, open_blobs(settings, graphs.folder), recipe_store(graphs.folder), run_store(graphs.folder)
 
 
 def _replace(temporary: Path, path: Path) -> None:
@@ -225,12 +246,14 @@ def _is_abandoned(path: Path) -> bool:
 
 def _line(error: BaseException) -> str:
     """An error as one line; of an OSError only the system's message."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return " ".join(text.split())
+    return (error.strerror if isinstance(error, OSError) else None) or (first_line(error) if str(error) else type(error).__name__)
 
 
 def _unlink(path: Path) -> bool:
+    """Remove a file, unless it is another user's; whether it is gone."""
     try:
+        if posix.foreign_owner(path.lstat()):
+            return False
         path.unlink()
     except OSError:
         return False

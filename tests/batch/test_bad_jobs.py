@@ -102,6 +102,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "<hypernet:x:1>"}, "only <lora:name:0.8> is read"),
     ({"loras": 7}, "loras is 7; it must be"),
     ({"loras": {"a:b": 1}}, "it must be"),
+    ({"loras": {"ink": None}}, "the strength of the LoRA 'ink' is None; it must be a number, as 0.8."),
     ({"loras": "none:1"}, "the LoRA 'none' is not in"),
     ({"loras": "model:1"}, "model.safetensors is a checkpoint and no LoRA"),
     ({str(i): 1 for i in range(101)}, "it has 101 columns"),
@@ -184,13 +185,14 @@ def test_a_bad_file_is_one_sentence(make_batch: MakeBatch, name: str, text: str,
 
 BAD_YAML = {
     "{denoiser_config: {target: 0x" + "f" * 20000 + "}}": "broken.yaml has target: a number of hundreds of digits; it must be",
+    "{timesteps: 20}": "Steps is 20, for which 21 timesteps are needed, and the checkpoint has 20; give fewer steps, or",
     "{unet_config: {params: {num_head_channels: 0}}}": "broken.yaml has num_head_channels: 0; it must be -1 or a whole number",
     "{unet_config: {params: {num_head_channels: 1000}}}": "broken.safetensors has an unknown architecture (its .yaml says"
     " num_head_channels: 1000, but a level has 32 channels; correct it there)",
 }
 
 
-@pytest.mark.parametrize("params,words", BAD_YAML.items(), ids=["target", "num_head_channels", "too_large"])
+@pytest.mark.parametrize("params,words", BAD_YAML.items(), ids=["target", "timesteps", "num_head_channels", "too_large"])
 def test_a_value_beside_a_checkpoint_is_told_with_the_row(
     make_batch: MakeBatch, folder: Path, params: str, words: str
 ) -> None:
@@ -327,14 +329,14 @@ def test_parquet_of_texts_numbers_and_lists_is_read(tmp_path: Path) -> None:
         "negative_prompt": pyarrow.array(["b", "b"]).dictionary_encode(),
         "seed": pyarrow.array([[1, 2], [3]]),
         "cfg_scale": pyarrow.array([7.5, None]),
-        "loras": pyarrow.array([{"ink": 0.5}, None]),
+        "loras": pyarrow.array([{"ink": 0.5}, {"sepia": 1.0}]),
         "size": pyarrow.array([["64x64"], ["64x72"]], pyarrow.list_(pyarrow.large_string())),
     }
     parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     first, second = job_file.read_job_file(tmp_path / "a.parquet")
     others = {"negative_prompt": "b", "seed": [1, 2], "cfg_scale": 7.5, "loras": {"ink": 0.5}, "size": ["64x64"]}
     assert first.values == {"prompt": "a", **others}
-    assert second.values == {"negative_prompt": "b", "seed": [3], "size": ["64x72"]}
+    assert second.values == {"negative_prompt": "b", "seed": [3], "size": ["64x72"], "loras": {"sepia": 1.0}}
 
 
 def test_a_job_without_an_end_is_not_read_to_its_end(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

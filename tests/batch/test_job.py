@@ -163,11 +163,6 @@ def test_prompts_of_more_chunks_of_tokens_are_a_group_of_their_own(make_batch: M
     assert sum("prompts of 76 to 150 tokens" in label for label in labels) == 1
 
 
-def test_a_lora_without_a_strength_is_not_given(checkpoint: Path) -> None:
-    assert read_value("loras", {"ink": 0.5, "sepia": None}) == "<lora:ink:0.5>"
-    assert read_value("loras", {"sepia": None}) == ""
-
-
 def test_parquet_is_read(make_batch: MakeBatch, tmp_path: Path, checkpoint: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ pytest.importorskip("diffusers")
 
 from safetensors.torch import save_file
 
-from ov_backend.checkpoint import keys, load_any_pipeline, load_pipeline, read_header
+from ov_backend.checkpoint import TOKENIZER, keys, load_any_pipeline, load_pipeline, read_header
+from ov_backend.checkpoint.loader import check_weights, read_tokenizer
 from tests.helpers.random_checkpoint import write_random_checkpoint
 
 UNET, VAE, CLIP = "model.diffusion_model.", "first_stage_model.", "cond_stage_model.transformer."
@@ -277,13 +279,30 @@ def test_a_folder_is_no_file_and_a_checkpoint_in_it_is_proposed(write: Callable[
     assert_refused(tmp_path, "is a diffusers folder, .* In Python, DiffusionPipeline.from_pretrained reads")
 
 
-@pytest.mark.parametrize("old,new", [(b'"shape":[4]', b'"shape":[5]'), (b'"dtype":"F32"', b'"dtype":"F16"')])
+CONTRADICTIONS = [(b'"shape":[4]', b'"shape":[5]'), *((b'"dtype":"F32"', b'"dtype":"%s"' % new) for new in (b"F16", b"F17"))]
+
+
+@pytest.mark.parametrize("old,new", CONTRADICTIONS)
 def test_a_header_that_contradicts_itself_is_damaged(write: Callable[..., Path], old: bytes, new: bytes) -> None:
     path = write()
     whole = path.read_bytes()
     at = whole.index(old, whole.index(b"out.2.bias"))
     path.write_bytes(whole[:at] + new + whole[at + len(old) :])
     assert_refused(path, "is damaged")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        check_weights(path)
+
+
+@pytest.mark.parametrize("number", [lambda own: own + 500_000, lambda own: own % 49407, lambda own: 0], ids=["high", "same", "0"])
+def test_a_vocabulary_that_does_not_fit_its_text_encoder_is_refused(
+    checkpoint: Path, tmp_path: Path, number: Callable[[int], int]
+) -> None:
+    path = Path(shutil.copy(checkpoint, tmp_path))
+    shutil.copytree(TOKENIZER, tmp_path / "tokenizer")
+    vocabulary = json.loads((TOKENIZER / "vocab.json").read_text())
+    (tmp_path / "tokenizer" / "vocab.json").write_text(json.dumps({word: number(own) for word, own in vocabulary.items()}))
+    with pytest.raises(CheckpointError, match=r"in vocab\.json must differ and be below 49408; correct or remove it"):
+        read_tokenizer(path)
 
 
 def test_other_architectures_are_refused(write: Callable[..., Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,17 @@ BAD = [
 @pytest.mark.parametrize("arguments,words", BAD, ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "")
 def test_bad_input_is_one_sentence(arguments: list[str], words: str, assert_refused: Refusal) -> None:
     assert_refused(["generate", *arguments], words)
+
+
+@pytest.mark.parametrize("sampler,steps,timesteps", [("DPM++ 2M", 2, 1), ("Euler", 20, 20), ("DDIM", 1000, 1000), ("LCM", 4, 49)])
+def test_steps_are_fewer_than_the_checkpoint_s_timesteps(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, sampler: str, steps: int, timesteps: int, assert_refused: Refusal
+) -> None:
+    copied = Path(shutil.copy(checkpoint, tmp_path_factory.mktemp("few")))
+    copied.with_suffix(".yaml").write_text(f"model: {{params: {{timesteps: {timesteps}}}}}")
+    needed = 50 if timesteps == 49 else steps + 1
+    words = f"Steps is {steps}, for which {needed} timesteps are needed, and the checkpoint has {timesteps}; give fewer steps"
+    assert_refused(["generate", "a", "--checkpoint", str(copied), "--sampler", sampler, "--steps", str(steps)], words)
 
 
 def test_a_checkpoint_is_no_lora(checkpoint: Path, assert_refused: Refusal) -> None:

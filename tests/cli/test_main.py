@@ -16,9 +16,8 @@ import ov_backend
 from ov_backend.cli import main as cli
 from ov_backend.core.amounts import size_text
 from ov_backend.core.settings import Settings
-from ov_backend.int8.recipe_store import recipe_store
 from ov_backend.store.entry_file import GRAPHS
-from ov_backend.store.store import GraphStore, run_store
+from ov_backend.store.store import GraphStore, open_all, recipe_store, run_store
 from tests.cli.conftest import Refusal
 
 pytest.importorskip("diffusers")
@@ -147,9 +146,35 @@ def test_the_json_says_what_the_words_say(tmp_path: Path, capsys: pytest.Capture
 
     (entry,) = run("list")["entries"]
     assert datetime.fromisoformat(entry["last_used"]).timestamp() == entry["used"] == 1763800000
-    assert run("info") == {"folder": str(tmp_path), "graphs": 1, "bytes": store.bytes, "bound": 1 << 30}
+    facts = {"folder": str(tmp_path), "graphs": 1, "bytes": store.bytes, "bound": 1 << 30}
+    assert run("info") == {**facts, "beside": {}}
     facts = run("verify")
     assert (facts["whole"], facts["damaged"], facts["old"]) == (1, {}, [])
+
+
+def test_what_lies_beside_the_graphs_is_told_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graphs, *beside = open_all(Settings(cache_dir=str(tmp_path)))
+    assert graphs.put("a1", {"x": b"1"})
+
+    def run(*arguments: str) -> tuple[int, list[str]]:
+        code = cli.main(["cache", *arguments, "--cache-dir", str(tmp_path)])
+        return code, capsys.readouterr().out.splitlines()
+
+    for number, store in enumerate(beside, 2):
+        assert store.put("b2", {"x": b"2" * 100})
+        name = f"{store.folder.relative_to(tmp_path)}"[:-1]
+        code, told = run("info")
+        assert (code, len(told)) == (0, number)
+        assert any(line.startswith(f"1 {name}, ") and line.endswith(f", in {store.folder}") for line in told)
+        (entry,) = store.entries()
+        whole = entry.path.read_bytes()
+        entry.path.write_bytes(whole[:50])
+        code, told = run("verify")
+        assert (code, [line for line in told if "b2 is damaged" in line and str(entry.path) in line] != []) == (1, True)
+        entry.path.write_bytes(whole)
+        assert run("verify")[0] == 0
+    assert run("clear", "--yes") == (0, [f"1 graph, 1 blob, 1 recipe, 1 run removed from {tmp_path}."])
+    assert not any(store.entries() for store in (graphs, *beside))
 
 
 def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +206,7 @@ def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest
     run_store(tmp_path).put("d4", {"runs.json": b"{}"})
     recipe_store(tmp_path).put("e5", {"recipe.json": b"{}"})
     assert cli.main(["cache", "clear", "--cache-dir", str(tmp_path)]) == 2
-    assert "clear would remove 2 graphs" in (err := capsys.readouterr().err)
+    assert "clear would remove 2 graphs, 1 recipe, 1 run, " in (err := capsys.readouterr().err)
     assert "give --yes" in err
     assert len(run("list")[1]["entries"]) == 2
     facts = run("clear", "--yes")[1]

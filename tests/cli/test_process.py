@@ -65,12 +65,12 @@ def test_ctrl_c_while_packages_are_imported_is_130_and_one_line(tmp_path: Path, 
 
 
 def demo_of_steps(checkpoint: Path, folder: Path) -> None:
-    """The demo of a thousand steps, whose output goes to the files "out" and "err" of a folder."""
+    """The demo of 999 steps, whose output goes to the files "out" and "err" of a folder."""
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
     sys.stdout, sys.stderr = (os.fdopen(each, "w", buffering=1) for each in (1, 2))
     interrupts.install()  # as in a command
-    arguments = ["demo", "--checkpoint", str(checkpoint), "--steps", "1000", "--out", str(folder / "x.png")]
+    arguments = ["demo", "--checkpoint", str(checkpoint), "--steps", "999", "--out", str(folder / "x.png")]
     sys.exit(main([*arguments, "--cache-dir", str(folder / "graphs")]))
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_during_a_picture_of_the_demo_is_130_and_leaves_no_picture(checkp
     err = tmp_path / "err"
     process = fresh_process(demo_of_steps, checkpoint, tmp_path)
     process.start()
-    while process.is_alive() and not (err.exists() and " of 1000" in err.read_text()):  # of the progress bar
+    while process.is_alive() and not (err.exists() and " of 999" in err.read_text()):  # of the progress bar
         time.sleep(0.05)
     assert process.is_alive(), err.read_text()
     assert process.pid is not None
@@ -95,7 +95,7 @@ def test_ctrl_c_during_a_picture_of_the_demo_is_130_and_leaves_no_picture(checkp
 @only_in_full
 @pytest.mark.parametrize("seconds", [1.5])
 def test_ctrl_c_during_a_demo_is_130_and_leaves_no_picture(tmp_path: Path, seconds: float) -> None:
-    arguments = command("demo", "--steps", "1000", "--size", "256", "--out", "x.png")
+    arguments = command("demo", "--steps", "999", "--size", "256", "--out", "x.png")
     process = subprocess.Popen(
         arguments, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -133,6 +133,35 @@ def test_commands_that_need_no_pytorch_do_not_import_it(tmp_path: Path, argument
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ov_backend.cli.main" in imported
     assert not ({"torch", "diffusers", "gradio"} | ({"openvino"} if arguments != ["devices"] else set())) & imported
+
+
+#: Runs the command line as after ``pip install ov-backend``, without what only the extra [demo] installs.
+BASE_INSTALLATION = """
+import sys
+from importlib.machinery import PathFinder
+find, extra = PathFinder.find_spec, {"PIL", "accelerate", "diffusers", "gradio", "tqdm", "transformers", "yaml"}
+PathFinder.find_spec = lambda name, *more: None if name.partition(".")[0] in extra else find(name, *more)
+from ov_backend.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+MODULE = "import torch\ndef pair(): return torch.nn.Linear(3, 3), (torch.zeros(1, 3),)\n"
+BASE_COMMANDS = [*WITHOUT_PYTORCH[:-1], ["report", "planted:pair"]]
+EXTRA_COMMANDS = [["generate", "a fox"], ["demo"], ["serve", "--port", "0"], ["batch", "jobs.jsonl", "--out", "out"]]
+EXTRA_COMMANDS += [["precompile", "CHECKPOINT"], ["report", "CHECKPOINT"]]
+
+
+@pytest.mark.parametrize("arguments", BASE_COMMANDS + EXTRA_COMMANDS, ids=lambda each: " ".join(each))
+def test_without_the_extra_packages_only_what_draws_asks_for_them(tmp_path: Path, checkpoint: Path, arguments: list[str]) -> None:
+    (tmp_path / "planted.py").write_text(MODULE)
+    (tmp_path / "jobs.jsonl").write_text('{"prompt": "a fox"}\n')
+    given = [str(checkpoint) if each == "CHECKPOINT" else each for each in arguments]
+    run = [sys.executable, "-c", BASE_INSTALLATION, *given]
+    variables = environment(tmp_path, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    done = subprocess.run(run, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    needs = arguments in EXTRA_COMMANDS
+    assert done.returncode == (2 if needs else 0), done.stderr
+    assert (len(done.stderr.splitlines()), "This command needs more packages (No module" in done.stderr) == (needs, needs)
+    assert (".[demo]'" in done.stderr) == needs
 
 
 REFUSED = [

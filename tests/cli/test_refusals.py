@@ -95,7 +95,6 @@ def exits(): 1 / 0
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder, with a file that is no checkpoint and modules that fail."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     for name, text in {"file.txt": "hello", "planted.py": PLANTED, "broken_module.py": "1 / 0", "syntax_error.py": "("}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "loop").symlink_to("loop")
@@ -122,6 +121,21 @@ def test_a_bad_command_line_is_refused(folder: Path, arguments: list[str], capsy
     assert "this is a defect" not in printed.err
     assert_sentence(printed.err.strip())
     assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before, "a file is left behind"
+
+
+def test_a_report_finds_the_modules_of_the_current_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = [*sys.path]
+    assert run(["report", "planted:works"]) == 0
+    assert capsys.readouterr().out.startswith("1 graph, ")
+    assert sys.path == before
+
+
+def test_a_report_says_why_the_model_cannot_be_called_and_nothing_else(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "planted:wrong_shape"]) == 2
+    cause = "mat1 and mat2 shapes cannot be multiplied (1x4 and 3x3)"
+    assert capfd.readouterr().err == (
+        f"'planted:wrong_shape' cannot be called with its inputs (RuntimeError: {cause}); make them fit the model.\n"
+    )
 
 
 ENVIRONMENT = [("OPENVINO_TORCH_BACKEND_DEVICE", value) for value in ("TOASTER", " ", "GPU.99", "HETERO:", "AUTO:,", LONG)]

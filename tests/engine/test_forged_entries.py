@@ -18,7 +18,7 @@ from ov_backend import Settings
 from ov_backend.engine.engine import Engine
 from ov_backend.store.entry_file import GRAPHS, pack, unpack
 
-WRONG: tuple[Any, ...] = (None, -1, 7, 1 << 70, True, 0.5, "x", "\ud800", "torch.float99")
+WRONG: tuple[Any, ...] = (None, -1, 7, 1 << 70, True, 0.5, float("inf"), "x", "\ud800", "torch.float99")
 WRONG += ("builtins:dict", [], [0], {}, {"tensor": 9})
 
 

@@ -122,7 +122,17 @@ def test_it_is_bounded(strict: Strict) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "\xff", '{"runs": 3}', '{"runs": [{}]}', '{"runs": [{"a": 1, "b": 2}]}', '{"runs": [["a", [["u", "k", 0, 3]]]]}'],
+    [
+        "",
+        "[]",
+        "\xff",
+        "[" * 100_000,
+        '{"runs": [["a", [["u", "k", Infinity, [], ""]]]]}',
+        '{"runs": 3}',
+        '{"runs": [{}]}',
+        '{"runs": [{"a": 1, "b": 2}]}',
+        '{"runs": [["a", [["u", "k", 0, 3]]]]}',
+    ],
 )
 def test_an_entry_that_makes_no_sense_is_nothing_remembered(content: str, strict: Strict) -> None:
     remembered = history(strict)

@@ -222,7 +222,7 @@ def test_a_damaged_recipe_is_made_again(calibrated: Network, settings: Settings,
     with caplog.at_level(logging.WARNING):
         picture(later, 1)
     assert forms(later) == {"observing"}
-    assert "Ignoring a stored recipe" in caplog.text
+    assert "Ignoring the stored recipe" in caplog.text
 
 
 def test_a_layer_behind_a_large_group_normalization_is_in_8_bits(settings: Settings) -> None:

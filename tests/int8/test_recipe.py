@@ -12,10 +12,9 @@ import pytest
 from ov_backend.int8.recipe import VERSION, Recipe
 from ov_backend.int8.recipes import Recipes
 from ov_backend.model.transformations.quantize import Range
+from ov_backend.store.entry_file import DAMAGE
 
 RECIPE = Recipe("UNet", "c0" * 16, 20, 1, {"a": Range(-1.25, 3.0), "b": Range(0.0, 1e-7)}, 0.01)
-
-_REFUSED = "no recipe|range|text|number|error|version"
 
 
 def files(**changes: Any) -> dict[str, bytes]:
@@ -64,13 +63,13 @@ def test_the_digest_names_the_ranges_alone() -> None:
     ids=lambda changes: str(changes)[:60],
 )
 def test_a_forged_recipe_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=_REFUSED):
+    with pytest.raises(DAMAGE):
         Recipe.from_files(files(**changes))
 
 
 def test_missing_and_unreadable_members_are_refused() -> None:
     for forged in ({}, {"recipe.json": b"{}"}, {"recipe.json": b"[" * 100_000}, {"recipe.json": b"\xff"}):
-        with pytest.raises(ValueError, match=_REFUSED):
+        with pytest.raises(DAMAGE):
             Recipe.from_files(forged)
 
 

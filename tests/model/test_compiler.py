@@ -199,7 +199,7 @@ def test_a_damaged_entry_is_removed_and_replaced(store: GraphStore, caplog: pyte
     store.put(key, {"model.xml": b"<net/>", "model.bin": b"", "graph.json": b"{}"})
     with caplog.at_level(logging.WARNING):
         compiled(f, X, store=store)
-    assert caplog.text.count("Ignoring a stored graph") == 1
+    assert caplog.text.count("Ignoring the stored graph") == 1
     caplog.clear()
     compiled(f, X, store=store)
     assert "Ignoring" not in caplog.text

@@ -14,6 +14,7 @@ from ov_backend.core import devices
 from ov_backend.engine.network import Network
 from ov_backend.store import blobs as blob_cache
 from ov_backend.store.entry_file import BLOBS
+from ov_backend.store.store import open_blobs
 from tests.helpers.small import Small, assert_right, engine_for, inputs
 
 Strict = Callable[..., Settings]
@@ -124,7 +125,7 @@ def test_a_blob_that_the_device_refuses_is_replaced(strict: Strict, caplog: pyte
     settings = strict(blob_cache="on")
     answered(settings)
     (path,) = blobs(settings)
-    store = blob_cache.open_blobs(settings, Path(str(settings.cache_dir)))
+    store = open_blobs(settings, Path(str(settings.cache_dir)))
     store.put(path.stem, {"blob": b"of another driver" * 100})
     with caplog.at_level(logging.WARNING):
         assert counts(answered(settings)) == (1, 1, 0)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from ov_backend.core.errors import pass_on_signals
 from ov_backend.core.tensors import TensorSpec
 from ov_backend.guards.signature import Signature
 from ov_backend.guards.weights import weights_of
@@ -79,14 +78,8 @@ class History:
         self._store = run_store(graphs.folder)
 
     def runs(self, model: str) -> list[RememberedRun]:
-        """The runs of a kind of model, the last one first; what cannot be read is left out."""
-        files = self._store.get(model)
-        try:
-            listed = json.loads(files[_FILE])["runs"] if files is not None else []
-            return [_run_of(each) for each in listed[:_MAX_RUNS]]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            pass_on_signals(error)
-            return []
+        """The runs of a kind of model, the last one first; an entry that cannot be read is none."""
+        return self._store.read(model, _runs_of) or []
 
     def calls(self, model: str, request: str) -> tuple[RememberedCall, ...]:
         """The calls of the last run with this request; none if there was no such run."""
@@ -131,6 +124,10 @@ def match(calls: Sequence[RememberedCall], networks: Sequence[Any]) -> list[tupl
 def _as_json(run: RememberedRun) -> list[Any]:
     tensors = [[[spec.name, spec.shape, spec.dtype] for spec in call.signature.tensors] for call in run.calls]
     return [run.request, [[*call[:3], each, call.signature.statics] for call, each in zip(run.calls, tensors)]]
+
+
+def _runs_of(files: Mapping[str, bytes]) -> list[RememberedRun]:
+    return [_run_of(each) for each in json.loads(files[_FILE])["runs"][:_MAX_RUNS]]
 
 
 def _run_of(value: list[Any]) -> RememberedRun:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from ov_backend.core.atomic_file import atomic_write
 from ov_backend.ui.infotext import png
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclass(frozen=True)

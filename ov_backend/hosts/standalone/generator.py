@@ -106,6 +106,7 @@ class PictureGenerator(PipelineHost):
             raise SettingsError("Hires fix needs a picture made from noise; set it to 1, or remove the picture to start from.")
         with self.turns.taken(withdrawn):
             self._load(model)
+            check(parameters, self.pipe.scheduler.config.num_train_timesteps)
             self.upscalers.load(parameters)
             self.current = parameters
             parameters = parameters.with_seed(random.randrange(1 << 32))

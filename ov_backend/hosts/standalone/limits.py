@@ -58,8 +58,8 @@ _MAX_HIRES = 4
 _MAX_PROMPT = 10000
 
 
-def check(parameters: Parameters) -> None:
-    """Check that pictures can be generated with these parameters.
+def check(parameters: Parameters, timesteps: int = _MAX_STEPS + 1) -> None:
+    """Check that pictures can be generated with these parameters, by a checkpoint of so many timesteps.
 
     Raises:
         SettingsError: they cannot; the message says what is expected.
@@ -76,7 +76,7 @@ def check(parameters: Parameters) -> None:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
     check_syntax(parameters.prompt, parameters.negative_prompt)
     check_guidance(parameters.guidance)
-    check_sampler(parameters.sampler, parameters.steps)
+    check_sampler(parameters.sampler, parameters.steps, timesteps)
     check_size(parameters.width, parameters.height)
     if not 1 <= parameters.hires <= _MAX_HIRES:
         raise SettingsError(f"Hires fix is by {parameters.hires:g}; it must be from 1 (none) to {_MAX_HIRES}.")

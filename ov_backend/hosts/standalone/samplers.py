@@ -42,8 +42,8 @@ def sampler_named(name: str) -> str:
     return next((each for each in NAMES if each.lower() == name.strip().lower()), "")
 
 
-def check_sampler(name: str, steps: int) -> None:
-    """Check a sampler's name, "" for the checkpoint's own, and its number of steps.
+def check_sampler(name: str, steps: int, timesteps: int) -> None:
+    """Check a sampler's name, "" for the checkpoint's own, and its number of steps, for a checkpoint of so many timesteps.
 
     Raises:
         SettingsError: there is no such sampler, or it cannot take so many steps.
@@ -54,6 +54,10 @@ def check_sampler(name: str, steps: int) -> None:
         raise SettingsError(
             f"{name} takes at most {_DISTILLED_STEPS} steps, usually 4 to 8; {steps} were asked for, so give fewer."
         )
+    needed = _DISTILLED_STEPS if name in _DISTILLED else steps + 1  # some samplers count from 1, and would run past the end
+    if timesteps < needed:
+        what = f"Steps is {steps}, for which {needed} timesteps are needed, and the checkpoint has {timesteps}"
+        raise SettingsError(f"{what}; give fewer steps, or take another sampler.")
 
 
 def make_sampler(name: str, own: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 import openvino as ov
 
 from ov_backend.core.devices import core
-from ov_backend.core.errors import ConversionError, pass_on_signals
 from ov_backend.core.tensors import FROM_NAME, TO_OV, TensorSpec
 from ov_backend.model.conversion.index_limits import Limit
 from ov_backend.model.conversion.model import WeightlessModel, parameter_name, parameter_names, same_shape
@@ -32,18 +31,14 @@ def dump(graph: WeightlessModel) -> dict[str, bytes]:
 
 
 def load(files: Mapping[str, bytes]) -> WeightlessModel:
-    """A model from the byte strings of :func:`dump`. Raises ConversionError if they do not describe a model."""
-    try:
-        description = json.loads(files["graph.json"])
-        model = core().read_model(files["model.xml"], files["model.bin"] or b"\0")
-        slots, inputs, outputs = (tuple(map(_spec, description[name])) for name in ("slots", "inputs", "outputs"))
-        returns = tuple((kind, i) for kind, i in description["returns"])
-        limits = tuple((kind, i, Limit(int(low), int(high), other)) for kind, i, low, high, other in description["limits"])
-        graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]), limits)
-        _check(graph)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        pass_on_signals(error)
-        raise ConversionError(f"the stored graph cannot be read: {error}") from error
+    """A model from the byte strings of :func:`dump`. Raises one of the store's ``DAMAGE`` if they describe no model."""
+    description = json.loads(files["graph.json"])
+    model = core().read_model(files["model.xml"], files["model.bin"] or b"\0")
+    slots, inputs, outputs = (tuple(map(_spec, description[name])) for name in ("slots", "inputs", "outputs"))
+    returns = tuple((kind, i) for kind, i in description["returns"])
+    limits = tuple((kind, i, Limit(int(low), int(high), other)) for kind, i, low, high, other in description["limits"])
+    graph = WeightlessModel(model, slots, inputs, outputs, returns, dict(description["extra"]), limits)
+    _check(graph)
     return graph
 
 

@@ -26,7 +26,7 @@ from ov_backend.engine.engine import Engine
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.pipeline_host import PictureRequest
-from ov_backend.hosts.standalone.samplers import NAMES, make_sampler
+from ov_backend.hosts.standalone.samplers import NAMES, check_sampler, make_sampler
 from ov_backend.pipelines.accelerate import networks_of
 from ov_backend.ui.jobs import JobControl, compare, precompile
 from ov_backend.ui.snapshot import Job
@@ -200,6 +200,7 @@ def test_a_seed_is_drawn_and_noted(generator: PictureGenerator) -> None:
         ({"sampler": "best"}, "The sampler is 'best'"),
         ({"sampler": "LCM", "steps": 51}, "LCM takes at most 50 steps"),
         ({"sampler": "TCD", "steps": 51}, "TCD takes at most 50 steps"),
+        ({"steps": 1000}, "Steps is 1000, for which 1001 timesteps are needed, and the checkpoint has 1000; give fewer"),
     ],
 )
 def test_bad_input_is_one_sentence(generator: PictureGenerator, changes: dict[str, int], expected: str) -> None:
@@ -231,6 +232,19 @@ def test_every_sampler_can_be_made_of_the_checkpoint_s_configuration(generator: 
     sampler.set_timesteps(4)
     assert len(sampler.timesteps) >= 4
     assert sampler.config.beta_end == generator.own_sampler.config.beta_end
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_sampler_takes_as_many_steps_as_are_accepted(generator: PictureGenerator, name: str) -> None:
+    own = type(generator.own_sampler).from_config(generator.own_sampler.config, num_train_timesteps=51)
+    sampler = make_sampler(name, own)
+    check_sampler(name, 50, own.config.num_train_timesteps)
+    sampler.set_timesteps(50)
+    latents = torch.randn(1, 4, 2, 2) * sampler.init_noise_sigma
+    for timestep in sampler.timesteps:
+        noise = sampler.scale_model_input(latents, timestep)
+        latents = sampler.step(noise, timestep, latents).prev_sample
+    assert latents.isfinite().all()
 
 
 def test_a_picture_to_start_from_is_cut_and_not_distorted(generator: PictureGenerator) -> None:

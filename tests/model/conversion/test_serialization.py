@@ -1,4 +1,4 @@
-"""Models survive the way to bytes and back; bytes that are damaged or forged are refused in one way."""
+"""Models survive the way to bytes and back; bytes that are damaged or forged are refused with what the store takes for damage."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ov_backend.core.errors import ConversionError
 from ov_backend.model.conversion.converter import WeightlessModel, convert
 from ov_backend.model.conversion.serialization import dump, load
 from ov_backend.model.runtime.compiled_graph import bind_and_compile
+from ov_backend.store.entry_file import DAMAGE
 from tests.helpers.graphs import SETTINGS, assert_close, traced
 
 TABLE = torch.arange(6.0).reshape(2, 3)
@@ -56,7 +56,7 @@ def test_symbolic_sizes_survive() -> None:
 def test_a_missing_file(name: str) -> None:
     files = dump(example()[0])
     del files[name]
-    with pytest.raises(ConversionError, match="the stored graph cannot be read"):
+    with pytest.raises(DAMAGE):
         load(files)
 
 
@@ -65,14 +65,14 @@ def test_a_missing_file(name: str) -> None:
 def test_a_truncated_file(name: str, part: float) -> None:
     files = dump(example()[0])
     files[name] = files[name][: int(part * len(files[name]))]
-    with pytest.raises(ConversionError):
+    with pytest.raises(DAMAGE):
         load(files)
 
 
 def test_files_of_another_model() -> None:
     files = dump(example()[0])
     other = dump(convert(traced(lambda x: x.relu(), torch.randn(4)), [], ["x"]))
-    with pytest.raises(ConversionError):
+    with pytest.raises(DAMAGE):
         load({**files, "graph.json": other["graph.json"]})
 
 
@@ -110,6 +110,7 @@ FORGED: dict[str, Callable[[Any], object]] = {
     "a weight fewer": lambda description: description["slots"].pop(),
     "inputs that are no list": lambda description: description.update(inputs=3),
     "extra that is no mapping": lambda description: description.update(extra=[1]),
+    "a limit that is infinite": lambda description: description.update(limits=[["input", 0, float("-inf"), 1, None]]),
 }
 
 
@@ -118,11 +119,11 @@ def test_a_forged_description(name: str) -> None:
     files = dump(example()[0])
     description = json.loads(files["graph.json"])
     FORGED[name](description)
-    with pytest.raises(ConversionError, match="the stored graph cannot be read"):
+    with pytest.raises(DAMAGE):
         load({**files, "graph.json": json.dumps(description).encode()})
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000], ids=range(6))
 def test_a_description_that_is_none(text: bytes) -> None:
-    with pytest.raises(ConversionError, match="the stored graph cannot be read"):
+    with pytest.raises(DAMAGE):
         load({**dump(example()[0]), "graph.json": text})
