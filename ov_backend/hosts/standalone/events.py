@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageChops, UnidentifiedImageError
+from PIL import Image, ImageChops
 
 from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.hosts.standalone.generator import PictureGenerator
@@ -34,6 +34,8 @@ _LOOK_S = 0.2
 STRENGTH = 0.6
 #: Batches that may be asked for at once.
 MAX_COUNT = 100
+#: Characters of a picture's parameters.
+_MAX_TEXT = 100_000
 
 
 #: Changes of the page's components by their names (``page.Components``); the others stay as they are.
@@ -181,7 +183,7 @@ def parameters_of(path: str | Path) -> str:
     try:
         with Image.open(path) as picture:
             return str(picture.info.get("parameters", "")).strip()
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+    except (OSError, ValueError, Image.DecompressionBombError):  # a ValueError for texts that are too long for Pillow
         return ""
 
 
@@ -248,6 +250,8 @@ def restore(path: str, initial: Parameters, upscalers: Sequence[str] = (LANCZOS,
     text = parameters_of(path)
     if not text:
         return {}, "This file is no picture that carries parameters; take a PNG made here or by the WebUI."
+    if len(text) > _MAX_TEXT:
+        return {}, f"The picture's parameters have {len(text)} characters; at most {_MAX_TEXT} are read, so take another picture."
     parameters, choices = Parameters.from_text(text, initial)
     changes: Changes = {**vars(parameters), "start": None, "count": 1}
     messages = ["Settings read from the picture."]

@@ -316,6 +316,16 @@ def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:
     assert "no picture that carries parameters" in message
 
 
+@pytest.mark.parametrize("is_packed,expected", [(False, "have 200000 characters"), (True, "no picture that carries parameters")])
+def test_parameters_that_are_too_long_change_nothing(tmp_path: Path, is_packed: bool, expected: str) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "x" * (2 << 20 if is_packed else 200_000), is_packed)
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
+    assert changes == {}
+    assert expected in message
+
+
 def test_a_folder_s_checkpoints_and_loras_are_offered(tmp_path: Path) -> None:
     first, second = (write_small_checkpoint(tmp_path, name) for name in ("b", "a"))
     (tmp_path / "no.safetensors").write_bytes(b"x")
