@@ -90,7 +90,7 @@ class Parameters:
 
     @classmethod
     def from_text(cls, text: str, default: Parameters | None = None) -> tuple[Parameters, Choices | None]:
-        """Read a picture's text; parameters that are missing or make no sense are those of ``default``, but for the prompts.
+        """Read a picture's text; parameters that are missing, or no numbers, are those of ``default``, but for the prompts.
 
         Returns:
             the parameters, and the choices (None where the text has no field of them).

@@ -15,6 +15,7 @@ from PIL import Image, ImageChops
 
 from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.hosts.standalone.generator import PictureGenerator
+from ov_backend.hosts.standalone.limits import with_usable_numbers
 from ov_backend.hosts.standalone.lora_tags import lora_tag
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.samplers import NAMES
@@ -252,9 +253,12 @@ def restore(path: str, initial: Parameters, upscalers: Sequence[str] = (LANCZOS,
         return {}, "This file is no picture that carries parameters; take a PNG made here or by the WebUI."
     if len(text) > _MAX_TEXT:
         return {}, f"The picture's parameters have {len(text)} characters; at most {_MAX_TEXT} are read, so take another picture."
-    parameters, choices = Parameters.from_text(text, initial)
+    told, choices = Parameters.from_text(text, initial)
+    parameters = with_usable_numbers(told, initial)
     changes: Changes = {**vars(parameters), "start": None, "count": 1}
     messages = ["Settings read from the picture."]
+    if parameters != told:
+        messages.append("A number of it is out of bounds, the one of the start takes its place.")
     if parameters.strength is None:
         changes["strength"] = STRENGTH
     elif parameters.hires == 1:

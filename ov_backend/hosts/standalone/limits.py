@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from ov_backend.core.errors import SettingsError, short_repr
 from ov_backend.hosts.standalone.lora_tags import plain
@@ -86,3 +88,14 @@ def check(parameters: Parameters) -> None:
     if parameters.strength is not None and int(parameters.steps * parameters.strength) < 1:  # as diffusers counts them
         what = f"Denoising strength {parameters.strength:g} leaves none of {parameters.steps} steps"
         raise SettingsError(f"{what}; give a higher strength, or more steps.")
+
+
+def with_usable_numbers(parameters: Parameters, default: Parameters) -> Parameters:
+    """The parameters, but those of ``default`` in place of numbers with which no picture can be generated."""
+    values: dict[str, Any] = {name: value for name, value in vars(parameters).items() if isinstance(value, (int, float))}
+    for name, value in values.items():
+        try:
+            check(Parameters(**{name: value}))
+        except SettingsError:
+            values[name] = getattr(default, name)
+    return replace(parameters, **values)

@@ -309,6 +309,27 @@ def test_a_picture_clears_what_it_does_not_have(tmp_path: Path) -> None:
     assert changes == {**expected, **cleared, "start": None, "count": 1}
 
 
+def test_numbers_that_make_no_sense_are_those_of_the_start(tmp_path: Path) -> None:
+    fields = {
+        "steps": ("Steps", "9" * 24),
+        "guidance": ("CFG scale", "nan"),
+        "seed": ("Seed", str(1 << 70)),
+        "width": ("Size", "0x0"),
+        "height": ("Size", "64x99999999"),
+        "batch": ("Batch size", "-1"),
+        "strength": ("Denoising strength", "7"),
+        "hires": ("Hires upscale", "inf"),
+    }
+    initial = Parameters(steps=9, guidance=4.0, seed=8, width=256, height=320, batch=2, hires=2.0, strength=0.5)
+    for name, (field, value) in fields.items():
+        info = PngImagePlugin.PngInfo()
+        info.add_text("parameters", f"a cat\nModel: x, Version: y, Sampler: DPM++ 2M, {field}: {value}")
+        Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+        changes, message = events.restore(str(tmp_path / "x.png"), initial)
+        assert changes[name] == getattr(initial, name), name
+        assert "A number of it is out of bounds" in message
+
+
 def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(b"x")
     changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
