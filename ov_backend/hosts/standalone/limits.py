@@ -58,6 +58,8 @@ def _brackets(text: str) -> Iterator[str]:
 _MAX_STEPS = 1000
 _MAX_HIRES = 4
 _MAX_PROMPT = 10000
+#: A null character, or half of a surrogate pair: bytes of the command line that are not UTF-8 are such halves.
+_NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
 
 def check(parameters: Parameters) -> None:
@@ -76,6 +78,8 @@ def check(parameters: Parameters) -> None:
     for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
         if len(text) > _MAX_PROMPT:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
+        if _NO_TEXT.search(text):
+            raise SettingsError(f"{name} has null characters or halves of characters; remove them.")
     check_syntax(parameters.prompt, parameters.negative_prompt)
     check_guidance(parameters.guidance)
     check_sampler(parameters.sampler, parameters.steps)

@@ -25,6 +25,8 @@ REFUSED = {
     "a cat:1.2 AND": "AND",
     "a cat <lyco:ink:0.8>": "<lyco:ink:0.8>",
     "<hypernet:none:1>": "<hypernet:none:1>",
+    "a\0b": "null characters",
+    "\udcff": "halves of characters",
 }
 READ = [
     *("", "a [cat]", "a [[cat]]", "[a:b]", r"\[cat:dog:0.5\]", r"\[cat|dog\]", r"[cat\|dog]", "[(cat:1.2)]", "10:30"),
@@ -34,7 +36,7 @@ READ = [
 
 @pytest.mark.parametrize("text", REFUSED)
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
-def test_what_only_the_webui_reads_is_refused(text: str, field: str) -> None:
+def test_what_only_the_webui_reads_and_what_is_no_text_is_refused(text: str, field: str) -> None:
     with pytest.raises(SettingsError) as refused:
         check(Parameters(**{field: text}))
     message = str(refused.value)
