@@ -12,6 +12,7 @@ from typing import Any
 
 from ov_backend.core.errors import SettingsError, short_repr
 from ov_backend.hosts.standalone.lora_tags import plain
+from ov_backend.hosts.standalone.prompt_weights import weighted
 from ov_backend.hosts.standalone.samplers import check_sampler
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_guidance, check_size
 from ov_backend.ui.infotext import Parameters
@@ -58,6 +59,7 @@ def _brackets(text: str) -> Iterator[str]:
 _MAX_STEPS = 1000
 _MAX_HIRES = 4
 _MAX_PROMPT = 10000
+_MAX_WEIGHT = 100
 #: A null character, or half of a surrogate pair: bytes of the command line that are not UTF-8 are such halves.
 _NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
@@ -80,6 +82,10 @@ def check(parameters: Parameters) -> None:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
         if _NO_TEXT.search(text):
             raise SettingsError(f"{name} has null characters or halves of characters; remove them.")
+        for words, weight in weighted(plain(text)):
+            if not abs(weight) <= _MAX_WEIGHT:  # infinity times 0 is no number
+                what = f"{name} weights {short_repr(words, 60)} by {weight:g}"
+                raise SettingsError(f"{what}; a weight must be from -{_MAX_WEIGHT} to {_MAX_WEIGHT}, as 1.3.")
     check_syntax(parameters.prompt, parameters.negative_prompt)
     check_guidance(parameters.guidance)
     check_sampler(parameters.sampler, parameters.steps)
