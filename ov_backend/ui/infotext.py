@@ -52,8 +52,8 @@ class Parameters:
         return round(self.width * self.hires / 8) * 8, round(self.height * self.hires / 8) * 8
 
     def with_seed(self, seed: int) -> Parameters:
-        """The same parameters, with ``seed`` where none was chosen."""
-        return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
+        """The same parameters, with ``seed`` where none was chosen, which is -1."""
+        return self if self.seed != -1 else dataclasses.replace(self, seed=seed)
 
     def of_picture(self, index: int) -> Parameters:
         """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""

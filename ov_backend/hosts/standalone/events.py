@@ -284,12 +284,12 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
         return Parameters(
             prompt or "",
             negative or "",
-            int(steps),
+            _whole(steps),
             float(guidance),
-            int(seed),
-            int(width),
-            int(height),
-            int(batch),
+            _whole(seed),
+            _whole(width),
+            _whole(height),
+            _whole(batch),
             float(strength) if from_picture or hires != 1 else None,
             str(sampler or ""),
             hires,
@@ -298,6 +298,11 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
     except (TypeError, ValueError, OverflowError):
         names = "steps, CFG scale, seed, width, height, batch size and hires fix"
         raise SettingsError(f"A number is missing: {names} need one each.") from None
+
+
+def _whole(value: Any) -> Any:
+    """A number as a whole one, unless it has a fraction, which is refused as any other number out of bounds is."""
+    return int(value) if int(value) == float(value) else value
 
 
 def _interruption(generation: Generation) -> str:

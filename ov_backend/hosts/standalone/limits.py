@@ -75,8 +75,8 @@ def check(parameters: Parameters) -> None:
         ("Batch size", parameters.batch, 1, MAX_BATCH),
         ("The seed", parameters.seed, -1, (1 << 63) - 1),
     ):
-        if not low <= value <= high:
-            raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
+        if not low <= value <= high or value != int(value):
+            raise SettingsError(f"{name} is {value}; it must be a whole number from {low} to {high}.")
     for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
         if len(text) > _MAX_PROMPT:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")

@@ -25,7 +25,7 @@ from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.hosts.standalone import events, serve, serve_options
 from ov_backend.hosts.standalone.checkpoint_files import checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_names
-from ov_backend.hosts.standalone.page import comparison
+from ov_backend.hosts.standalone.page import comparison, page
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.visitors import Visitors
 from ov_backend.ui.access import page_token
@@ -122,6 +122,12 @@ def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> Non
     assert client.get("/").status_code == 200
 
 
+def test_a_number_comes_from_the_page_with_its_fraction(generator: serve.PictureGenerator) -> None:
+    components = {component.elem_id: component for component in page(Visitors(generator)).blocks.values()}
+    for name in ("steps", "width", "height", "batch", "batch_count", "seed"):
+        assert components[name].preprocess(1.9) == 1.9, name
+
+
 def values(**changes: object) -> list[object]:
     fields = {"prompt": "a cat", "negative_prompt": "", "steps": 2, "guidance": 7, "seed": 3, "width": 64, "height": 64}
     return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", "hires": 1, "upscaler": "Lanczos", **changes}.values()]
@@ -149,7 +155,18 @@ def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: ser
     assert events.last_seed(visitors, "another's") == -1
 
 
-@pytest.mark.parametrize("changes,expected", [({"width": 65}, "not a multiple of 8"), ({"steps": None}, "A number is missing")])
+BAD = [
+    ({"width": 65}, "not a multiple of 8"),
+    ({"width": 64.5}, "not a multiple of 8"),
+    ({"steps": None}, "A number is missing"),
+    ({"steps": 1.9}, "Steps is 1.9; it must be a whole number"),
+    ({"batch": 1.5}, "Batch size is 1.5; it must be a whole number"),
+    ({"seed": 1.5}, "The seed is 1.5; it must be a whole number"),
+    ({"seed": -5}, "The seed is -5; it must be a whole number from -1"),
+]
+
+
+@pytest.mark.parametrize("changes,expected", BAD)
 def test_bad_input_gives_a_sentence_in_the_picture_s_place(
     generator: serve.PictureGenerator, changes: dict[str, object], expected: str
 ) -> None:
