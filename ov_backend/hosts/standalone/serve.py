@@ -84,7 +84,6 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
         page(visitors),
         path="/",
         auth=auth,
-        allowed_paths=[str(generator.folder)],
         theme=_theme(),
         css=style,
         # once more as it is: Gradio gives its "css" precedence over its own, but leaves out rules for containers

@@ -234,6 +234,35 @@ def test_a_comparison_of_another_page_s_picture_is_not_shown(generator: serve.Pi
     assert [comparison(visitors, key)["visible"] for key in ("key", "another's", "")] == [True, False, False]
 
 
+def test_of_the_pictures_folder_only_what_a_page_was_given_is_served(
+    generator: serve.PictureGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitors = Visitors(generator)
+    monkeypatch.setattr(serve, "Visitors", lambda generator: visitors)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    list(ask(visitors))
+    (made,) = visitors.made("key")
+    (generator.folder / "sub" / ".ssh").mkdir(parents=True)
+    others = [generator.folder / name for name in ("notes.txt", ".hidden.png", "sub/.ssh/id_rsa")]
+    for other in others:
+        other.write_text("secret")
+    with TestClient(serve.application(generator), base_url="http://127.0.0.1:7865") as client:
+        served = set(re.findall(r'"path": ?"([^"]+\.png)"', reloaded_page(client, "key")))
+        assert {Path(path).name for path in served} == {made.name}
+        for path in served:
+            assert client.get(f"/gradio_api/file={path}").content == made.read_bytes()
+        for other in (made, *others):
+            assert client.get(f"/gradio_api/file={other}").status_code == 403, other
+
+
+def reloaded_page(client: TestClient, key: str) -> str:
+    """What the browser is told when the page of this key is loaded."""
+    functions = client.get("/config").json()["dependencies"]
+    number = next(each["id"] for each in functions if each["api_name"] == "reloaded")
+    client.post("/gradio_api/queue/join", json={"data": [key], "fn_index": number, "session_hash": "x"})
+    return client.get("/gradio_api/queue/data?session_hash=x").text
+
+
 def test_only_the_page_whose_picture_was_compared_gets_both_pictures(
     generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
