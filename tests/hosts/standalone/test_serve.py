@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -235,11 +236,10 @@ def test_a_comparison_of_another_page_s_picture_is_not_shown(generator: serve.Pi
 
 
 def test_of_the_pictures_folder_only_what_a_page_was_given_is_served(
-    generator: serve.PictureGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visitors = Visitors(generator)
     monkeypatch.setattr(serve, "Visitors", lambda generator: visitors)
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     list(ask(visitors))
     (made,) = visitors.made("key")
     (generator.folder / "sub" / ".ssh").mkdir(parents=True)
@@ -253,6 +253,25 @@ def test_of_the_pictures_folder_only_what_a_page_was_given_is_served(
             assert client.get(f"/gradio_api/file={path}").content == made.read_bytes()
         for other in (made, *others):
             assert client.get(f"/gradio_api/file={other}").status_code == 403, other
+
+
+def test_copies_of_pictures_are_in_a_private_folder_that_goes_at_the_end(
+    generator: serve.PictureGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    running = serve.application(generator)
+    (others,) = tmp_path.iterdir()
+    killed = others.with_name(f"{others.name}-killed")
+    killed.mkdir()
+    (killed / "lock").touch()
+    with TestClient(serve.application(generator), base_url="http://127.0.0.1:7865") as client:
+        (own,) = {*tmp_path.iterdir()} - {others}
+        assert own != killed
+        assert own.stat().st_mode & 0o777 == 0o700
+        (copy,) = client.post("/gradio_api/upload", files={"files": ("x.png", b"x")}).json()
+        assert own in Path(copy).parents
+    assert [*tmp_path.iterdir()] == [others]
+    del running
 
 
 def reloaded_page(client: TestClient, key: str) -> str:
