@@ -72,8 +72,6 @@ class _Unexpected(ValueError):
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _Unexpected("text")
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise _Unexpected("text without null characters and halves of characters")
     return value
 
 

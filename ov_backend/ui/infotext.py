@@ -13,7 +13,8 @@ from typing import Any
 from ov_backend.ui.choices import INFOTEXT_FIELD, SWITCHES, Choices, switch_of
 from ov_backend.ui.snapshot import network_label
 
-_FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
+#: A field of the last line, or what else stands before the next comma: it matches everywhere, so that nothing is read twice.
+_FIELD = re.compile(r'\s*(\w[\w \-/]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)|[^,]*(?:,|$)')
 _NEGATIVE = "Negative prompt:"
 #: The upscaler that is no network.
 LANCZOS = "Lanczos"
@@ -51,8 +52,8 @@ class Parameters:
         return round(self.width * self.hires / 8) * 8, round(self.height * self.hires / 8) * 8
 
     def with_seed(self, seed: int) -> Parameters:
-        """The same parameters, with ``seed`` where none was chosen."""
-        return self if self.seed >= 0 else dataclasses.replace(self, seed=seed)
+        """The same parameters, with ``seed`` where none was chosen, which is -1."""
+        return self if self.seed != -1 else dataclasses.replace(self, seed=seed)
 
     def of_picture(self, index: int) -> Parameters:
         """The parameters that make one picture of the batch by itself: as in the WebUI, each has a seed of its own."""
@@ -89,15 +90,15 @@ class Parameters:
 
     @classmethod
     def from_text(cls, text: str, default: Parameters | None = None) -> tuple[Parameters, Choices | None]:
-        """Read a picture's text; parameters that are missing or make no sense are those of ``default``, but for the prompts.
+        """Read a picture's text; parameters that are missing, or no numbers, are those of ``default``, but for the prompts.
 
         Returns:
             the parameters, and the choices (None where the text has no field of them).
         """
         *lines, last_line = text.strip().split("\n") or [""]
-        if len(_FIELD.findall(last_line)) < 3:
-            lines, last_line = [*lines, last_line], ""
-        fields = {name: _unquoted(value) for name, value in _FIELD.findall(last_line)}
+        fields = _fields(last_line)
+        if len(fields) < 3:
+            lines, fields = [*lines, last_line], {}
         negative_at = next((i for i, line in enumerate(lines) if line.startswith(_NEGATIVE)), len(lines))
         negative = "\n".join(lines[negative_at:]).removeprefix(_NEGATIVE).strip()
         width, _, height = fields.get("Size", "").partition("x")
@@ -170,8 +171,12 @@ def ran_where(networks: Mapping[str, Mapping[str, Any]], choices: Choices) -> st
 
 def refused_choices(text: str) -> list[str]:
     """A message for each of the choices in a picture's text that makes no sense and is therefore the default."""
-    fields = dict(_FIELD.findall(text.strip().split("\n")[-1]))
-    return Choices.read_infotext(_unquoted(fields.get(INFOTEXT_FIELD, "")))[1]
+    fields = _fields(text.strip().split("\n")[-1])
+    return Choices.read_infotext(fields.get(INFOTEXT_FIELD, ""))[1]
+
+
+def _fields(line: str) -> dict[str, str]:
+    return {name: _unquoted(value) for name, value in _FIELD.findall(line) if name}
 
 
 def _quoted(value: object) -> str:

@@ -116,6 +116,7 @@ def test_a_picture_of_nan_is_a_failure(renderer: PipelineRenderer, checkpoint: P
     error = execute(renderer, Row(1, 1, SMALL, tmp_path / "nan.safetensors", "f32"), "CPU").error
     assert error is not None
     assert error.startswith("OVBackendError: The picture is not finite")
+    assert error.endswith("or the precision f32 if it was another.")  # here it is f32
 
 
 def test_networks_that_compute_in_f32_instead_are_told_of_this_row_and_of_later_ones(

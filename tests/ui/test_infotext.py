@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_backend.ui.choices import Choices
-from ov_backend.ui.infotext import Parameters, ran_where
+from ov_backend.ui.infotext import Parameters, ran_where, refused_choices
 
 LINE = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp")), max_size=30).map(str.strip)
 PARAMETERS = st.builds(
@@ -38,6 +40,16 @@ def test_written_parameters_are_read_back(parameters: Parameters, model: str) ->
 def test_any_text_gives_parameters(text: str) -> None:
     parameters, _ = Parameters.from_text(text)
     assert isinstance(parameters.steps, int)
+
+
+@pytest.mark.parametrize("repeated", ["x", " ", "a:", 'a:"', 'a:"\\', "x y ", ",", "a: 1,", 'a: "b, c",'])
+@pytest.mark.parametrize("before", ["", "a: 1, b: 2, OpenVINO: "])
+def test_a_text_of_any_length_is_read_in_linear_time(before: str, repeated: str) -> None:
+    text = before + repeated * (40_000 // len(repeated))
+    start = time.monotonic()
+    Parameters.from_text(text)
+    refused_choices(text)
+    assert time.monotonic() - start < 5
 
 
 def test_the_text_of_the_webui_is_read() -> None:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageChops, UnidentifiedImageError
+from PIL import Image, ImageChops
 
 from ov_backend.core.errors import Interrupted, OVBackendError, SettingsError
 from ov_backend.hosts.standalone.generator import PictureGenerator
+from ov_backend.hosts.standalone.limits import with_usable_numbers
 from ov_backend.hosts.standalone.lora_tags import lora_tag
 from ov_backend.hosts.standalone.pipeline_call import Masked
 from ov_backend.hosts.standalone.samplers import NAMES
@@ -34,6 +35,8 @@ _LOOK_S = 0.2
 STRENGTH = 0.6
 #: Batches that may be asked for at once.
 MAX_COUNT = 100
+#: Characters of a picture's parameters.
+_MAX_TEXT = 100_000
 
 
 #: Changes of the page's components by their names (``page.Components``); the others stay as they are.
@@ -181,7 +184,7 @@ def parameters_of(path: str | Path) -> str:
     try:
         with Image.open(path) as picture:
             return str(picture.info.get("parameters", "")).strip()
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+    except (OSError, ValueError, Image.DecompressionBombError):  # a ValueError for texts that are too long for Pillow
         return ""
 
 
@@ -248,9 +251,14 @@ def restore(path: str, initial: Parameters, upscalers: Sequence[str] = (LANCZOS,
     text = parameters_of(path)
     if not text:
         return {}, "This file is no picture that carries parameters; take a PNG made here or by the WebUI."
-    parameters, choices = Parameters.from_text(text, initial)
+    if len(text) > _MAX_TEXT:
+        return {}, f"The picture's parameters have {len(text)} characters; at most {_MAX_TEXT} are read, so take another picture."
+    told, choices = Parameters.from_text(text, initial)
+    parameters = with_usable_numbers(told, initial)
     changes: Changes = {**vars(parameters), "start": None, "count": 1}
     messages = ["Settings read from the picture."]
+    if parameters != told:
+        messages.append("A number of it is out of bounds, the one of the start takes its place.")
     if parameters.strength is None:
         changes["strength"] = STRENGTH
     elif parameters.hires == 1:
@@ -276,12 +284,12 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
         return Parameters(
             prompt or "",
             negative or "",
-            int(steps),
+            _whole(steps),
             float(guidance),
-            int(seed),
-            int(width),
-            int(height),
-            int(batch),
+            _whole(seed),
+            _whole(width),
+            _whole(height),
+            _whole(batch),
             float(strength) if from_picture or hires != 1 else None,
             str(sampler or ""),
             hires,
@@ -290,6 +298,11 @@ def _parameters(values: Sequence[Any], from_picture: bool) -> Parameters:
     except (TypeError, ValueError, OverflowError):
         names = "steps, CFG scale, seed, width, height, batch size and hires fix"
         raise SettingsError(f"A number is missing: {names} need one each.") from None
+
+
+def _whole(value: Any) -> Any:
+    """A number as a whole one, unless it has a fraction, which is refused as any other number out of bounds is."""
+    return int(value) if int(value) == float(value) else value
 
 
 def _interruption(generation: Generation) -> str:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from ov_backend.core.errors import SettingsError, short_repr
 from ov_backend.hosts.standalone.lora_tags import plain
+from ov_backend.hosts.standalone.prompt_weights import weighted
 from ov_backend.hosts.standalone.samplers import check_sampler
 from ov_backend.pipelines.sizes import MAX_BATCH, check_batch, check_guidance, check_size
 from ov_backend.ui.infotext import Parameters
@@ -56,6 +59,9 @@ def _brackets(text: str) -> Iterator[str]:
 _MAX_STEPS = 1000
 _MAX_HIRES = 4
 _MAX_PROMPT = 10000
+_MAX_WEIGHT = 100
+#: A null character, or half of a surrogate pair: bytes of the command line that are not UTF-8 are such halves.
+_NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
 
 def check(parameters: Parameters, timesteps: int = _MAX_STEPS + 1) -> None:
@@ -69,11 +75,17 @@ def check(parameters: Parameters, timesteps: int = _MAX_STEPS + 1) -> None:
         ("Batch size", parameters.batch, 1, MAX_BATCH),
         ("The seed", parameters.seed, -1, (1 << 63) - 1),
     ):
-        if not low <= value <= high:
-            raise SettingsError(f"{name} is {value}; it must be from {low} to {high}.")
+        if not low <= value <= high or value != int(value):
+            raise SettingsError(f"{name} is {value}; it must be a whole number from {low} to {high}.")
     for name, text in (("The prompt", parameters.prompt), ("The negative prompt", parameters.negative_prompt)):
         if len(text) > _MAX_PROMPT:
             raise SettingsError(f"{name} has {len(text)} characters; at most {_MAX_PROMPT} are read, so make it shorter.")
+        if _NO_TEXT.search(text):
+            raise SettingsError(f"{name} has null characters or halves of characters; remove them.")
+        for words, weight in weighted(plain(text)):
+            if not abs(weight) <= _MAX_WEIGHT:  # infinity times 0 is no number
+                what = f"{name} weights {short_repr(words, 60)} by {weight:g}"
+                raise SettingsError(f"{what}; a weight must be from -{_MAX_WEIGHT} to {_MAX_WEIGHT}, as 1.3.")
     check_syntax(parameters.prompt, parameters.negative_prompt)
     check_guidance(parameters.guidance)
     check_sampler(parameters.sampler, parameters.steps, timesteps)
@@ -86,3 +98,14 @@ def check(parameters: Parameters, timesteps: int = _MAX_STEPS + 1) -> None:
     if parameters.strength is not None and int(parameters.steps * parameters.strength) < 1:  # as diffusers counts them
         what = f"Denoising strength {parameters.strength:g} leaves none of {parameters.steps} steps"
         raise SettingsError(f"{what}; give a higher strength, or more steps.")
+
+
+def with_usable_numbers(parameters: Parameters, default: Parameters) -> Parameters:
+    """The parameters, but those of ``default`` in place of numbers with which no picture can be generated."""
+    values: dict[str, Any] = {name: value for name, value in vars(parameters).items() if isinstance(value, (int, float))}
+    for name, value in values.items():
+        try:
+            check(Parameters(**{name: value}))
+        except SettingsError:
+            values[name] = getattr(default, name)
+    return replace(parameters, **values)

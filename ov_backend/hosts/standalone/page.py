@@ -100,9 +100,9 @@ def _settings(generator: PictureGenerator) -> Components:
     with gr.Row():
         names = list(samplers.NAMES)
         sampler = gr.Dropdown(names, value=initial.sampler, label="Sampler", min_width=140, elem_id="sampler")
-        steps = gr.Number(initial.steps, label="Steps", precision=0, min_width=100, elem_id="steps")
+        steps = gr.Number(initial.steps, label="Steps", min_width=100, elem_id="steps")
     with gr.Row(elem_classes=["openvino-tooled"]):
-        side: dict[str, Any] = {"precision": 0, "step": 8, "min_width": 100}
+        side: dict[str, Any] = {"step": 8, "min_width": 100}
         width = gr.Number(initial.width, label="Width", elem_id="width", **side)
         height = gr.Number(initial.height, label="Height", elem_id="height", **side)
         (swap,) = _tools(swap="Swap")
@@ -112,10 +112,10 @@ def _settings(generator: PictureGenerator) -> Components:
             button.click(lambda size=size: size, None, [width, height], show_progress="hidden", api_visibility="private")
     with gr.Row():
         guidance = gr.Number(initial.guidance, label="CFG scale", min_width=80, elem_id="guidance")
-        batch = gr.Number(1, label="Batch size", precision=0, min_width=80, elem_id="batch")
-        number = gr.Number(1, label="Batch count", precision=0, min_width=80, elem_id="batch_count")
+        batch = gr.Number(1, label="Batch size", min_width=80, elem_id="batch")
+        number = gr.Number(1, label="Batch count", min_width=80, elem_id="batch_count")
     with gr.Row(elem_classes=["openvino-tooled"]):
-        seed = gr.Number(-1, label="Seed", precision=0, elem_id="seed")
+        seed = gr.Number(-1, label="Seed", elem_id="seed")
         draw, reuse = _tools(random_seed="Random", reuse_seed="Reuse last")
     hidden: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
     swap.click(lambda w, h: (h, w), [width, height], [width, height], **hidden)

@@ -94,7 +94,8 @@ def check_finite(images: Any) -> None:
     import numpy as np
 
     if not np.isfinite(images).all():
-        raise OVBackendError("The picture is not finite, it holds NaN; use the precision f32, or another checkpoint or LoRA.")
+        advice = "use another checkpoint or LoRA, or the precision f32 if it was another"
+        raise OVBackendError(f"The picture is not finite, it holds NaN; {advice}.")
 
 
 def _pictures(pipe: Any, images: Any) -> list[Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
+from ov_backend.core import posix
 from ov_backend.core.package_files import ROOT
 from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.generator import PictureGenerator
@@ -26,6 +30,7 @@ from ov_backend.ui.routes import PREFIX, add_routes
 
 log = logging.getLogger("ov_backend")
 
+_FILES = "ov_backend-page-"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -67,6 +72,18 @@ def load(options: Options) -> PictureGenerator:
     return generator
 
 
+def _private_files() -> tempfile.TemporaryDirectory[str]:
+    """A folder that only this user can read, for Gradio's copies of what it serves; those of killed processes are removed."""
+    for mark in Path(tempfile.gettempdir()).glob(f"{_FILES}*/lock"):
+        with contextlib.suppress(OSError):
+            if posix.is_locked(mark) is False:
+                shutil.rmtree(mark.parent)
+    folder = tempfile.TemporaryDirectory(prefix=_FILES, ignore_cleanup_errors=True)
+    posix.lock(os.open(Path(folder.name, "lock"), os.O_CREAT))  # until the process ends
+    os.environ["GRADIO_TEMP_DIR"] = folder.name
+    return folder
+
+
 def application(generator: PictureGenerator, auth: tuple[str, str] | None = None, names: Sequence[str] = ()) -> Any:
     """The page and the panel's routes as one ASGI application; ``names`` are those of this server besides the usual ones."""
     import gradio as gr
@@ -84,7 +101,6 @@ def application(generator: PictureGenerator, auth: tuple[str, str] | None = None
         page(visitors),
         path="/",
         auth=auth,
-        allowed_paths=[str(generator.folder)],
         theme=_theme(),
         css=style,
         # once more as it is: Gradio gives its "css" precedence over its own, but leaves out rules for containers
@@ -99,13 +115,15 @@ def _page_key(request: Any) -> str:
     return str(request.headers.get("x-openvino-page", ""))
 
 
-def _closing(generator: PictureGenerator) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+def _closing(generator: PictureGenerator) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """The life of the application, at whose end the generator is closed; after that, SIGTERM ends the process at once."""
+    files = _private_files()
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def life(app: Any) -> AsyncIterator[None]:
         yield
         generator.close()
+        files.cleanup()
 
     return life
 

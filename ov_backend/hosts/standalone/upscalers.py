@@ -93,7 +93,8 @@ class Upscaler:
             total[(slice(None), *there)] += tile * fade
             weights[there] += fade
         if not total.isfinite().all():  # it would be drawn black without a word
-            raise OVBackendError("The upscaler's picture is not finite, it holds NaN; use precision f32, or another upscaler.")
+            advice = "use another upscaler, or the precision f32 if it was another"
+            raise OVBackendError(f"The upscaler's picture is not finite, it holds NaN; {advice}.")
         return Image.fromarray(((total / weights).permute(1, 2, 0) * 255).round().byte().numpy())
 
 

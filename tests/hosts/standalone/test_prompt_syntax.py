@@ -1,4 +1,4 @@
-"""What only the WebUI reads in a prompt is refused in one sentence, by whichever command, and nothing else is."""
+"""What is not read in a prompt is refused in one sentence, by whichever command, and nothing else is."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ REFUSED = {
     "a cat:1.2 AND": "AND",
     "a cat <lyco:ink:0.8>": "<lyco:ink:0.8>",
     "<hypernet:none:1>": "<hypernet:none:1>",
+    f"a (fox:{'9' * 400})": "weights 'fox' by inf",
+    f"((fox:0):{'9' * 400})": "weights 'fox' by nan",
+    "(fox:-100.5)": "weights 'fox' by -100.5; a weight must be from -100 to 100",
+    f"{'(' * 50}fox{')' * 50}": "weights 'fox' by 117",
+    "a\0b": "null characters",
+    "\udcff": "halves of characters",
 }
 READ = [
     *("", "a [cat]", "a [[cat]]", "[a:b]", r"\[cat:dog:0.5\]", r"\[cat|dog\]", r"[cat\|dog]", "[(cat:1.2)]", "10:30"),
@@ -34,13 +40,13 @@ READ = [
 
 @pytest.mark.parametrize("text", REFUSED)
 @pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
-def test_what_only_the_webui_reads_is_refused(text: str, field: str) -> None:
+def test_what_is_not_read_is_refused(text: str, field: str) -> None:
     with pytest.raises(SettingsError) as refused:
         check(Parameters(**{field: text}))
     message = str(refused.value)
     assert_sentence(message)
     assert REFUSED[text] in message
-    assert message.startswith("The negative prompt has" if field == "negative_prompt" else "The prompt has")
+    assert message.startswith("The negative prompt " if field == "negative_prompt" else "The prompt ")
 
 
 @pytest.mark.parametrize("text", READ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from ov_backend.engine.crash_sentinel import CrashSentinel
 from ov_backend.hosts.standalone import events, serve, serve_options
 from ov_backend.hosts.standalone.checkpoint_files import checkpoints_of
 from ov_backend.hosts.standalone.lora_tags import lora_names
-from ov_backend.hosts.standalone.page import comparison
+from ov_backend.hosts.standalone.page import comparison, page
 from ov_backend.hosts.standalone.suggestions import suggestions_for
 from ov_backend.hosts.standalone.visitors import Visitors
 from ov_backend.ui.access import page_token
@@ -122,6 +123,12 @@ def test_with_a_login_any_name_may_ask(generator: serve.PictureGenerator) -> Non
     assert client.get("/").status_code == 200
 
 
+def test_a_number_comes_from_the_page_with_its_fraction(generator: serve.PictureGenerator) -> None:
+    components = {component.elem_id: component for component in page(Visitors(generator)).blocks.values()}
+    for name in ("steps", "width", "height", "batch", "batch_count", "seed"):
+        assert components[name].preprocess(1.9) == 1.9, name
+
+
 def values(**changes: object) -> list[object]:
     fields = {"prompt": "a cat", "negative_prompt": "", "steps": 2, "guidance": 7, "seed": 3, "width": 64, "height": 64}
     return [*{**fields, "batch": 1, "strength": 0.6, "sampler": "Euler", "hires": 1, "upscaler": "Lanczos", **changes}.values()]
@@ -149,7 +156,18 @@ def test_the_page_changes_at_once_and_comes_back_with_the_picture(generator: ser
     assert events.last_seed(visitors, "another's") == -1
 
 
-@pytest.mark.parametrize("changes,expected", [({"width": 65}, "not a multiple of 8"), ({"steps": None}, "A number is missing")])
+BAD = [
+    ({"width": 65}, "not a multiple of 8"),
+    ({"width": 64.5}, "not a multiple of 8"),
+    ({"steps": None}, "A number is missing"),
+    ({"steps": 1.9}, "Steps is 1.9; it must be a whole number"),
+    ({"batch": 1.5}, "Batch size is 1.5; it must be a whole number"),
+    ({"seed": 1.5}, "The seed is 1.5; it must be a whole number"),
+    ({"seed": -5}, "The seed is -5; it must be a whole number from -1"),
+]
+
+
+@pytest.mark.parametrize("changes,expected", BAD)
 def test_bad_input_gives_a_sentence_in_the_picture_s_place(
     generator: serve.PictureGenerator, changes: dict[str, object], expected: str
 ) -> None:
@@ -215,6 +233,53 @@ def test_a_comparison_of_another_page_s_picture_is_not_shown(generator: serve.Pi
         time.sleep(0.05)
     assert generator.controller.pictures
     assert [comparison(visitors, key)["visible"] for key in ("key", "another's", "")] == [True, False, False]
+
+
+def test_of_the_pictures_folder_only_what_a_page_was_given_is_served(
+    generator: serve.PictureGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitors = Visitors(generator)
+    monkeypatch.setattr(serve, "Visitors", lambda generator: visitors)
+    list(ask(visitors))
+    (made,) = visitors.made("key")
+    (generator.folder / "sub" / ".ssh").mkdir(parents=True)
+    others = [generator.folder / name for name in ("notes.txt", ".hidden.png", "sub/.ssh/id_rsa")]
+    for other in others:
+        other.write_text("secret")
+    with TestClient(serve.application(generator), base_url="http://127.0.0.1:7865") as client:
+        served = set(re.findall(r'"path": ?"([^"]+\.png)"', reloaded_page(client, "key")))
+        assert {Path(path).name for path in served} == {made.name}
+        for path in served:
+            assert client.get(f"/gradio_api/file={path}").content == made.read_bytes()
+        for other in (made, *others):
+            assert client.get(f"/gradio_api/file={other}").status_code == 403, other
+
+
+def test_copies_of_pictures_are_in_a_private_folder_that_goes_at_the_end(
+    generator: serve.PictureGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    running = serve.application(generator)
+    (others,) = tmp_path.iterdir()
+    killed = others.with_name(f"{others.name}-killed")
+    killed.mkdir()
+    (killed / "lock").touch()
+    with TestClient(serve.application(generator), base_url="http://127.0.0.1:7865") as client:
+        (own,) = {*tmp_path.iterdir()} - {others}
+        assert own != killed
+        assert own.stat().st_mode & 0o777 == 0o700
+        (copy,) = client.post("/gradio_api/upload", files={"files": ("x.png", b"x")}).json()
+        assert own in Path(copy).parents
+    assert [*tmp_path.iterdir()] == [others]
+    del running
+
+
+def reloaded_page(client: TestClient, key: str) -> str:
+    """What the browser is told when the page of this key is loaded."""
+    functions = client.get("/config").json()["dependencies"]
+    number = next(each["id"] for each in functions if each["api_name"] == "reloaded")
+    client.post("/gradio_api/queue/join", json={"data": [key], "fn_index": number, "session_hash": "x"})
+    return client.get("/gradio_api/queue/data?session_hash=x").text
 
 
 def test_only_the_page_whose_picture_was_compared_gets_both_pictures(
@@ -309,11 +374,42 @@ def test_a_picture_clears_what_it_does_not_have(tmp_path: Path) -> None:
     assert changes == {**expected, **cleared, "start": None, "count": 1}
 
 
+def test_numbers_that_make_no_sense_are_those_of_the_start(tmp_path: Path) -> None:
+    fields = {
+        "steps": ("Steps", "9" * 24),
+        "guidance": ("CFG scale", "nan"),
+        "seed": ("Seed", str(1 << 70)),
+        "width": ("Size", "0x0"),
+        "height": ("Size", "64x99999999"),
+        "batch": ("Batch size", "-1"),
+        "strength": ("Denoising strength", "7"),
+        "hires": ("Hires upscale", "inf"),
+    }
+    initial = Parameters(steps=9, guidance=4.0, seed=8, width=256, height=320, batch=2, hires=2.0, strength=0.5)
+    for name, (field, value) in fields.items():
+        info = PngImagePlugin.PngInfo()
+        info.add_text("parameters", f"a cat\nModel: x, Version: y, Sampler: DPM++ 2M, {field}: {value}")
+        Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+        changes, message = events.restore(str(tmp_path / "x.png"), initial)
+        assert changes[name] == getattr(initial, name), name
+        assert "A number of it is out of bounds" in message
+
+
 def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(b"x")
     changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
     assert changes == {}
     assert "no picture that carries parameters" in message
+
+
+@pytest.mark.parametrize("is_packed,expected", [(False, "have 200000 characters"), (True, "no picture that carries parameters")])
+def test_parameters_that_are_too_long_change_nothing(tmp_path: Path, is_packed: bool, expected: str) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "x" * (2 << 20 if is_packed else 200_000), is_packed)
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
+    assert changes == {}
+    assert expected in message
 
 
 def test_a_folder_s_checkpoints_and_loras_are_offered(tmp_path: Path) -> None:
