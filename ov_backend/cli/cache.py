@@ -92,28 +92,28 @@ def _list(store: GraphStore, as_json: bool) -> int:
 
 
 def _verify(stores: Stores, as_json: bool) -> int:
-    facts, problems = _facts(stores[0]), [store.problem() for store in stores]  # which warn on stderr
-    whole, damaged, old = 0, dict[str, str](), list[str]()
+    found = dict[str, dict[str, Any]]()
     for store in stores:
-        bad, other = store.check()
-        good = len(store.entries()) - len(bad) - len(other)
-        whole, damaged, old = whole + good, {**damaged, **bad}, [*old, *other]
+        damaged, old = store.check()
+        whole = len(store.entries()) - len(damaged) - len(old)
+        found[f"{store.kind.noun}s"] = {**_facts(store), "whole": whole, "damaged": damaged, "old": old}
         if not as_json:
-            found = f"{good} whole, {len(bad)} damaged, {len(other)} of another version"
-            print(f"Read every byte of {_amount([store])}, in {store.folder}: {found}.")
-            _print_damaged(store, bad)
-            for key in other:
+            counts = f"{whole} whole, {len(damaged)} damaged, {len(old)} of another version"
+            print(f"Read every byte of {_amount([store])}, in {store.folder}: {counts}.")
+            _print_damaged(store, damaged)
+            for key in old:
                 print(f"{key} is an old entry of another version; it is not used, and goes when the space is needed")
+    is_whole = not any(facts["damaged"] or "problem" in facts for facts in found.values())
     if as_json:
-        print_json({**facts, "whole": whole, "damaged": damaged, "old": old})
-    return 1 if damaged or any(problems) else 0
+        print_json({**found.pop("graphs"), "beside": found})
+    return 0 if is_whole else 1
 
 
 def _clear(stores: Stores, options: argparse.Namespace) -> int:
-    for store in stores:
+    present = [store for store in stores if store.entries()]
+    for store in present:
         if problem := folder_problem(store.folder):
             raise SettingsError(f"The {store.kind.noun}s in {store.folder} are not removed: {problem}.")
-    present = [store for store in stores if store.entries()]
     folder = stores[0].folder
     if present and not options.yes:
         _confirm(f"{_amount(present)}, in {folder}", options.json)

@@ -118,9 +118,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _refuse(str(error))
     except OutputLost:
         raise
-    except ImportError as error:
-        how = "pip install 'ov-backend[demo]'" if IS_INSTALLED else "pip install -e '.[demo]' in the project's folder"
-        return _refuse(f"This command needs more packages ({error}); run {how}.")
     except MemoryError:
         return _refuse("There is not enough memory for this; choose a smaller size or batch, or end other programs.")
     except OSError as error:
@@ -128,6 +125,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _refuse(f"A file cannot be used ({name}{error.strerror or error}); check its path, its permissions and the disk.")
     except Exception as error:  # the last handler: a command ends in one sentence, whatever has failed
         log.debug("The command failed.", exc_info=True)
+        if isinstance(error, ImportError) and not (error.name or "").startswith("ov_backend"):
+            how = "pip install 'ov-backend[demo]'" if IS_INSTALLED else "pip install -e '.[demo]' in the project's folder"
+            return _refuse(f"This command needs more packages ({error}); run {how}.")
         return _refuse(f"The command failed ({type(error).__name__}: {first_line(error)[:300]}); {_place(error)}.")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
-import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -54,11 +54,13 @@ def of_target(target: str, size: tuple[int, int] = (512, 512)) -> Report:
     """
     if _is_file(target):
         return of_checkpoint(Path(target), size)
-    sys.path.insert(0, str(Path.cwd()))  # as python -m does
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)  # as python -m does
     try:
         return _of_callable(target)
     finally:
-        sys.path.remove(str(Path.cwd()))
+        with contextlib.suppress(ValueError):  # the module may have changed the list
+            sys.path.remove(folder)
 
 
 def _of_callable(target: str) -> Report:
@@ -86,13 +88,13 @@ def _of_callable(target: str) -> Report:
 
     if not callable(model):
         raise SettingsError(f"{target!r} returned a {type(model).__name__} as its model; it must be a module or a function.")
-    call = functools.partial(model, **inputs) if isinstance(inputs, dict) else functools.partial(model, *inputs)
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
     try:
         with torch.no_grad():
-            call()  # Dynamo would log a traceback, and keep the cause to itself
+            model(*args, **kwargs)  # Dynamo would log a traceback, and keep the cause to itself
     except Exception as error:
         raise SettingsError(f"{target!r} cannot be called with its inputs ({_what(error)}); make them fit the model.") from error
-    return explain(model, *call.args, **call.keywords)
+    return explain(model, *args, **kwargs)
 
 
 def _is_file(target: str) -> bool:

@@ -250,7 +250,7 @@ def _line(error: BaseException) -> str:
 
 
 def _unlink(path: Path) -> bool:
-    """Remove a file, unless it is another user's; whether it is gone."""
+    """Remove a file, unless it is another user's; whether it was removed."""
     try:
         if posix.foreign_owner(path.lstat()):
             return False

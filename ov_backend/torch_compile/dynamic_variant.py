@@ -141,8 +141,11 @@ class Variant:
             return False
         try:
             shapes = self._shapes(full)
-            self._returned(tuple(self.holder.sizes(full).values())), self._traced.strides(shapes)
-            return self._serves(shapes)
+            if not self._serves(shapes):
+                return False
+            self._returned(tuple(self.holder.sizes(full).values()))  # what answer needs can be computed
+            self._traced.strides(shapes)
+            return True
         except _ARITHMETIC as error:  # a condition or a number is beyond what can be computed
             pass_on_signals(error)
             return False

@@ -149,7 +149,7 @@ def test_the_json_says_what_the_words_say(tmp_path: Path, capsys: pytest.Capture
     facts = {"folder": str(tmp_path), "graphs": 1, "bytes": store.bytes, "bound": 1 << 30}
     assert run("info") == {**facts, "beside": {}}
     facts = run("verify")
-    assert (facts["whole"], facts["damaged"], facts["old"]) == (1, {}, [])
+    assert (facts["whole"], facts["damaged"], facts["old"], facts["beside"]) == (1, {}, [], {})
 
 
 def test_what_lies_beside_the_graphs_is_told_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +175,8 @@ def test_what_lies_beside_the_graphs_is_told_verified_and_cleared(tmp_path: Path
         assert run("verify")[0] == 0
     assert run("clear", "--yes") == (0, [f"1 graph, 1 blob, 1 recipe, 1 run removed from {tmp_path}."])
     assert not any(store.entries() for store in (graphs, *beside))
+    beside[0].folder.chmod(0o777)  # nothing is in it
+    assert run("clear", "--yes") == (0, [f"0 graphs removed from {tmp_path}."])
 
 
 def test_the_cache_is_listed_verified_and_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,9 +78,11 @@ COMMANDS: list[list[str]] = [
 ]
 LINES = [["demo", *each] for each in DEMO] + COMMANDS
 PLANTED = """
-import torch
+import functools, os, torch
 model = torch.nn.Linear(3, 3)
 works = lambda: (model, (torch.zeros(1, 3),))
+of_a_partial = lambda: (functools.partial(torch.add, torch.ones(3)), (torch.ones(3),))
+def moves(): os.chdir("/"); return works()
 number = lambda: 3
 pair_of_numbers = lambda: (3, (4,))
 wrong_shape = lambda: (model, (torch.zeros(1, 4),))
@@ -123,9 +125,10 @@ def test_a_bad_command_line_is_refused(folder: Path, arguments: list[str], capsy
     assert [path for path in sorted(folder.iterdir()) if path.name != "__pycache__"] == before, "a file is left behind"
 
 
-def test_a_report_finds_the_modules_of_the_current_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["works", "of_a_partial", "moves"])
+def test_a_report_finds_the_modules_of_the_current_folder(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     before = [*sys.path]
-    assert run(["report", "planted:works"]) == 0
+    assert run(["report", f"planted:{name}"]) == 0
     assert capsys.readouterr().out.startswith("1 graph, ")
     assert sys.path == before
 

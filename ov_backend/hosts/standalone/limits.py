@@ -105,7 +105,7 @@ def with_usable_numbers(parameters: Parameters, default: Parameters) -> Paramete
     values: dict[str, Any] = {name: value for name, value in vars(parameters).items() if isinstance(value, (int, float))}
     for name, value in values.items():
         try:
-            check(Parameters(**{name: value}))
+            check(Parameters(**{"steps": _MAX_STEPS, name: value}))  # of few steps a low strength leaves none
         except SettingsError:
             values[name] = getattr(default, name)
     return replace(parameters, **values)

@@ -73,13 +73,21 @@ def load(options: Options) -> PictureGenerator:
 
 
 def _private_files() -> tempfile.TemporaryDirectory[str]:
-    """A folder that only this user can read, for Gradio's copies of what it serves; those of killed processes are removed."""
-    for mark in Path(tempfile.gettempdir()).glob(f"{_FILES}*/lock"):
+    """A folder that only this user can read, for Gradio's copies of what it serves, in the folder that the user has for these.
+
+    Where files can be locked, those of killed processes are removed.
+    """
+    parent = Path(os.environ.get("GRADIO_TEMP_DIR") or tempfile.gettempdir())
+    if parent.name.startswith(_FILES):  # that of another page of this process
+        parent = parent.parent
+    for mark in parent.glob(f"{_FILES}*/lock"):
         with contextlib.suppress(OSError):
             if posix.is_locked(mark) is False:
                 shutil.rmtree(mark.parent)
-    folder = tempfile.TemporaryDirectory(prefix=_FILES, ignore_cleanup_errors=True)
-    posix.lock(os.open(Path(folder.name, "lock"), os.O_CREAT))  # until the process ends
+    folder = tempfile.TemporaryDirectory(prefix=_FILES, dir=parent, ignore_cleanup_errors=True)
+    started = Path(folder.name, "started")
+    posix.lock(os.open(started, os.O_CREAT | os.O_WRONLY, 0o600))  # until the process ends
+    started.rename(started.with_name("lock"))  # only now, so that nobody finds it unlocked
     os.environ["GRADIO_TEMP_DIR"] = folder.name
     return folder
 
@@ -117,13 +125,15 @@ def _page_key(request: Any) -> str:
 
 def _closing(generator: PictureGenerator) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """The life of the application, at whose end the generator is closed; after that, SIGTERM ends the process at once."""
-    files = _private_files()
+    given, files = os.environ.get("GRADIO_TEMP_DIR"), _private_files()
 
     @contextlib.asynccontextmanager
     async def life(app: Any) -> AsyncIterator[None]:
         yield
         generator.close()
         files.cleanup()
+        os.environ.pop("GRADIO_TEMP_DIR", None)
+        os.environ.update({} if given is None else {"GRADIO_TEMP_DIR": given})
 
     return life
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -258,7 +257,7 @@ def test_of_the_pictures_folder_only_what_a_page_was_given_is_served(
 def test_copies_of_pictures_are_in_a_private_folder_that_goes_at_the_end(
     generator: serve.PictureGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     running = serve.application(generator)
     (others,) = tmp_path.iterdir()
     killed = others.with_name(f"{others.name}-killed")
@@ -393,6 +392,15 @@ def test_numbers_that_make_no_sense_are_those_of_the_start(tmp_path: Path) -> No
         changes, message = events.restore(str(tmp_path / "x.png"), initial)
         assert changes[name] == getattr(initial, name), name
         assert "A number of it is out of bounds" in message
+
+
+def test_a_low_strength_of_many_steps_is_read(tmp_path: Path) -> None:
+    info = PngImagePlugin.PngInfo()
+    info.add_text("parameters", "a cat\nSteps: 100, Size: 64x64, Denoising strength: 0.03")
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    changes, message = events.restore(str(tmp_path / "x.png"), Parameters())
+    assert changes["strength"] == 0.03
+    assert "out of bounds" not in message
 
 
 def test_a_file_without_parameters_changes_nothing(tmp_path: Path) -> None:
