@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse
 
 from ov_backend.core import posix
 from ov_backend.core.package_files import ROOT
+from ov_backend.core.settings import environment
 from ov_backend.hosts.standalone.checkpoint_files import checkpoint_file
 from ov_backend.hosts.standalone.generator import PictureGenerator
 from ov_backend.hosts.standalone.lora_tags import lora_folders
@@ -77,7 +78,7 @@ def _private_files() -> tempfile.TemporaryDirectory[str]:
 
     Where files can be locked, those of killed processes are removed.
     """
-    parent = Path(os.environ.get("GRADIO_TEMP_DIR") or tempfile.gettempdir())
+    parent = Path(environment("GRADIO_TEMP_DIR") or tempfile.gettempdir())
     if parent.name.startswith(_FILES):  # that of another page of this process
         parent = parent.parent
     for mark in parent.glob(f"{_FILES}*/lock"):
@@ -125,7 +126,7 @@ def _page_key(request: Any) -> str:
 
 def _closing(generator: PictureGenerator) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
     """The life of the application, at whose end the generator is closed; after that, SIGTERM ends the process at once."""
-    given, files = os.environ.get("GRADIO_TEMP_DIR"), _private_files()
+    given, files = environment("GRADIO_TEMP_DIR"), _private_files()
 
     @contextlib.asynccontextmanager
     async def life(app: Any) -> AsyncIterator[None]:
