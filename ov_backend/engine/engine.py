@@ -121,10 +121,13 @@ class Engine(Resources):
             self._retired[name] = network.statistics
             self.release(name)
 
+    def statistics(self) -> dict[str, NetworkStats]:
+        """Of each network there is, and of each that was retired."""
+        return self._retired | {name: network.statistics for name, network in list(self.networks.items())}
+
     def stats(self) -> dict[str, dict[str, Any]]:
         """Per network: captures, graph_hits, compiles, calls, fallbacks, seconds, signatures held."""
-        statistics = self._retired | {name: network.statistics for name, network in list(self.networks.items())}
-        stats = {name: self.counts(name, each) for name, each in statistics.items()}
+        stats = {name: self.counts(name, each) for name, each in self.statistics().items()}
         for name, forms in self.both_forms().items():
             if forms.statistics.int8["state"] == "on":
                 stats[name]["int8"] |= {"memory": forms.describe(), "measured": MEASURED}

@@ -136,7 +136,7 @@ class Run:
 
     def before(self, engine: Engine) -> dict[str, Counts]:
         """What each network had counted when this began; not where another one has taken its name since."""
-        now = {name: network.statistics for name, network in list(engine.networks.items())}
+        now = engine.statistics()
         return {name: counts for name, (own, counts) in self.counts_before.items() if now.get(name, own) is own}
 
     def as_dict(self, now: float, prepared: float = 0.0) -> dict[str, Any]:
@@ -240,8 +240,8 @@ class Counts(NamedTuple):
 
 
 def counts_of(engine: Engine) -> dict[str, tuple[Any, Counts]]:
-    """The statistics and the counts of each network that an engine has now."""
-    statistics = {name: network.statistics for name, network in list(engine.networks.items())}
+    """The statistics and the counts of each network that an engine has or had."""
+    statistics = engine.statistics()
     return {name: (statistics[name], Counts.of(stats)) for name, stats in engine.stats().items() if name in statistics}
 
 

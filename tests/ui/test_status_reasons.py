@@ -53,8 +53,10 @@ def test_a_fallback_is_shown_with_its_reason(strict: Callable[..., Settings]) ->
 def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() -> None:
     fallbacks: dict[str, dict[str, int]] = {"unet": {"old": 2}}
     calls = {"unet": 7}
+    statistics = {"unet": NetworkStats()}
     engine = SimpleNamespace(
-        networks={"unet": SimpleNamespace(statistics=NetworkStats())},
+        networks={},
+        statistics=lambda: dict(statistics),
         stats=lambda: {name: {"calls": calls.get(name, 0), "fallbacks": dict(counts)} for name, counts in fallbacks.items()},
     )
     status = Status()
@@ -71,8 +73,20 @@ def test_a_reason_of_an_earlier_generation_is_told_from_those_of_the_last_one() 
     assert shown["vae"]["run_fallbacks"] == {"first": 1}
     assert shown["vae"]["run_corrections"] == {}
     assert [shown[name]["run_calls"] for name in ("unet", "vae")] == [2, 0]
-    engine.networks["unet"] = SimpleNamespace(statistics=NetworkStats())  # another model has taken the name
+    statistics["unet"] = NetworkStats()  # another model has taken the name
     assert "unet" not in status._run.before(engine)
+
+
+def test_a_network_that_is_gone_has_answered_nothing_since(strict: Callable[..., Settings]) -> None:
+    engine, status = Engine(strict()), Status()
+    status.attach(engine)
+    network = engine.network("Upscaler", torch.nn.Conv2d(4, 4, 3, padding=1).eval())
+    with torch.no_grad():
+        network(torch.randn(1, 4, 8, 8))
+    engine.retire("Upscaler")
+    status.begin("64x64", 1)
+    told = status.snapshot()["networks"]["Upscaler"]
+    assert (told["calls"], told["run_calls"]) == (1, 0)
 
 
 def test_a_generation_that_is_refused_has_no_shares_and_a_job_forgets_its_messages() -> None:
