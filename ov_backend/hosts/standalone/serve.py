@@ -85,6 +85,7 @@ def _private_files() -> tempfile.TemporaryDirectory[str]:
         with contextlib.suppress(OSError):
             if posix.is_locked(mark) is False:
                 shutil.rmtree(mark.parent)
+    parent.mkdir(parents=True, exist_ok=True)
     folder = tempfile.TemporaryDirectory(prefix=_FILES, dir=parent, ignore_cleanup_errors=True)
     started = Path(folder.name, "started")
     posix.lock(os.open(started, os.O_CREAT | os.O_WRONLY, 0o600))  # until the process ends
