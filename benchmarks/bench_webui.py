@@ -1,17 +1,19 @@
 """What a change of checkpoint, refiner, LoRA or VAE, and a hires fix, cost in a real WebUI, with the script and without it.
 
     WEBUI_DIR=... WEBUI_PYTHON=... python -m benchmarks.bench_webui [--tiny] [--size 512] [--steps 4] [--precision auto]
-        [--parts checkpoints refiner lora vae hires few sdxl] [--off-once] [--folder FOLDER] [--out FOLDER] [--json]
+        [--parts checkpoints refiner lora vae hires few sdxl] [--off-once] [--upscaler FILE] [--folder FOLDER] [--out FOLDER]
+        [--json]
 
 The parts are rows of pictures, each in a WebUI of its own with an empty store of graphs: first all pictures without the script,
 then the same ones with it. The first two pictures of a part are equal: the second one changes nothing, and what another picture
 takes beyond it is the price of its change. The checkpoints have random weights in the shapes of SD1.5 and lie on the disk in
-float16. The hires fix doubles the sides, by an ESRGAN of R-ESRGAN 4x+'s size, and does as many steps again. The part "few" is the
-sampler LCM without guidance and with TAESD, for which the WebUI needs its file in models/VAE-taesd. SDXL and its refiner
-are the WebUI's own ("xl" and "refiner" in their names; small ones suffice), and compute in f32, because small untrained ones
+float16. The hires fix doubles the sides, by an ESRGAN of R-ESRGAN 4x+'s size, and does as many steps again; the upscaler's
+weights are random, too, which bf16 changes more than trained ones, for which ``--upscaler`` names a file. The part "few" is the
+sampler LCM without guidance and with TAESD, for which the WebUI needs its file in models/VAE-taesd. SDXL and its refiner are
+the WebUI's own ("xl" and "refiner" in their names; small ones suffice), and compute in f32, because small untrained ones
 magnify the rounding. Before a part's seconds count, each picture is compared with PyTorch's, and a state that returns must give
-the same picture. A return compiles nothing: else the benchmark fails. Networks beside the model are left out of that, an upscaler
-and TAESD: when such a one is compiled is told by its seconds in PyTorch, so a fast one is compiled late; it is once.
+the same picture. A return compiles nothing: else the benchmark fails. Networks beside the model are left out of that, an
+upscaler and TAESD: when such a one is compiled is told by its seconds in PyTorch, so a fast one is compiled late; it is once.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class Files:
     second: Path
     vae: str
     small: bool
+    upscaler: Path | None
 
 
 def main() -> int:
@@ -77,6 +80,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--precision", choices=[*LEAST_PSNR], default="auto")
     parser.add_argument("--off-once", action="store_true", help="make equal pictures without the script once: shorter")
+    parser.add_argument("--upscaler", type=Path, help="the hires fix's, a file of ESRGAN's architecture; default: random weights")
     parser.add_argument("--folder", type=Path, help="of temporary files, 5 GB; default: the system's")
     options, _ = parser.parse_known_args()
     options.size = options.size or (128 if options.tiny else 512)
@@ -97,7 +101,8 @@ def main() -> int:
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The rows of every part."""
     first, second = write_checkpoints(folder / "checkpoints", options.tiny)
-    files = Files(folder, first, second, write_vae(second, folder / "vae" / "bench-vae.safetensors"), options.tiny)
+    vae = write_vae(second, folder / "vae" / "bench-vae.safetensors")
+    files = Files(folder, first, second, vae, options.tiny, options.upscaler)
     parts, faults = dict[str, list[dict[str, Any]]](), dict[str, str]()
     for name in options.parts:
         try:
@@ -118,7 +123,11 @@ def webui_for(files: Files, part: str) -> Iterator[WebUI]:
     """A new WebUI, which has no graphs on the disk and no checksums to compute."""
     scratch = files.folder / f"webui-{part}"
     scratch.mkdir()
-    write_upscaler(scratch / f"{UPSCALER}.pth", *((3, 48) if files.small else (23, 64)))
+    upscaler = scratch / f"{UPSCALER}.pth"
+    if files.upscaler is None:
+        write_upscaler(upscaler, *((3, 48) if files.small else (23, 64)))
+    else:
+        upscaler.symlink_to(files.upscaler.absolute())
     folders = {"--ckpt-dir": files.first.parent, "--vae-dir": files.folder / "vae", "--esrgan-models-path": scratch}
     flags = ["--no-hashing", *(word for flag, path in folders.items() for word in (flag, str(path)))]
     os.environ["OPENVINO_TORCH_CACHE_DIR"] = str(scratch / "graphs")
