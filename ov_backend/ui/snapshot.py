@@ -191,14 +191,17 @@ def network_label(name: str) -> str:
 def size_and_batch(network: str, signature: Any) -> tuple[str, int]:
     """The picture's size as "512x768" (width x height), or what else describes a call, and its batch.
 
-    Latents are [B, C, H/8, W/8]; the VAE's encoder takes the picture itself, [B, 3, H, W]; tokens are [B, 77],
-    embedded [B, 77, C].
+    Latents are [B, C, H/8, W/8]; the VAE's encoder takes the picture itself, [B, 3, H, W], and some networks [B, H, W, 3];
+    tokens are [B, 77], embedded [B, 77, C].
     """
     tensors = getattr(signature, "tensors", ())
     for spec in () if network.startswith("text_encoder") else tensors:  # an encoder's mask has 4 dimensions too
         if len(spec.shape) == 4:
-            scale = 1 if spec.shape[1] == 3 else _LATENT_SCALE
-            return f"{spec.shape[3] * scale}x{spec.shape[2] * scale}", spec.shape[0]
+            batch, *sides = spec.shape
+            is_picture = 3 in (sides[0], sides[2])
+            height, width = sides[:2] if is_picture and sides[0] != 3 else sides[1:]
+            scale = 1 if is_picture else _LATENT_SCALE
+            return f"{width * scale}x{height * scale}", batch
     for spec in tensors:
         if len(spec.shape) in (2, 3):
             return f"{spec.shape[1]} tokens", spec.shape[0]

@@ -247,6 +247,8 @@ class OtherNetworks:
                 return
             reached = decibels(result, sample.result)
             self._measurements.note_psnr(kind_and_content(network.module, precision), reached)
+            if reached < LEAST_PSNR:  # what was compiled for the comparison is of no more use
+                engine.compiled.evict(lambda key, entry: entry.network == network.name)
         network.in_f32 = reached is not None and reached < LEAST_PSNR
         if network.in_f32:
             self._tell(

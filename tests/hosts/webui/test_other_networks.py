@@ -204,6 +204,9 @@ def test_a_lower_precision_must_be_exact_enough(
     on = host.processing.generate(TITLE, arguments("auto"), prompt="a cat")
     assert "Upscaler is computed in f32: " in on.comments
     np.testing.assert_allclose(results[1], results[0], atol=1e-5)
+    compiled = module.session.engine.compiled
+    held = [key for key in compiled if compiled.peek(key).value.network == "Upscaler"]
+    assert len(held) == 1, "what was compiled for the comparison is not kept"
 
 
 def test_what_is_called_once_in_a_generation_is_compared_in_the_second_one(
