@@ -2,7 +2,8 @@
 
 ``python -m tests.integration.e2e.checkpoints FOLDER`` writes them into the folders of a WebUI, and changes the few sizes that the
 WebUI fixes: of the VAE, of the larger text encoders, and how deep SDXL's transformers are and how large Flux is. The WebUI is
-of no other use afterwards. Weights in few bits need Forge's own packages: ``forge_few_bits.py``.
+of no other use afterwards. Weights in few bits need Forge's own packages: ``forge_few_bits.py``. For AUTOMATIC1111's WebUI
+``demo_variants.py`` writes files.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def clip(prefix: str) -> Shapes:
     return {prefix + name: shape for name, shape in text(768, 12).items() if "projection" not in name}
 
 
-def open_clip(prefix: str, width: int) -> Shapes:
-    """A larger CLIP with three layers under open_clip's names: query, key and value are thirds of one matrix there."""
-    found = {keys.open_clip_name(name): shape for name, shape in text(width, 3).items()}
+def open_clip(prefix: str, width: int, layers: int = 3) -> Shapes:
+    """A CLIP under open_clip's names, where query, key and value are thirds of one matrix."""
+    found = {keys.open_clip_name(name): shape for name, shape in text(width, layers).items()}
     thirds = {name.partition("#")[0]: (3 * shape[0], *shape[1:]) for name, shape in found.items() if "#" in name}
     return {prefix + name: shape for name, shape in {**found, **thirds}.items() if "#" not in name}
 
@@ -226,7 +227,7 @@ def write_previews(models: Path) -> None:
         for number in (1, 3, 4, 5, 7, 8, 9, 11, 12, 13):
             encoder |= block(number)
         for half, shapes in ("decoder", decoder), ("encoder", encoder):
-            save_pickled(models / "VAE-taesd" / f"{name}_{half}.pth", shapes)
+            save_pickled(models / "VAE-taesd" / f"{name}_{half}.pth", random_weights(shapes, 0, torch.float32))
     widths = [4, 8, 16, 32, 64, 32, 16, 8, 3]
     approximate: Shapes = {}
     for number, (width, out) in enumerate(itertools.pairwise(widths), start=1):
@@ -234,12 +235,13 @@ def write_previews(models: Path) -> None:
         approximate |= {f"conv{number}.weight": (out, width, size, size), f"conv{number}.bias": (out,)}
     for name in ("model.pt", "vaeapprox-sdxl.pt"):
         if not (models / "VAE-approx" / name).exists():
-            save_pickled(models / "VAE-approx" / name, approximate)
+            save_pickled(models / "VAE-approx" / name, random_weights(approximate, 0, torch.float32))
 
 
-def save_pickled(file: Path, shapes: Shapes) -> None:
+def save_pickled(file: Path, value: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(random_weights(shapes, 0, torch.float32), file)
+    # the WebUI refuses what a newer PyTorch adds to a zip file
+    torch.save(value, file, _use_new_zipfile_serialization=False)
 
 
 # ---- a WebUI

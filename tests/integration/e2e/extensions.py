@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.integration.e2e.checkpoints import save_pickled
 from tests.integration.e2e.client import PROMPT, WebUI, to_png
 from tests.integration.e2e.helpers import ALL, need, need_a1111, need_probe
 
@@ -118,8 +119,7 @@ def write_upscaler(file: Path, blocks: int, features: int) -> None:
         state[f"{name}.weight"], state[f"{name}.bias"] = weight, torch.zeros(outputs)
     state["conv_last.weight"] *= 0.02
     state["conv_last.bias"] += 0.5
-    # the WebUI refuses what a newer PyTorch adds to a zip file
-    torch.save({"params_ema": state}, file, _use_new_zipfile_serialization=False)
+    save_pickled(file, {"params_ema": state})
 
 
 def with_lora(name: str, strength: float = 1.0, tag: str = "lora") -> str:
